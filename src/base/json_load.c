@@ -87,7 +87,7 @@ json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why
 
 /* ---- integers beyond 64 bits */
 
-static bool is_digit(char c)
+static bool json_load_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -109,10 +109,10 @@ bool sl_json_next_wide(const char *text, size_t n, size_t *at, size_t *begin)
             i++;
         } else if (text[i] == '"') {
             in_string = !in_string;
-        } else if (!in_string && is_digit(text[i])) {
+        } else if (!in_string && json_load_is_digit(text[i])) {
             size_t first = i;
             bool negative = first > 0 && text[first - 1] == '-';
-            while (i < n && is_digit(text[i]))
+            while (i < n && json_load_is_digit(text[i]))
                 i++;
             bool wide = is_wide(text + first, i - first, negative);
             bool is_real = i < n && (text[i] == '.' || text[i] == 'e' || text[i] == 'E');
@@ -121,7 +121,7 @@ bool sl_json_next_wide(const char *text, size_t n, size_t *at, size_t *begin)
                 *at = i;
                 return true;
             }
-            while (i < n && (is_digit(text[i]) || strchr(".eE+-", text[i]) != NULL))
+            while (i < n && (json_load_is_digit(text[i]) || strchr(".eE+-", text[i]) != NULL))
                 i++;
             i--;
         }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_digit(char c)
+static bool str_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -18,7 +18,8 @@ bool sl_parse_u64(const char *s, size_t n, uint64_t *out)
     if (n == 0)
         return false;
     for (size_t i = 0; i < n; i++) {
-        if (!is_digit(s[i]) || !sl_mul_u64(x, 10, &x) || !sl_add_u64(x, (uint64_t)(s[i] - '0'), &x))
+        if (!str_is_digit(s[i]) || !sl_mul_u64(x, 10, &x) ||
+            !sl_add_u64(x, (uint64_t)(s[i] - '0'), &x))
             return false;
     }
     *out = x;
@@ -45,13 +46,13 @@ bool sl_parse_double(const char *s, size_t n, double *out)
         return false;
     i += s[i] == '-';
     size_t int_start = i;
-    while (i < n && is_digit(s[i]))
+    while (i < n && str_is_digit(s[i]))
         i++;
     if (i == int_start || (s[int_start] == '0' && i > int_start + 1))
         return false;
     if (i < n && s[i] == '.') {
         size_t frac = ++i;
-        while (i < n && is_digit(s[i]))
+        while (i < n && str_is_digit(s[i]))
             i++;
         if (i == frac)
             return false;
@@ -61,7 +62,7 @@ bool sl_parse_double(const char *s, size_t n, double *out)
         if (i < n && (s[i] == '+' || s[i] == '-'))
             i++;
         size_t exp = i;
-        while (i < n && is_digit(s[i]))
+        while (i < n && str_is_digit(s[i]))
             i++;
         if (i == exp)
             return false;
@@ -100,7 +101,7 @@ bool sl_parse_hex_u64(const char *s, size_t n, uint64_t *out)
         return false;
     for (size_t i = 0; i < n; i++) {
         char c = s[i];
-        int d = is_digit(c)              ? c - '0'
+        int d = str_is_digit(c)          ? c - '0'
                 : (c >= 'a' && c <= 'f') ? c - 'a' + 10
                 : (c >= 'A' && c <= 'F') ? c - 'A' + 10
                                          : -1;

@@ -17,12 +17,12 @@ struct answer {
     char error[120];
 };
 
-static void on_body(void *arg, const char *data, size_t n)
+static void ask_on_body(void *arg, const char *data, size_t n)
 {
     sl_buf_put(((struct answer *)arg)->body, data, n);
 }
 
-static void on_done(void *arg, int status, const char *error)
+static void ask_on_done(void *arg, int status, const char *error)
 {
     struct answer *a = arg;
     a->status = status;
@@ -32,7 +32,7 @@ static void on_done(void *arg, int status, const char *error)
 
 int sl_cli_ask(const struct sl_cli_ask *ask, int *status, struct sl_buf *body, struct sl_error *err)
 {
-    static const struct sl_http_client_events events = {on_body, on_done};
+    static const struct sl_http_client_events events = {ask_on_body, ask_on_done};
     const struct timeval limit = {ask->timeout_ms / 1000, ask->timeout_ms % 1000 * 1000};
     struct answer a = {.body = body, .error = "no reply in time"};
     struct sl_http_url where;

@@ -114,7 +114,7 @@ static void host_stop(struct host *h)
 
 /* ---- progress */
 
-static void report(const struct run *run, bool end)
+static void batch_report(const struct run *run, bool end)
 {
     double s = (double)(sl_now_ns() - run->t_start_ns) * 1e-9;
     size_t now = run->file->n_done - run->n_before;
@@ -134,7 +134,7 @@ static void on_report(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    report(arg, false);
+    batch_report(arg, false);
 }
 
 /* ---- the run */
@@ -216,7 +216,7 @@ static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
     if (rc == 0)
         rc = work(&run, SL_MIN((size_t)n, file->n_lines), err);
     if (rc == 0)
-        report(&run, true);
+        batch_report(&run, true);
     if (run.base != NULL)
         event_base_free(run.base);
     host_stop(&h);
@@ -236,8 +236,8 @@ static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
     return 0;
 }
 
-static int open_files(const char *in, const char *out, struct sl_batch_file *file,
-                      struct sl_error *err)
+static int batch_open_files(const char *in, const char *out, struct sl_batch_file *file,
+                            struct sl_error *err)
 {
     if (sl_exists(out))
         return sl_fail(err, SL_EINVAL,
@@ -271,7 +271,7 @@ static int run_batch(int argc, char **argv)
     if (rc == 0 && n < 2)
         rc = sl_fail(&err, SL_EINVAL, "a file of requests and one for the replies are needed");
     if (rc == 0)
-        rc = open_files(names[0], names[1], &file, &err);
+        rc = batch_open_files(names[0], names[1], &file, &err);
     if (rc == 0)
         rc = sl_cli_find_model(&model, names[2], &err);
     engine.model = model.path;

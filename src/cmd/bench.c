@@ -266,7 +266,7 @@ static void report_late(struct bench *b)
     print_series("between tokens beside it, ms", s);
 }
 
-static void report(struct bench *b, double seconds)
+static void bench_report(struct bench *b, double seconds)
 {
     double prefill, decode;
     speeds_alone(b, &prefill, &decode);
@@ -332,7 +332,7 @@ static void report(struct bench *b, double seconds)
                100 * gap / (busy + gap));
 }
 
-static int open_adapters(struct bench *b, struct sl_error *err)
+static int bench_open_adapters(struct bench *b, struct sl_error *err)
 {
     const struct sl_flag_list *modules = &b->opt->lora_modules;
     char *names[SL_FLAG_LIST_MAX] = {0};
@@ -352,7 +352,7 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     double seconds = 0;
     int rc = sl_cli_constraint_open(&opt->constraint, eng, &b.constraint, err);
     if (rc == 0)
-        rc = open_adapters(&b, err);
+        rc = bench_open_adapters(&b, err);
     if (rc == 0)
         rc = sl_outbox_create(&b.box, err);
     if (rc != 0) {
@@ -375,7 +375,7 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
         rc = run_all(&b, &seconds, err);
     }
     if (rc == 0)
-        report(&b, seconds);
+        bench_report(&b, seconds);
     /* What an interrupt left running goes first: it names the outbox. */
     for (int i = 0; b.flights != NULL && i < n; i++)
         sl_request_release(b.flights[i].req);

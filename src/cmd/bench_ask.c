@@ -55,8 +55,8 @@ int sl_bench_ask_model(const struct sl_bench_server *s, char *name, size_t n_nam
 
 /* How many tokens the server makes of a request whose prompt is this text; *ids: which, to be
  * released. llama.cpp takes the text as "content" and has no messages there. */
-static int count(const struct sl_bench_server *s, const struct sl_buf *text, bool chat,
-                 json_t **ids, struct sl_error *err)
+static int bench_ask_count(const struct sl_bench_server *s, const struct sl_buf *text, bool chat,
+                           json_t **ids, struct sl_error *err)
 {
     static const char *const forms[] = {"prompt", "content"};
     int rc = 0;
@@ -96,7 +96,7 @@ static int count_words(const struct sl_bench_server *s, const char *word, size_t
     sl_buf_puts(&text, SL_BENCH_FIRST_WORD);
     for (size_t i = 0; i < n; i++)
         sl_buf_printf(&text, " %s", word);
-    int rc = count(s, &text, chat, &ids, err);
+    int rc = bench_ask_count(s, &text, chat, &ids, err);
     *n_tokens = json_array_size(ids);
     json_decref(ids);
     sl_buf_deinit(&text);
@@ -129,7 +129,7 @@ static int check_text(const struct sl_bench_server *s, const struct sl_bench_dat
     json_t *ids;
     *good = false;
     sl_bench_words(d, &rng, TRIAL, &text);
-    int rc = count(s, &text, s->chat, &ids, err);
+    int rc = bench_ask_count(s, &text, s->chat, &ids, err);
     *good = rc == 0 && json_array_size(ids) == TRIAL + (size_t)d->overhead;
     json_decref(ids);
     sl_buf_deinit(&text);
@@ -143,7 +143,7 @@ static int use_ids(const struct sl_bench_server *s, struct sl_bench_dataset *d,
     struct sl_buf text = {0};
     json_t *ids;
     sl_bench_all_words(&text);
-    int rc = count(s, &text, false, &ids, err);
+    int rc = bench_ask_count(s, &text, false, &ids, err);
     const size_t n = json_array_size(ids);
     sl_buf_deinit(&text);
     if (rc == 0) {

@@ -158,8 +158,9 @@ static int read_json_line(const char *s, size_t n, const struct sl_bench_lengths
     return rc;
 }
 
-static int read_lines(struct sl_bench_dataset *d, const char *path, const char *text, size_t n,
-                      const struct sl_bench_lengths *lengths, struct sl_error *err)
+static int bench_dataset_read_lines(struct sl_bench_dataset *d, const char *path, const char *text,
+                                    size_t n, const struct sl_bench_lengths *lengths,
+                                    struct sl_error *err)
 {
     size_t cap = 0, line_no = 0;
     bool csv = sl_ends_with(path, ".csv");
@@ -223,7 +224,7 @@ int sl_bench_dataset_open(struct sl_bench_dataset *d, const char *path, size_t n
         return make_items(d, n, lengths, err);
     int rc = sl_read_file(path, MAX_FILE_BYTES, &text, &n_text, err);
     if (rc == 0)
-        rc = read_lines(d, path, text, n_text, lengths, err);
+        rc = bench_dataset_read_lines(d, path, text, n_text, lengths, err);
     sl_free(text);
     return rc;
 }

@@ -119,7 +119,7 @@ static void take_event(struct slot *slot, const char *s, size_t n)
     slot->t_last_ns = now;
 }
 
-static void on_body(void *arg, const char *data, size_t n)
+static void bench_serve_on_body(void *arg, const char *data, size_t n)
 {
     struct slot *slot = arg;
     if (slot->bench->opt->no_stream) {
@@ -191,10 +191,11 @@ static void make_body(struct bench *b, size_t i)
                          : ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
 }
 
-static void on_done(void *arg, int status, const char *error);
-static const struct sl_http_client_events client_events = {on_body, on_done};
+static void bench_serve_on_done(void *arg, int status, const char *error);
+static const struct sl_http_client_events client_events = {bench_serve_on_body,
+                                                           bench_serve_on_done};
 
-static struct slot *take_slot(struct bench *b)
+static struct slot *bench_serve_take_slot(struct bench *b)
 {
     struct slot *slot = b->free_slots;
     struct sl_error err;
@@ -221,7 +222,7 @@ static struct slot *take_slot(struct bench *b)
 static void dispatch(struct bench *b)
 {
     while (b->n_sent < b->n_due) {
-        struct slot *slot = take_slot(b);
+        struct slot *slot = bench_serve_take_slot(b);
         if (slot == NULL)
             return;
         slot->item = b->n_sent++;
@@ -235,7 +236,7 @@ static void dispatch(struct bench *b)
     }
 }
 
-static void on_done(void *arg, int status, const char *error)
+static void bench_serve_on_done(void *arg, int status, const char *error)
 {
     struct slot *slot = arg;
     struct bench *b = slot->bench;
@@ -281,7 +282,7 @@ static void on_arrival(evutil_socket_t fd, short what, void *arg)
     event_add(b->arrival, &tv);
 }
 
-static void on_interrupt(evutil_socket_t sig, short what, void *arg)
+static void bench_serve_on_interrupt(evutil_socket_t sig, short what, void *arg)
 {
     struct bench *b = arg;
     (void)sig;
@@ -332,8 +333,8 @@ static void print_table(const struct bench *b, double seconds, const struct sect
     printf("==================================================\n");
 }
 
-static void print_json(const struct bench *b, double seconds, const struct section *sections,
-                       size_t n)
+static void bench_serve_print_json(const struct bench *b, double seconds,
+                                   const struct section *sections, size_t n)
 {
     printf("{\"completed\": %zu, \"failed\": %zu, \"refused\": %zu, \"seed\": %llu, "
            "\"duration\": %.4f, \"total_input_tokens\": %lld, \"total_output_tokens\": %lld",
@@ -353,7 +354,7 @@ static void print_json(const struct bench *b, double seconds, const struct secti
     printf("}\n");
 }
 
-static void report(struct bench *b)
+static void bench_serve_report(struct bench *b)
 {
     double seconds = (double)(b->t_end_ns - b->t_start_ns) * 1e-9;
     struct sl_series *all[] = {&b->ttft, &b->tpot, &b->itl, &b->e2e, &b->refusal};
@@ -369,7 +370,7 @@ static void report(struct bench *b)
         sl_series_sort(all[i]);
     }
     if (b->opt->json)
-        print_json(b, seconds, sections, n_sections);
+        bench_serve_print_json(b, seconds, sections, n_sections);
     else
         print_table(b, seconds, sections, n_sections);
     if (b->first_error[0] != '\0')
@@ -382,7 +383,7 @@ static int run_load(struct bench *b, struct sl_error *err)
 {
     const struct options *opt = b->opt;
     const struct timeval now = {0, 0};
-    struct event *interrupt = evsignal_new(b->base, SIGINT, on_interrupt, b);
+    struct event *interrupt = evsignal_new(b->base, SIGINT, bench_serve_on_interrupt, b);
     b->arrival = evtimer_new(b->base, on_arrival, b);
     b->slots = sl_calloc((size_t)opt->concurrency, sizeof *b->slots);
     int rc = 0;
@@ -399,7 +400,7 @@ static int run_load(struct bench *b, struct sl_error *err)
             dispatch(b);
         }
         event_base_dispatch(b->base);
-        report(b);
+        bench_serve_report(b);
         if (b->n_ok < (size_t)opt->n_prompts)
             rc = sl_fail(err, SL_EIO, "%zu of %d requests succeeded", b->n_ok, opt->n_prompts);
     }

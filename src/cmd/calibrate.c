@@ -55,8 +55,8 @@ struct point {
 
 /* ---------------------------------------------------------------- one factor */
 
-static int read_text(const struct calibrate_options *opt, struct sl_engine *eng, struct texts *t,
-                     struct sl_error *err)
+static int calibrate_read_text(const struct calibrate_options *opt, struct sl_engine *eng,
+                               struct texts *t, struct sl_error *err)
 {
     char *data = NULL;
     size_t n = 0;
@@ -123,20 +123,20 @@ static int run_texts(const struct calibrate_options *opt, struct sl_engine *eng,
     return rc;
 }
 
-static double share(uint64_t part, uint64_t all)
+static double calibrate_share(uint64_t part, uint64_t all)
 {
     return all > 0 ? (double)part / (double)all : 0;
 }
 
 /* dense: what factor 0 gave, NULL for that one. */
-static void measure(const struct texts *t, const float *logprobs, const float *dense,
-                    const struct sl_skipped *prefill, const struct sl_skipped *decode,
-                    struct point *p)
+static void calibrate_measure(const struct texts *t, const float *logprobs, const float *dense,
+                              const struct sl_skipped *prefill, const struct sl_skipped *decode,
+                              struct point *p)
 {
     size_t n = 0;
-    p->rows = share(prefill->skipped + decode->skipped, prefill->tiles + decode->tiles);
-    p->prompt = share(prefill->units_skipped, prefill->units);
-    p->decode = share(decode->units_skipped, decode->units);
+    p->rows = calibrate_share(prefill->skipped + decode->skipped, prefill->tiles + decode->tiles);
+    p->prompt = calibrate_share(prefill->units_skipped, prefill->units);
+    p->decode = calibrate_share(decode->units_skipped, decode->units);
     p->nll = p->worst = 0;
     for (size_t i = 0; i < (size_t)t->n * (size_t)t->len; i++) {
         if (i % (size_t)t->len <= FIRST_ROW)
@@ -160,7 +160,7 @@ static int run_factor(const struct calibrate_options *opt, struct sl_engine_conf
     int rc = sl_cli_open_engine(cfg, &eng, err);
     if (rc != 0)
         return rc;
-    rc = read_text(opt, eng, t, err);
+    rc = calibrate_read_text(opt, eng, t, err);
     if (rc == 0 && (logprobs = sl_calloc((size_t)t->n * (size_t)t->len, sizeof(float))) == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for log probabilities");
     if (rc == 0)
@@ -168,7 +168,7 @@ static int run_factor(const struct calibrate_options *opt, struct sl_engine_conf
     if (rc == 0)
         rc = sl_engine_skipped(eng, &prefill, &decode, err);
     if (rc == 0)
-        measure(t, logprobs, *dense, &prefill, &decode, p);
+        calibrate_measure(t, logprobs, *dense, &prefill, &decode, p);
     sl_engine_destroy(eng);
     if (rc == 0 && *dense == NULL)
         *dense = logprobs;
@@ -191,8 +191,8 @@ static double factor_for(const struct point *p, int n, double target)
     return 0;
 }
 
-static void report(const struct calibrate_options *opt, const struct texts *t,
-                   const struct point *p, int n, const double *targets, int n_targets)
+static void calibrate_report(const struct calibrate_options *opt, const struct texts *t,
+                             const struct point *p, int n, const double *targets, int n_targets)
 {
     if (!opt->json)
         printf("%d pieces of %d tokens, %d decoded behind each; shares left out\n"
@@ -261,7 +261,7 @@ static int calibrate(const struct calibrate_options *opt, struct sl_engine_confi
         }
     }
     if (rc == 0 && t.n > 0)
-        report(opt, &t, points, n, targets, n_targets);
+        calibrate_report(opt, &t, points, n, targets, n_targets);
     sl_free(t.ids);
     sl_free(dense);
     return rc;

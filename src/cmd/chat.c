@@ -61,8 +61,8 @@ static int answer(struct sl_chat *c, struct sl_error *err)
 }
 
 /* One turn. A turn that a request error ends did not happen: the chat goes on without it. */
-static int turn(struct sl_chat *c, enum sl_chat_next next, const struct sl_buf *input,
-                struct sl_error *err)
+static int chat_turn(struct sl_chat *c, enum sl_chat_next next, const struct sl_buf *input,
+                     struct sl_error *err)
 {
     size_t before = c->talk.n;
     int rc = next == SL_CHAT_ASK
@@ -99,7 +99,7 @@ static int converse(struct sl_chat *c, struct sl_line *lines, struct sl_error *e
         next = sl_chat_command(c, input.data != NULL ? input.data : "");
         if (next != SL_CHAT_ASK && next != SL_CHAT_AGAIN)
             continue;
-        rc = turn(c, next, &input, err);
+        rc = chat_turn(c, next, &input, err);
         if (terminal)
             fputs("\n", stderr);
     }

@@ -53,7 +53,7 @@ static int wake_fd = -1;
 
 /* The second one, while nobody has looked at the first (stdout may be a pipe that nobody reads),
  * ends the process as if it were not caught. */
-static void on_interrupt(int sig)
+static void common_on_interrupt(int sig)
 {
     sl_cli_wake();
     if (atomic_exchange(&interrupted, true)) {
@@ -65,7 +65,7 @@ static void on_interrupt(int sig)
 void sl_cli_catch_interrupt(void)
 {
     struct sigaction sa = {.sa_handler =
-                               on_interrupt}; /* no SA_RESTART: a blocked read must return */
+                               common_on_interrupt}; /* no SA_RESTART: a blocked read must return */
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigaction(SIGINT, &sa, NULL);
 }

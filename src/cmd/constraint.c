@@ -65,7 +65,7 @@ int sl_cli_json_style(const struct sl_cli_json_style *given, struct sl_json_styl
     return 0;
 }
 
-static const char *skip_space(const char *s)
+static const char *constraint_skip_space(const char *s)
 {
     return s + strspn(s, " \t\r\n");
 }
@@ -73,7 +73,7 @@ static const char *skip_space(const char *s)
 /* A schema begins with '{', true or false; anything else names a file. */
 static bool is_file(const char *s)
 {
-    s = skip_space(s);
+    s = constraint_skip_space(s);
     return s[0] != '{' && strcmp(s, "true") != 0 && strcmp(s, "false") != 0;
 }
 

@@ -53,7 +53,7 @@ static int reserve(struct texts *t, size_t n, struct sl_error *err)
     return t->at != NULL && t->len != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
 }
 
-static int read_lines(struct texts *t, const char *file, struct sl_error *err)
+static int embed_read_lines(struct texts *t, const char *file, struct sl_error *err)
 {
     size_t n = 0, n_lines = 1;
     int rc = sl_read_file(file, SL_MAX_TEXT, &t->data, &n, err);
@@ -76,7 +76,7 @@ static int read_texts(struct texts *t, const struct embed_options *opt, const ch
     if ((opt->file != NULL) == (n_words > 0))
         return sl_fail(err, SL_EINVAL, "texts are needed: words of the command line, or -f FILE");
     if (opt->file != NULL)
-        return read_lines(t, opt->file, err);
+        return embed_read_lines(t, opt->file, err);
     int rc = reserve(t, (size_t)n_words, err);
     for (; rc == 0 && t->n < (size_t)n_words; t->n++) {
         t->at[t->n] = words[t->n];
@@ -85,8 +85,9 @@ static int read_texts(struct texts *t, const struct embed_options *opt, const ch
     return rc;
 }
 
-static int submit(struct sl_engine *eng, const struct embed_options *opt, const struct texts *t,
-                  size_t i, struct sl_request **out, struct sl_error *err)
+static int embed_submit(struct sl_engine *eng, const struct embed_options *opt,
+                        const struct texts *t, size_t i, struct sl_request **out,
+                        struct sl_error *err)
 {
     const struct sl_model_info *info = sl_engine_info(eng);
     int32_t max = opt->truncate < 0 ? info->max_model_len : opt->truncate, *ids = NULL, second = 0;
@@ -176,7 +177,7 @@ static int embed_all(struct sl_engine *eng, const struct embed_options *opt, con
     int rc = check_use(eng, opt, err);
     while (rc == 0 && n_out < t->n) {
         while (rc == 0 && n_in < t->n && n_in - n_out < WINDOW) {
-            rc = submit(eng, opt, t, n_in, &open[n_in % WINDOW], err);
+            rc = embed_submit(eng, opt, t, n_in, &open[n_in % WINDOW], err);
             n_in += rc == 0;
         }
         if (rc != 0)

@@ -118,7 +118,7 @@ static int store_integer(const struct sl_flag *f, void *field, const char *value
     return 0;
 }
 
-static int store(const struct match *m, const char *value, struct sl_error *err)
+static int flags_store(const struct match *m, const char *value, struct sl_error *err)
 {
     const struct sl_flag *f = m->flag;
     void *field = (char *)m->group->base + f->offset;
@@ -205,10 +205,10 @@ int sl_flags_parse(const struct sl_command *cmd, struct sl_flag_group *groups, i
                                m.flag->help);
             value = argv[++i];
         }
-        int rc = store(&m, value, err);
+        int rc = flags_store(&m, value, err);
         while (rc == 0 && m.flag->kind == SL_FLAG_PAIR_LIST && i + 1 < argc &&
                argv[i + 1][0] != '-' && strchr(argv[i + 1], '=') != NULL)
-            rc = store(&m, argv[++i], err);
+            rc = flags_store(&m, argv[++i], err);
         if (rc != 0)
             return rc;
     }

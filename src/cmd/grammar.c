@@ -38,7 +38,7 @@ static const struct sl_flag grammar_flags[] = {
      "do not enforce format"},
 };
 
-static int kind_of(const char *name, enum sl_grammar_kind *out, struct sl_error *err)
+static int grammar_kind_of(const char *name, enum sl_grammar_kind *out, struct sl_error *err)
 {
     static const struct {
         const char *name;
@@ -82,8 +82,9 @@ static int count_forced(struct sl_matcher *m, struct sl_jump *j, const int32_t *
     return rc;
 }
 
-static int walk(struct sl_grammar *g, const struct sl_vocab *v, const struct sl_tokenizer *tok,
-                const char *text, struct sl_buf *out, struct sl_error *err)
+static int grammar_walk(struct sl_grammar *g, const struct sl_vocab *v,
+                        const struct sl_tokenizer *tok, const char *text, struct sl_buf *out,
+                        struct sl_error *err)
 {
     int32_t *ids = NULL;
     size_t n = 0, i = 0, next = 0, n_forced = 0;
@@ -147,7 +148,7 @@ static int check(const struct grammar_options *opt, const struct sl_grammar_spec
             sl_buf_printf(&out, "no   %s\n     %s byte %zu\n", text,
                           at < strlen(text) ? "refused at" : "not complete at", at);
         if (v != NULL)
-            rc = walk(g, v, tok, text, &out, err);
+            rc = grammar_walk(g, v, tok, text, &out, err);
     }
     if (rc == 0)
         rc = sl_buf_ok(&out) ? sl_write_all(STDOUT_FILENO, out.data, out.n_bytes, err)
@@ -178,7 +179,7 @@ static int grammar_main(int argc, char **argv)
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0)
-        rc = kind_of(opt.kind, &spec.kind, &err);
+        rc = grammar_kind_of(opt.kind, &spec.kind, &err);
     if (rc == 0 && spec.kind != SL_GRAMMAR_JSON_OBJECT)
         rc = sl_read_file("-", SL_MAX_HTTP_BODY, &in, &n_in, &err);
     if (rc == 0 && opt.masks)

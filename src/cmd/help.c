@@ -48,7 +48,7 @@ static void text_tail(const struct sl_command *cmd)
         printf("\n%s", cmd->details);
 }
 
-static bool is_named(const struct sl_flag *f, const char *name, size_t n)
+static bool help_is_named(const struct sl_flag *f, const char *name, size_t n)
 {
     return f->kind != SL_FLAG_HEADING && strlen(f->name) == n && memcmp(f->name, name, n) == 0;
 }
@@ -65,7 +65,7 @@ static void print_brief(const struct sl_command *cmd, const struct sl_flag_group
         bool found = false;
         for (int g = 0; g < n_groups && !found; g++) {
             for (int k = 0; k < groups[g].n_flags && !found; k++) {
-                found = is_named(&groups[g].flags[k], at, n);
+                found = help_is_named(&groups[g].flags[k], at, n);
                 if (found)
                     text_row(cmd, &groups[g].flags[k]);
             }

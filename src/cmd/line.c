@@ -344,8 +344,8 @@ static enum sl_line_result read_plain(struct sl_line *l, struct sl_buf *out, str
     }
 }
 
-static enum sl_line_result read_one(struct sl_line *l, const char *prompt, struct sl_buf *out,
-                                    struct sl_error *err)
+static enum sl_line_result line_read_one(struct sl_line *l, const char *prompt, struct sl_buf *out,
+                                         struct sl_error *err)
 {
     l->prompt = prompt;
     enum sl_line_result got = l->el != NULL ? read_edited(l, out, err) : read_plain(l, out, err);
@@ -357,7 +357,7 @@ static enum sl_line_result read_one(struct sl_line *l, const char *prompt, struc
 
 /* ---- one input of several lines */
 
-static bool ends_with(const struct sl_buf *b, size_t from, const char *end)
+static bool line_ends_with(const struct sl_buf *b, size_t from, const char *end)
 {
     size_t n = strlen(end);
     return b->n_bytes - from >= n && memcmp(b->data + b->n_bytes - n, end, n) == 0;
@@ -368,9 +368,9 @@ static enum sl_line_result read_quoted(struct sl_line *l, struct sl_buf *out, st
     size_t n = strlen(QUOTES);
     memmove(out->data, out->data + n, out->n_bytes - n + 1);
     out->n_bytes -= n;
-    while (!ends_with(out, 0, QUOTES)) {
+    while (!line_ends_with(out, 0, QUOTES)) {
         sl_buf_putc(out, '\n');
-        enum sl_line_result got = read_one(l, "... ", out, err);
+        enum sl_line_result got = line_read_one(l, "... ", out, err);
         if (got == SL_LINE_EOF)
             return SL_LINE_OK; /* an end of the file closes the quotes too */
         if (got != SL_LINE_OK)
@@ -384,13 +384,13 @@ static enum sl_line_result read_quoted(struct sl_line *l, struct sl_buf *out, st
 enum sl_line_result sl_line_read(struct sl_line *l, struct sl_buf *out, struct sl_error *err)
 {
     sl_buf_clear(out);
-    enum sl_line_result got = read_one(l, ">>> ", out, err);
+    enum sl_line_result got = line_read_one(l, ">>> ", out, err);
     if (got == SL_LINE_OK && out->data != NULL && sl_starts_with(out->data, QUOTES)) {
         got = read_quoted(l, out, err);
     } else {
-        while (got == SL_LINE_OK && ends_with(out, 0, "\\")) {
+        while (got == SL_LINE_OK && line_ends_with(out, 0, "\\")) {
             out->data[out->n_bytes - 1] = '\n';
-            got = read_one(l, "... ", out, err);
+            got = line_read_one(l, "... ", out, err);
             if (got == SL_LINE_EOF)
                 return SL_LINE_OK;
         }

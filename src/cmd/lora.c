@@ -60,7 +60,7 @@ int sl_cli_lora_open(const struct sl_cli_lora *l, struct sl_engine *eng, struct 
     return rc;
 }
 
-static int member(const json_t *obj, const char *key, const char **out, struct sl_error *err)
+static int lora_member(const json_t *obj, const char *key, const char **out, struct sl_error *err)
 {
     const json_t *v = json_object_get(obj, key);
     *out = json_string_value(v);
@@ -69,7 +69,7 @@ static int member(const json_t *obj, const char *key, const char **out, struct s
                : sl_fail(err, SL_EINVAL, "--lora-modules: an object needs a string %s", key);
 }
 
-static bool has_name(const struct sl_cli_base *m, const char *name)
+static bool lora_has_name(const struct sl_cli_base *m, const char *name)
 {
     for (int32_t i = 0; i < m->n_names; i++)
         if (strcmp(m->names[i], name) == 0)
@@ -81,7 +81,7 @@ static const struct sl_cli_base *find_base(const struct sl_cli_base *bases, int 
                                            const char *name)
 {
     for (int i = 0; i < n_bases; i++)
-        if (has_name(&bases[i], name))
+        if (lora_has_name(&bases[i], name))
             return &bases[i];
     return NULL;
 }
@@ -116,9 +116,9 @@ static int read_module(const char *given, struct module *out, struct sl_error *e
         out->obj = sl_json_load(given, strlen(given), JSON_REJECT_DUPLICATES, &why);
         if (out->obj == NULL)
             return sl_fail(err, SL_EINVAL, "--lora-modules: %.100s", why.text);
-        int rc = member(out->obj, "name", &name, err);
+        int rc = lora_member(out->obj, "name", &name, err);
         if (rc == 0)
-            rc = member(out->obj, "path", &out->path, err);
+            rc = lora_member(out->obj, "path", &out->path, err);
         if (rc != 0)
             return rc;
         out->name = sl_strdup(name);

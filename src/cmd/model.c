@@ -112,7 +112,7 @@ static int add_file(void *arg, const char *name, uint64_t n_bytes, struct sl_err
     return 0;
 }
 
-static void add_cached(void *arg, const struct sl_hub_entry *e)
+static void model_add_cached(void *arg, const struct sl_hub_entry *e)
 {
     struct near *c = arg;
     if (c->n == MAX_NEAR)
@@ -156,7 +156,7 @@ static void suggest(const char *name, const struct sl_hub_config *hub, struct sl
     if (near == NULL && (of_hub || slash == NULL)) {
         c->n = 0;
         c->short_names = !of_hub;
-        (void)!sl_hub_list(hub, add_cached, c, &ignored);
+        (void)!sl_hub_list(hub, model_add_cached, c, &ignored);
         near = pick_near(c, of_hub ? repo : key);
     }
     size_t n = strlen(err->msg);

@@ -25,8 +25,8 @@ int sl_cli_models_split(int argc, char **argv)
 }
 
 /* NAME=MODEL, unless that is itself what a model is called. */
-static int read_one(struct sl_cli_served *one, const char *given, const struct sl_hub_config *hub,
-                    struct sl_error *err)
+static int models_read_one(struct sl_cli_served *one, const char *given,
+                           const struct sl_hub_config *hub, struct sl_error *err)
 {
     char repo[200];
     const char *equals = given != NULL ? strchr(given, '=') : NULL, *model = given;
@@ -56,7 +56,7 @@ static const char *shown_name(const struct sl_cli_served *one)
                                     : "storyteller";
 }
 
-static struct sl_cli_served *find(struct sl_cli_served_models *m, const char *name)
+static struct sl_cli_served *models_find(struct sl_cli_served_models *m, const char *name)
 {
     for (int i = 0; i < m->n; i++)
         if (strcmp(shown_name(&m->all[i]), name) == 0)
@@ -67,7 +67,7 @@ static struct sl_cli_served *find(struct sl_cli_served_models *m, const char *na
 /* Also by the last part of its name alone, as requests may name it. */
 static struct sl_cli_served *find_called(struct sl_cli_served_models *m, const char *name)
 {
-    struct sl_cli_served *one = find(m, name);
+    struct sl_cli_served *one = models_find(m, name);
     for (int i = 0; i < m->n && one == NULL; i++) {
         const char *slash = strrchr(shown_name(&m->all[i]), '/');
         if (slash != NULL && strcmp(slash + 1, name) == 0)
@@ -78,8 +78,8 @@ static struct sl_cli_served *find_called(struct sl_cli_served_models *m, const c
 
 /* One stretch of argv, which begins with --for: the flags of one model, into cfg. *name is whose
  * they are, *end where the stretch ends. */
-static int parse_for(struct sl_engine_config *cfg, int argc, char **argv, int at, const char **name,
-                     int *end, struct sl_error *err)
+static int models_parse_for(struct sl_engine_config *cfg, int argc, char **argv, int at,
+                            const char **name, int *end, struct sl_error *err)
 {
     static const struct sl_command nobody = {.name = "serve", .usage = "", .summary = ""};
     int n_positional = 0, n = 1;
@@ -109,7 +109,7 @@ int sl_cli_models_check(int argc, char **argv, int first_for, struct sl_error *e
     int rc = 0;
     for (int at = first_for; at < argc && rc == 0;) {
         struct sl_engine_config unused = {0};
-        rc = parse_for(&unused, argc, argv, at, &name, &at, err);
+        rc = models_parse_for(&unused, argc, argv, at, &name, &at, err);
     }
     return rc;
 }
@@ -121,7 +121,7 @@ static int read_for(struct sl_cli_served_models *m, int argc, char **argv, int a
     struct sl_cli_served *one = find_called(m, name);
     if (one == NULL)
         return sl_fail(err, SL_EINVAL, "--for: no model is called '%.100s'", name);
-    return parse_for(&one->cfg, argc, argv, at, &name, end, err);
+    return models_parse_for(&one->cfg, argc, argv, at, &name, end, err);
 }
 
 int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given, int n_given,
@@ -132,8 +132,8 @@ int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given,
     for (; m->n < SL_MAX(n_given, 1) && rc == 0; m->n++) {
         struct sl_cli_served *one = &m->all[m->n];
         one->cfg = *base;
-        rc = read_one(one, n_given > 0 ? given[m->n] : NULL, hub, err);
-        if (rc == 0 && find(m, shown_name(one)) != NULL) /* among those before it */
+        rc = models_read_one(one, n_given > 0 ? given[m->n] : NULL, hub, err);
+        if (rc == 0 && models_find(m, shown_name(one)) != NULL) /* among those before it */
             rc = sl_fail(err, SL_EINVAL, "two models have the name '%.150s': write NAME=MODEL",
                          shown_name(one));
     }

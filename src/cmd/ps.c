@@ -36,7 +36,7 @@ struct state {
     double running, waiting;
 };
 
-static bool get(const struct sl_running *r, const char *path, int *status, struct sl_buf *body)
+static bool ps_get(const struct sl_running *r, const char *path, int *status, struct sl_buf *body)
 {
     const struct sl_cli_ask ask = {.url = r->url, .path = path, .timeout_ms = ASK_MS};
     struct sl_error ignored;
@@ -49,7 +49,7 @@ static void ask_state(const struct sl_running *r, struct state *st)
     struct sl_buf body = {0};
     int status = 0;
     *st = (struct state){.status = "no answer"};
-    if (r->url[0] != '\0' && get(r, "/health", &status, &body)) {
+    if (r->url[0] != '\0' && ps_get(r, "/health", &status, &body)) {
         bool loading = body.data != NULL && strstr(body.data, "Loading") != NULL;
         bool draining = body.data != NULL && strstr(body.data, "draining") != NULL;
         snprintf(st->status, sizeof st->status, "%s",
@@ -58,7 +58,8 @@ static void ask_state(const struct sl_running *r, struct state *st)
                  : draining    ? "draining"
                                : "failed");
     }
-    if (status != 0 && get(r, "/metrics", &status, &body) && status == 200 && body.data != NULL) {
+    if (status != 0 && ps_get(r, "/metrics", &status, &body) && status == 200 &&
+        body.data != NULL) {
         sl_scrape_read(&scrape, body.data);
         for (int i = 0; i < scrape.n; i++) {
             size_t at = strlen(st->models);
@@ -83,7 +84,7 @@ static void print_up(char out[16], double s)
         snprintf(out, 16, "%.1f d", s / 86400);
 }
 
-static void print_json(const struct sl_running *r, const struct state *st)
+static void ps_print_json(const struct sl_running *r, const struct state *st)
 {
     struct sl_buf b = {0};
     sl_buf_printf(&b, "{\"pid\": %d, \"url\": ", (int)r->pid);
@@ -126,7 +127,7 @@ static int ps_main(int argc, char **argv)
         ask_state(&all[i], &st);
         print_up(up, all[i].up_s);
         if (opt.json)
-            print_json(&all[i], &st);
+            ps_print_json(&all[i], &st);
         else
             printf("%-8d %-28s %-9s %7.0f %7.0f %6.0f MB %8s  %s\n", (int)all[i].pid, all[i].url,
                    st.status, st.running, st.waiting, (double)all[i].memory_bytes / 1e6, up,

@@ -59,7 +59,7 @@ static int make_prompt(const struct sl_engine *eng, const struct run_options *op
     return rc;
 }
 
-static void print_json(const struct sl_cli_result *r, uint64_t seed)
+static void run_print_json(const struct sl_cli_result *r, uint64_t seed)
 {
     struct sl_buf b = {0};
     const struct sl_usage *u = &r->usage;
@@ -184,7 +184,7 @@ static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
         rc = sl_cli_generate(eng, chat ? prompt : text, chat ? n_prompt : n_text, flags, &how,
                              !opt->json, &r, err);
     if (rc == 0 && opt->json) {
-        print_json(&r, sampling->seed);
+        run_print_json(&r, sampling->seed);
     } else if (rc == 0) {
         if (isatty(STDOUT_FILENO) == 1)
             fputs("\n", stdout);

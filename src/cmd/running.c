@@ -186,7 +186,7 @@ static double machine_up_s(void)
     return x;
 }
 
-static void look_at(struct sl_running *r)
+static void running_look_at(struct sl_running *r)
 {
     char dir[64];
     struct process p = {.out = r, .dir = dir};
@@ -216,7 +216,7 @@ static int add_process(void *arg, const char *name, uint64_t n_bytes, struct sl_
         !is_server((pid_t)pid))
         return 0;
     f->out[f->n] = (struct sl_running){.pid = (pid_t)pid};
-    look_at(&f->out[f->n++]);
+    running_look_at(&f->out[f->n++]);
     return 0;
 }
 

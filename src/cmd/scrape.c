@@ -19,7 +19,7 @@ static bool name_is(const struct sample *s, const char *name)
 }
 
 /* The text of a label as it is written, escapes included; n 0: it is not there. */
-static const char *label(const struct sample *s, const char *key, size_t *n)
+static const char *scrape_label(const struct sample *s, const char *key, size_t *n)
 {
     size_t n_key = strlen(key);
     const char *end = s->labels + s->n_labels;
@@ -45,7 +45,7 @@ static const char *label(const struct sample *s, const char *key, size_t *n)
 static struct sl_scrape_model *model_of(struct sl_scrape *s, const struct sample *x)
 {
     size_t n;
-    const char *name = label(x, "model_name", &n);
+    const char *name = scrape_label(x, "model_name", &n);
     if (name == NULL)
         return NULL;
     n = SL_MIN(n, sizeof s->models[0].name - 1);
@@ -62,7 +62,7 @@ static struct sl_scrape_model *model_of(struct sl_scrape *s, const struct sample
     return m;
 }
 
-static bool number(const char *text, size_t n, double *out)
+static bool scrape_number(const char *text, size_t n, double *out)
 {
     if (n == 4 && memcmp(text, "+Inf", 4) == 0) {
         *out = HUGE_VAL;
@@ -75,9 +75,9 @@ static void put_bucket(struct sl_scrape_times *t, const struct sample *x)
 {
     size_t n;
     double bound;
-    const char *le = label(x, "le", &n);
+    const char *le = scrape_label(x, "le", &n);
     int i = 0;
-    if (le == NULL || !number(le, n, &bound))
+    if (le == NULL || !scrape_number(le, n, &bound))
         return;
     while (i < t->n && t->bounds[i] != bound)
         i++;
@@ -90,7 +90,7 @@ static void put_bucket(struct sl_scrape_times *t, const struct sample *x)
 
 /* Several engines of a model (vLLM's data parallelism) add up; the use of their caches is divided
  * by their number at the end. */
-static void put(struct sl_scrape *s, const struct sample *x)
+static void scrape_put(struct sl_scrape *s, const struct sample *x)
 {
 #define FIELD(name) offsetof(struct sl_scrape_model, name)
     static const struct {
@@ -143,8 +143,8 @@ void sl_scrape_read(struct sl_scrape *s, const char *text)
             at = close + 1;
         }
         at += strspn(at, " ");
-        if (number(at, strcspn(at, " \n"), &x.value))
-            put(s, &x);
+        if (scrape_number(at, strcspn(at, " \n"), &x.value))
+            scrape_put(s, &x);
     }
     for (int i = 0; i < s->n; i++)
         s->models[i].kv_use /= s->models[i].n_kv > 0 ? s->models[i].n_kv : 1;

@@ -384,7 +384,7 @@ static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct s
     return rc;
 }
 
-static int run(int argc, char **argv)
+static int serve_run(int argc, char **argv)
 {
     struct serve_flags f = {.shutdown_s = 30, .ping_s = 5, .watchdog_s = 120, .max_itl_ms = 50};
     struct sl_engine_config engine = {0};
@@ -460,5 +460,5 @@ const struct sl_command sl_cmd_serve = {
         "Endpoints under /v1: chat/completions completions responses messages embeddings files\n"
         "batches models; others: /tokenize /detokenize /rerank /score /health /metrics, a page at "
         "/\n",
-    .run = run,
+    .run = serve_run,
 };

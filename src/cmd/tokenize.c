@@ -42,7 +42,7 @@ static int print_ids(const int32_t *ids, size_t n, struct sl_error *err)
     return rc;
 }
 
-static size_t skip_space(const char *s, size_t n, size_t i)
+static size_t tokenize_skip_space(const char *s, size_t n, size_t i)
 {
     while (i < n && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r'))
         i++;
@@ -52,12 +52,12 @@ static size_t skip_space(const char *s, size_t n, size_t i)
 /* Parses "[1, 2, 3]"; *end is where reading stopped, the whole length if all was well. */
 static bool parse_id_array(const char *s, size_t n, int32_t *out, size_t *n_out, size_t *end)
 {
-    size_t i = skip_space(s, n, 0);
+    size_t i = tokenize_skip_space(s, n, 0);
     *n_out = 0;
     *end = i;
     if (i >= n || s[i] != '[')
         return false;
-    i = skip_space(s, n, i + 1);
+    i = tokenize_skip_space(s, n, i + 1);
     bool more = !(i < n && s[i] == ']');
     while (more) {
         size_t start = i;
@@ -68,14 +68,14 @@ static bool parse_id_array(const char *s, size_t n, int32_t *out, size_t *n_out,
         if (!sl_parse_i64(s + start, i - start, &id) || id < INT32_MIN || id > INT32_MAX)
             return false;
         out[(*n_out)++] = (int32_t)id;
-        i = skip_space(s, n, i);
+        i = tokenize_skip_space(s, n, i);
         *end = i;
         if (i >= n || (s[i] != ',' && s[i] != ']'))
             return false;
         more = s[i] == ',';
-        i = more ? skip_space(s, n, i + 1) : i;
+        i = more ? tokenize_skip_space(s, n, i + 1) : i;
     }
-    *end = skip_space(s, n, i + 1);
+    *end = tokenize_skip_space(s, n, i + 1);
     return *end == n;
 }
 

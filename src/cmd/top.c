@@ -38,8 +38,8 @@ struct look {
     uint64_t at_ns;
 };
 
-static int take(const char *url, const struct top_options *opt, struct look *out,
-                struct sl_error *err)
+static int top_take(const char *url, const struct top_options *opt, struct look *out,
+                    struct sl_error *err)
 {
     struct sl_buf body = {0};
     int status = 0;
@@ -61,7 +61,7 @@ static int take(const char *url, const struct top_options *opt, struct look *out
     return rc;
 }
 
-static const struct sl_scrape_model *find(const struct sl_scrape *s, const char *name)
+static const struct sl_scrape_model *top_find(const struct sl_scrape *s, const char *name)
 {
     static const struct sl_scrape_model none;
     for (int i = 0; i < s->n; i++) {
@@ -94,7 +94,7 @@ static void print_rows(const struct look *before, const struct look *now)
     double s = SL_MAX((double)(now->at_ns - before->at_ns) * 1e-9, 1e-3);
     for (int i = 0; i < now->scrape.n; i++) {
         const struct sl_scrape_model *m = &now->scrape.models[i];
-        const struct sl_scrape_model *old = find(&before->scrape, m->name);
+        const struct sl_scrape_model *old = top_find(&before->scrape, m->name);
         char ttft[32], itl[32], cached[16] = "-";
         double in = SL_MAX(m->prompt_tokens - old->prompt_tokens, 0.0);
         double hits = SL_MAX(m->cached_tokens - old->cached_tokens, 0.0);
@@ -114,7 +114,7 @@ static int watch(const char *url, const struct top_options *opt, struct sl_error
 {
     static struct look looks[2]; /* large */
     bool tty = isatty(STDOUT_FILENO) == 1 && !opt->once;
-    int rc = take(url, opt, &looks[0], err);
+    int rc = top_take(url, opt, &looks[0], err);
     if (rc == 0 && !tty)
         print_head();
     for (int turn = 1; rc == 0; turn++) {
@@ -122,7 +122,7 @@ static int watch(const char *url, const struct top_options *opt, struct sl_error
         (void)poll(NULL, 0, (int)(opt->interval_s * 1000)); /* Ctrl-C ends it */
         if (sl_cli_interrupted())
             break;
-        rc = take(url, opt, now, err);
+        rc = top_take(url, opt, now, err);
         if (rc != 0)
             break;
         if (tty) {

@@ -56,7 +56,7 @@ static uint64_t vec_hash(enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
     return sl_hash64(v, n * sizeof v[0], (uint64_t)kind);
 }
 
-static bool rehash(struct sl_auto *a)
+static bool auto_rehash(struct sl_auto *a)
 {
     uint32_t cap = a->cap_table == 0 ? 1024 : a->cap_table * 2;
     uint32_t *table = sl_calloc(cap, sizeof *table);
@@ -80,7 +80,7 @@ uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, 
 {
     if (a->failed != NULL)
         return 0;
-    if (a->n_vecs * 2 >= a->cap_table && !rehash(a))
+    if (a->n_vecs * 2 >= a->cap_table && !auto_rehash(a))
         return sl_auto_fail(a, SL_ENOMEM, "out of memory");
     /* A stack's frames are older than what stands on them, so no stack is a ring. */
     SL_ASSERT(n > 0 && (kind < SL_VEC_RETURN || kind > SL_VEC_ARRAY || v[0] < a->n_vecs));

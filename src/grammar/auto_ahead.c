@@ -101,7 +101,7 @@ struct search {
     uint32_t n_left; /* frames that may still be looked at */
 };
 
-static uint64_t failed_of(const struct sl_vec *f)
+static uint64_t auto_ahead_failed_of(const struct sl_vec *f)
 {
     return (uint64_t)f->v[FR_FAILED_HI] << 32 | f->v[FR_FAILED_LO];
 }
@@ -113,7 +113,7 @@ static bool any_name_helps(const struct sl_auto *a, const struct sl_plan *p, con
     SL_ASSERT(p->n_locals <= 64 && f->n > FR_FAILED_HI); /* a bit each */
     for (uint32_t l = 0; l < p->n_locals; l++) {
         const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
-        if ((failed_of(f) >> l & 1) != 0)
+        if ((auto_ahead_failed_of(f) >> l & 1) != 0)
             continue;
         if (n->min_props > f->v[FR_COUNT])
             return true;
@@ -133,7 +133,7 @@ static bool is_asked(const struct sl_auto *a, const struct sl_plan *p, const str
     SL_ASSERT(name < p->n_names && !sl_frame_seen(f, name));
     for (uint32_t l = 0; l < p->n_locals; l++) {
         const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
-        if ((failed_of(f) >> l & 1) != 0)
+        if ((auto_ahead_failed_of(f) >> l & 1) != 0)
             continue;
         for (uint32_t i = 0; i < n->n_required; i++)
             if (p->asked[l][i] == name)
@@ -154,7 +154,7 @@ static bool is_tested(const struct sl_plan *p, const struct sl_vec *f, uint32_t 
     SL_ASSERT(name < p->n_names && f->kind == SL_VEC_OBJECT);
     for (uint32_t l = 0; l < p->n_locals; l++) {
         uint32_t node = p->props[(size_t)name * p->n_locals + l];
-        bool open = (p->tests >> l & 1) != 0 && (failed_of(f) >> l & 1) == 0;
+        bool open = (p->tests >> l & 1) != 0 && (auto_ahead_failed_of(f) >> l & 1) == 0;
         if (open && node != SL_NODE_NONE && node != SL_NODE_TRUE)
             return true;
     }
@@ -257,7 +257,8 @@ static bool name_leads_on(struct search *s, const struct sl_vec *f, uint32_t nam
     for (uint32_t k = 0; k < n; k++) {
         uint64_t t = truths[tested ? k : n - 1 - k];
         uint32_t to = sl_frame_after(a, p, sl_vec_at(a, named), g, t, DATUM_UNKNOWN);
-        uint64_t fails = to == 0 ? 0 : failed_of(sl_vec_at(a, to)) & ~failed_of(f);
+        uint64_t fails =
+            to == 0 ? 0 : auto_ahead_failed_of(sl_vec_at(a, to)) & ~auto_ahead_failed_of(f);
         if (to != 0 && (asked || (fails & p->tests) != 0) && has_way(s, to))
             return true;
     }
@@ -305,7 +306,8 @@ bool sl_frame_leads_on(struct sl_auto *a, struct sl_plan *p, const struct sl_vec
     /* A member that fails nothing, is not left for unevaluatedProperties to judge, and that no test
      * looks at leaves the way that was there. */
     const uint32_t names = (p->n_names + 31) / 32, *now = sl_vec_at(a, to)->v;
-    bool same = p->settled && failed_of(sl_vec_at(a, to)) == failed_of(before) &&
+    bool same = p->settled &&
+                auto_ahead_failed_of(sl_vec_at(a, to)) == auto_ahead_failed_of(before) &&
                 memcmp(now + FR_WORDS + names, before->v + FR_WORDS + names,
                        (p->n_words - names) * sizeof now[0]) == 0 &&
                 (class >= p->n_names || !is_tested(p, before, class));

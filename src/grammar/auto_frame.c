@@ -23,7 +23,7 @@ struct sl_plan *sl_frame_plan(struct sl_auto *a, const struct sl_vec *f)
     return f->kind == SL_VEC_OBJECT ? g->object : g->array;
 }
 
-static uint64_t failed_of(const struct sl_vec *f)
+static uint64_t auto_frame_failed_of(const struct sl_vec *f)
 {
     return (uint64_t)f->v[FR_FAILED_HI] << 32 | f->v[FR_FAILED_LO];
 }
@@ -79,7 +79,7 @@ static enum truth object_truth(struct sl_auto *a, const struct sl_plan *p, const
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
     uint32_t missing = 0, count = members(f);
     SL_ASSERT(p->object && l < p->n_locals);
-    if ((failed_of(f) >> l & 1) != 0 || count > n->max_props)
+    if ((auto_frame_failed_of(f) >> l & 1) != 0 || count > n->max_props)
         return IS_FALSE;
     for (uint32_t i = 0; i < n->n_required; i++) {
         uint32_t at = p->asked[l][i];
@@ -114,7 +114,7 @@ static enum truth array_truth(struct sl_auto *a, const struct sl_plan *p, const 
     SL_ASSERT(!p->object && (!contains || p->word_of[l] + 2 < p->n_words));
     if (contains)
         found = f->v[FR_WORDS + p->word_of[l] + 1];
-    if ((failed_of(f) >> l & 1) != 0 || idx + (more && !end) > n->max_items ||
+    if ((auto_frame_failed_of(f) >> l & 1) != 0 || idx + (more && !end) > n->max_items ||
         (contains && found > n->max_contains))
         return IS_FALSE;
     if (end)
@@ -291,7 +291,7 @@ static uint32_t lift_local(struct lift *x, uint32_t l)
 {
     uint32_t v[MAX_WANTED + 2], n;
     const struct sl_schema_node *node = &x->a->schema.nodes[x->p->locals[l]];
-    if ((failed_of(x->f) >> l & 1) != 0)
+    if ((auto_frame_failed_of(x->f) >> l & 1) != 0)
         return EXPR_FALSE;
     n = sl_plan_wanted(x->a, x->p, l, x->class, v);
     SL_ASSERT(n < SL_COUNT(v));
@@ -414,7 +414,7 @@ static struct sl_goal *member_goal(struct sl_auto *a, struct sl_plan *p, const s
     struct lift x = {a, p, f, class};
     uint32_t req = lift_expr(&x, p->goal->req);
     for (uint32_t l = 0; l < p->n_locals; l++) {
-        if ((failed_of(f) >> l & 1) != 0)
+        if ((auto_frame_failed_of(f) >> l & 1) != 0)
             continue;
         uint32_t k = watched(&x, l, v);
         for (uint32_t i = 0; i < k; i++)
@@ -461,7 +461,8 @@ static bool holds(const struct sl_goal *g, uint32_t node, uint64_t truths)
 
 /* ---------------------------------------------------------------- moves */
 
-static uint32_t intern(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
+static uint32_t auto_frame_intern(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v,
+                                  uint32_t n)
 {
     return sl_vec_of(a, kind, v, n);
 }
@@ -484,7 +485,7 @@ uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase
     if (v == NULL)
         return 0;
     v[FR_PHASE] = phase;
-    uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
+    uint32_t id = auto_frame_intern(a, (enum sl_vec_kind)f->kind, v, f->n);
     sl_free(v);
     return id;
 }
@@ -514,7 +515,7 @@ static bool enough_values(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
             continue; /* the same goal as the last one's */
         v[FR_PHASE] = PH_VALUE;
         v[FR_COUNT] = i;
-        uint32_t at = intern(a, SL_VEC_ARRAY, v, f->n);
+        uint32_t at = auto_frame_intern(a, SL_VEC_ARRAY, v, f->n);
         struct sl_goal *g = at == 0 ? NULL : sl_frame_member(a, p, sl_vec_at(a, at));
         ok = i == 0 ? sl_goal_sat(a, g) : g != NULL && sl_goal_n_values(a, g) > i;
     }
@@ -544,7 +545,7 @@ uint32_t sl_frame_open_kept(struct sl_auto *a, struct sl_goal *g, bool object, u
     v[FR_DEPTH] = depth;
     v[FR_KEPT] = kept;
     v[FR_AVOID] = avoid;
-    uint32_t id = intern(a, object ? SL_VEC_OBJECT : SL_VEC_ARRAY, v, n);
+    uint32_t id = auto_frame_intern(a, object ? SL_VEC_OBJECT : SL_VEC_ARRAY, v, n);
     sl_free(v);
     if (id != 0 && object) /* knows then which required names can be given at all */
         (void)sl_frame_names(a, p, sl_frame_stripped(a, id));
@@ -563,7 +564,7 @@ uint32_t sl_frame_with_name(struct sl_auto *a, struct sl_plan *p, const struct s
     uint32_t *v = copy_of(a, f, 1), n = f->n;
     if (v == NULL)
         return 0;
-    uint64_t failed = failed_of(f);
+    uint64_t failed = auto_frame_failed_of(f);
     uint64_t sig = class < p->n_names ? p->names[class].patterns : p->free_sigs[class - p->n_names];
     for (uint32_t i = 0; i < p->n_patterns; i++)
         if (p->patterns[i].node == SL_NODE_NONE && (sig >> i & 1) == 0)
@@ -583,7 +584,7 @@ uint32_t sl_frame_with_name(struct sl_auto *a, struct sl_plan *p, const struct s
         v[n++] = text;
     if (f->v[FR_KEPT] != 0)
         v[FR_KEPT] = sl_kept_named(a, p, f, class, text, &v[FR_AVOID]);
-    uint32_t id = intern(a, SL_VEC_OBJECT, v, n);
+    uint32_t id = auto_frame_intern(a, SL_VEC_OBJECT, v, n);
     sl_free(v);
     return id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE ? 0 : id;
 }
@@ -607,7 +608,7 @@ uint32_t sl_frame_after(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
 {
     uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT], wanted[MAX_WANTED + 2];
     uint32_t *v = g == NULL ? NULL : copy_of(a, f, 0);
-    uint64_t failed = failed_of(f);
+    uint64_t failed = auto_frame_failed_of(f);
     if (v == NULL)
         return 0;
     for (uint32_t l = 0; l < p->n_locals; l++) {
@@ -651,7 +652,7 @@ uint32_t sl_frame_after(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
                                                   datum == DATUM_OTHER ? DATUM_UNKNOWN : datum);
     if (f->v[FR_KEPT] != 0)
         v[FR_KEPT] = sl_kept_member(a, f, datum, &v[FR_AVOID]);
-    uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
+    uint32_t id = auto_frame_intern(a, (enum sl_vec_kind)f->kind, v, f->n);
     sl_free(v);
     return id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE ? 0 : id;
 }
@@ -746,7 +747,7 @@ static sl_rx_id names_local(struct lift *x, uint32_t l)
     struct sl_rx *rx = &x->a->rx;
     const struct sl_schema_node *n = &x->a->schema.nodes[x->p->locals[l]];
     sl_rx_id out = SL_RX_ALL, q = sl_rx_range(rx, '"', '"'), some = SL_RX_NONE;
-    if ((failed_of(x->f) >> l & 1) != 0)
+    if ((auto_frame_failed_of(x->f) >> l & 1) != 0)
         return SL_RX_NONE;
     for (uint32_t i = 0; i < n->n_patterns; i++) {
         sl_rx_id one = sl_rx_cat(rx, n->patterns[i].rx, q);
@@ -860,7 +861,7 @@ static bool room_for_other(struct sl_auto *a, struct sl_plan *p, const struct sl
     if (v == NULL)
         return false;
     v[FR_PHASE] = PH_COLON;
-    uint32_t id = intern(a, SL_VEC_OBJECT, v, f->n);
+    uint32_t id = auto_frame_intern(a, SL_VEC_OBJECT, v, f->n);
     sl_free(v);
     return id != 0 && expr_truth(a, p, sl_vec_at(a, id), p->goal->req) != IS_FALSE;
 }
@@ -884,7 +885,7 @@ static uint32_t before_name(struct sl_auto *a, const struct sl_vec *f)
         return 0;
     v[FR_PARENT] = v[FR_DEPTH] = 0;
     v[FR_PHASE] = PH_KEY;
-    uint32_t id = intern(a, SL_VEC_OBJECT, v, f->n);
+    uint32_t id = auto_frame_intern(a, SL_VEC_OBJECT, v, f->n);
     sl_free(v);
     return id;
 }

@@ -60,7 +60,7 @@ bool sl_expr_true(const struct sl_auto *a, uint32_t expr, const struct sl_goal *
     return !any;
 }
 
-static sl_rx_id scalar_of(struct sl_auto *a, uint32_t expr)
+static sl_rx_id auto_goal_scalar_of(struct sl_auto *a, uint32_t expr)
 {
     if (expr == EXPR_FALSE)
         return SL_RX_NONE;
@@ -73,7 +73,7 @@ static sl_rx_id scalar_of(struct sl_auto *a, uint32_t expr)
     bool any = x->kind == SL_VEC_OR;
     sl_rx_id out = any ? SL_RX_NONE : SL_RX_ALL;
     for (uint32_t i = 0; i < x->n; i++) {
-        sl_rx_id one = scalar_of(a, x->v[i]);
+        sl_rx_id one = auto_goal_scalar_of(a, x->v[i]);
         out = any ? sl_rx_or2(&a->rx, out, one) : sl_rx_and2(&a->rx, out, one);
     }
     return out;
@@ -142,7 +142,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
     g->n_roots = n_roots;
     g->roots = x->v + 1;
     g->pure = is_pure(a, req, g->roots, n_roots);
-    g->scalar = scalar_of(a, req);
+    g->scalar = auto_goal_scalar_of(a, req);
     if (!sl_rx_alive(&a->rx, g->scalar))
         g->scalar = SL_RX_NONE;
     SL_ASSERT(g->scalar <= SL_LEX_ID); /* a lexeme keeps it beside its tag */

@@ -31,7 +31,7 @@ static const struct sl_vec *chain(const struct sl_auto *a, uint32_t kept)
     return x;
 }
 
-static uint32_t count_of(const struct sl_auto *a, uint32_t kept)
+static uint32_t auto_kept_count_of(const struct sl_auto *a, uint32_t kept)
 {
     const struct sl_vec *x = chain(a, kept);
     return x == NULL ? 0 : x->v[KEPT_COUNT];
@@ -61,7 +61,7 @@ static uint32_t link_of(struct sl_auto *a, uint32_t prev, uint32_t name, uint32_
     if (prev == KEPT_LOST || name == DATUM_UNKNOWN || name == DATUM_OTHER)
         return KEPT_LOST;
     datum = datum == DATUM_OTHER ? DATUM_UNKNOWN : datum;
-    uint32_t v[KEPT_FIELDS] = {prev, name, datum, count_of(a, prev) + 1};
+    uint32_t v[KEPT_FIELDS] = {prev, name, datum, auto_kept_count_of(a, prev) + 1};
     return sl_vec_of(a, SL_VEC_KEPT, v, KEPT_FIELDS);
 }
 
@@ -94,7 +94,7 @@ uint32_t sl_kept_member(struct sl_auto *a, const struct sl_vec *f, uint32_t datu
     bool object = f->kind == SL_VEC_OBJECT;
     const struct sl_vec *last = object ? chain(a, f->v[FR_KEPT]) : NULL;
     uint32_t prev = last == NULL ? f->v[FR_KEPT] : last->v[KEPT_PREV];
-    uint32_t name = last == NULL ? count_of(a, prev) : last->v[KEPT_NAME];
+    uint32_t name = last == NULL ? auto_kept_count_of(a, prev) : last->v[KEPT_NAME];
     SL_ASSERT(f->v[FR_KEPT] != 0 && datum != 0);
     *avoid = datum == DATUM_OTHER ? 0 : f->v[FR_AVOID];
     if (f->v[FR_KEPT] == KEPT_LOST || datum == DATUM_UNKNOWN || datum == DATUM_OTHER)
@@ -107,7 +107,7 @@ uint32_t sl_kept_member(struct sl_auto *a, const struct sl_vec *f, uint32_t datu
 
 uint32_t sl_kept_datum(struct sl_auto *a, const struct sl_vec *f)
 {
-    uint32_t kept = f->v[FR_KEPT], n = count_of(a, kept), id;
+    uint32_t kept = f->v[FR_KEPT], n = auto_kept_count_of(a, kept), id;
     bool object = f->kind == SL_VEC_OBJECT, unknown = false;
     if (kept == 0 || kept == KEPT_LOST)
         return DATUM_UNKNOWN;
@@ -193,7 +193,7 @@ bool sl_kept_is_avoided(struct sl_auto *a, const struct sl_vec *f)
         return true;
     }
     for (uint32_t i = 0; set != NULL && i < set->n; i++)
-        if (sl_vec_at(a, set->v[i])->v[0] == count_of(a, f->v[FR_KEPT]))
+        if (sl_vec_at(a, set->v[i])->v[0] == auto_kept_count_of(a, f->v[FR_KEPT]))
             return true;
     return false;
 }
@@ -201,7 +201,7 @@ bool sl_kept_is_avoided(struct sl_auto *a, const struct sl_vec *f)
 /* ---------------------------------------------------------------- what a known value says */
 
 /* The plan's class of a name. */
-static uint32_t class_of(struct sl_auto *a, struct sl_plan *p, uint32_t name)
+static uint32_t auto_kept_class_of(struct sl_auto *a, struct sl_plan *p, uint32_t name)
 {
     size_t n;
     const char *s = sl_datum_bytes(a, name, &n);
@@ -262,8 +262,8 @@ static bool datum_truths(struct sl_auto *a, struct sl_goal *g, uint32_t datum, u
     struct sl_plan *p = frame == 0 ? NULL : sl_frame_plan(a, sl_vec_at(a, frame));
     for (uint32_t i = 0; i < d->v[0] && frame != 0; i++) {
         if (object)
-            frame =
-                sl_frame_with_name(a, p, sl_vec_at(a, frame), class_of(a, p, d->v[1 + 2 * i]), 0);
+            frame = sl_frame_with_name(a, p, sl_vec_at(a, frame),
+                                       auto_kept_class_of(a, p, d->v[1 + 2 * i]), 0);
         else
             frame = sl_frame_phase(a, sl_vec_at(a, frame), PH_VALUE);
         frame = with_member(a, p, frame, d->v[object ? 2 + 2 * i : 1 + i], depth);
@@ -276,7 +276,7 @@ uint32_t sl_kept_next(struct sl_auto *a, const struct sl_vec *f, bool name, stru
     const struct sl_vec *set = set_at(a, f->v[FR_AVOID]), *last = chain(a, f->v[FR_KEPT]);
     bool object = f->kind == SL_VEC_OBJECT;
     SL_ASSERT(f->v[FR_KEPT] != 0 && f->v[FR_KEPT] != KEPT_LOST && (!name || object));
-    uint32_t member = object && !name ? last->v[KEPT_NAME] : count_of(a, f->v[FR_KEPT]);
+    uint32_t member = object && !name ? last->v[KEPT_NAME] : auto_kept_count_of(a, f->v[FR_KEPT]);
     while (set != NULL && at->item < set->n) {
         const struct sl_vec *d = sl_vec_at(a, set->v[at->item]);
         if (name && at->member < d->v[0])
@@ -339,7 +339,7 @@ static bool some_member(struct sl_auto *a, struct sl_plan *p, uint32_t frame, ui
         uint32_t seen = sl_frame_seen_items(p, f), n_seen = seen == 0 ? 0 : sl_vec_at(a, seen)->n;
         *most = g == NULL ? 0 : sl_goal_n_values(a, g);
         *most -= SL_MIN(*most, n_seen);
-        return *most > n_with(a, set, count_of(a, kept));
+        return *most > n_with(a, set, auto_kept_count_of(a, kept));
     }
     const struct sl_frame_aux *x = sl_frame_names(a, p, frame);
     for (uint32_t i = 0; i < p->n_names && x != NULL; i++) {
@@ -412,7 +412,8 @@ uint32_t sl_frame_avoid(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
     }
     if (set != NULL && any_value_leads_on(a, p, f, g, set))
         return out;
-    uint32_t name = last != NULL ? last->v[KEPT_NAME] : count_of(a, f->v[FR_KEPT]), done = 0;
+    uint32_t name = last != NULL ? last->v[KEPT_NAME] : auto_kept_count_of(a, f->v[FR_KEPT]),
+             done = 0;
     for (uint32_t i = 0; set != NULL && i < set->n; i++) {
         uint32_t x = member_of(sl_vec_at(a, set->v[i]), name);
         uint64_t truths = UINT64_MAX;
@@ -507,7 +508,7 @@ static sl_rx_id hopeless(struct sl_auto *a, struct sl_plan *p, const struct sl_v
     uint32_t names[SL_MAX_UNIQUE_ITEMS], n_names = distinct_names(a, set, names);
     for (uint32_t i = 0; i < n_names; i++) {
         size_t n;
-        uint32_t class = class_of(a, p, names[i]);
+        uint32_t class = auto_kept_class_of(a, p, names[i]);
         const char *s = sl_datum_bytes(a, names[i], &n);
         uint32_t text = class < p->n_names ? 0 : sl_text_of_bytes(a, s + 1, n - 2);
         if (class >= p->n_names && sl_frame_named(a, p, f, class, text) == 0)

@@ -70,7 +70,7 @@ static void visit(struct visit *v, uint32_t id, bool sure, int depth)
 
 /* ---------------------------------------------------------------- names */
 
-static void *array_of(struct sl_auto *a, size_t n, size_t size)
+static void *auto_plan_array_of(struct sl_auto *a, size_t n, size_t size)
 {
     void *p = sl_arena_array(&a->arena, n == 0 ? 1 : n, size);
     if (p == NULL)
@@ -86,10 +86,10 @@ static int by_text(const void *x, const void *y)
 }
 
 /* The one spelling of a property's name (SL_SPELL_KEY). */
-static void spell(struct sl_auto *a, struct sl_name *name)
+static void auto_plan_spell(struct sl_auto *a, struct sl_name *name)
 {
     static const char shorts[] = "\"\"\\\\\bb\ff\nn\rr\tt";
-    char *out = array_of(a, (size_t)name->n_raw * 6 + 1, 1);
+    char *out = auto_plan_array_of(a, (size_t)name->n_raw * 6 + 1, 1);
     uint32_t n = 0;
     for (uint32_t i = 0; i < name->n_raw && out != NULL; i++) {
         uint8_t c = (uint8_t)name->raw[i];
@@ -115,13 +115,13 @@ static void spell(struct sl_auto *a, struct sl_name *name)
     name->n = n;
 }
 
-static void add_name(struct sl_auto *a, struct sl_plan *p, const char *raw, size_t n)
+static void auto_plan_add_name(struct sl_auto *a, struct sl_plan *p, const char *raw, size_t n)
 {
     SL_ASSERT(raw != NULL && n <= UINT32_MAX);
     struct sl_name *x = &p->names[p->n_names++];
     x->raw = raw;
     x->n_raw = (uint32_t)n;
-    spell(a, x);
+    auto_plan_spell(a, x);
 }
 
 static void gather_names(struct sl_auto *a, struct sl_plan *p)
@@ -137,17 +137,17 @@ static void gather_names(struct sl_auto *a, struct sl_plan *p)
         sl_auto_too_many(a, "an object with more than 16384 property names");
         return;
     }
-    p->names = array_of(a, n, sizeof p->names[0]);
+    p->names = auto_plan_array_of(a, n, sizeof p->names[0]);
     for (uint32_t l = 0; l < p->n_locals && a->failed == NULL; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         for (uint32_t i = 0; i < x->n_properties; i++)
-            add_name(a, p, x->properties[i].name, x->properties[i].n);
+            auto_plan_add_name(a, p, x->properties[i].name, x->properties[i].n);
         for (uint32_t i = 0; i < x->n_required; i++)
-            add_name(a, p, x->required[i].name, x->required[i].n);
+            auto_plan_add_name(a, p, x->required[i].name, x->required[i].n);
         for (uint32_t i = 0; i < x->n_deps; i++) {
-            add_name(a, p, x->deps[i].name, x->deps[i].n);
+            auto_plan_add_name(a, p, x->deps[i].name, x->deps[i].n);
             for (uint32_t k = 0; k < x->deps[i].n_required; k++)
-                add_name(a, p, x->deps[i].required[k].name, x->deps[i].required[k].n);
+                auto_plan_add_name(a, p, x->deps[i].required[k].name, x->deps[i].required[k].n);
         }
     }
     if (a->failed != NULL)
@@ -168,10 +168,11 @@ static bool pattern_matches(struct sl_auto *a, const struct sl_plan_pattern *x, 
     return sl_rx_nullable(&a->rx, x->node == SL_NODE_NONE ? sl_rx_step(&a->rx, rx, '"') : rx);
 }
 
-static uint32_t place_of(struct sl_auto *a, const struct sl_plan *p, const char *raw, size_t n)
+static uint32_t auto_plan_place_of(struct sl_auto *a, const struct sl_plan *p, const char *raw,
+                                   size_t n)
 {
     struct sl_name want = {.raw = raw, .n_raw = (uint32_t)n};
-    spell(a, &want);
+    auto_plan_spell(a, &want);
     const struct sl_name *at =
         a->failed != NULL ? NULL : bsearch(&want, p->names, p->n_names, sizeof want, by_text);
     SL_ASSERT(at != NULL || a->failed != NULL); /* the plan knows every name of its locals */
@@ -184,16 +185,16 @@ static void know_asked(struct sl_auto *a, struct sl_plan *p, uint32_t l)
     size_t n = x->n_required + x->n_deps;
     for (uint32_t i = 0; i < x->n_deps; i++)
         n += x->deps[i].n_required;
-    uint32_t *at = p->asked[l] = array_of(a, n, sizeof *at);
+    uint32_t *at = p->asked[l] = auto_plan_array_of(a, n, sizeof *at);
     if (at == NULL)
         return;
     for (uint32_t i = 0; i < x->n_required; i++)
-        *at++ = place_of(a, p, x->required[i].name, x->required[i].n);
+        *at++ = auto_plan_place_of(a, p, x->required[i].name, x->required[i].n);
     for (uint32_t i = 0; i < x->n_deps; i++) {
         const struct sl_dependency *d = &x->deps[i];
-        *at++ = place_of(a, p, d->name, d->n);
+        *at++ = auto_plan_place_of(a, p, d->name, d->n);
         for (uint32_t k = 0; k < d->n_required; k++)
-            *at++ = place_of(a, p, d->required[k].name, d->required[k].n);
+            *at++ = auto_plan_place_of(a, p, d->required[k].name, d->required[k].n);
     }
     SL_ASSERT(at == p->asked[l] + n);
 }
@@ -201,12 +202,13 @@ static void know_asked(struct sl_auto *a, struct sl_plan *p, uint32_t l)
 static void know_names(struct sl_auto *a, struct sl_plan *p)
 {
     SL_ASSERT(p->n_locals <= SL_COUNT(p->locals) && p->n_patterns <= 64);
-    p->props = array_of(a, (size_t)p->n_names * SL_MAX(p->n_locals, 1), sizeof p->props[0]);
-    p->asked = array_of(a, p->n_locals, sizeof p->asked[0]);
+    p->props =
+        auto_plan_array_of(a, (size_t)p->n_names * SL_MAX(p->n_locals, 1), sizeof p->props[0]);
+    p->asked = auto_plan_array_of(a, p->n_locals, sizeof p->asked[0]);
     for (uint32_t l = 0; l < p->n_locals && a->failed == NULL; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         for (uint32_t i = 0; i < x->n_properties; i++) {
-            size_t at = place_of(a, p, x->properties[i].name, x->properties[i].n);
+            size_t at = auto_plan_place_of(a, p, x->properties[i].name, x->properties[i].n);
             if (a->failed == NULL)
                 p->props[at * p->n_locals + l] = x->properties[i].node;
         }
@@ -224,7 +226,7 @@ static void know_names(struct sl_auto *a, struct sl_plan *p)
 
 static void gather_patterns(struct sl_auto *a, struct sl_plan *p)
 {
-    p->patterns = array_of(a, 64, sizeof p->patterns[0]);
+    p->patterns = auto_plan_array_of(a, 64, sizeof p->patterns[0]);
     for (uint32_t l = 0; l < p->n_locals && p->patterns != NULL; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         SL_ASSERT(p->n_patterns <= 64);
@@ -247,7 +249,7 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
     bool counts = false;
     gather_names(a, p);
     gather_patterns(a, p);
-    p->word_of = array_of(a, p->n_locals, sizeof p->word_of[0]);
+    p->word_of = auto_plan_array_of(a, p->n_locals, sizeof p->word_of[0]);
     if (a->failed != NULL || a->too_many)
         return;
     know_names(a, p);
@@ -271,14 +273,14 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
     p->track_keys = counts;
     if (p->exclusive)
         sl_plan_mark_tests(a, p);
-    p->name_goals = array_of(a, p->n_names, sizeof p->name_goals[0]);
+    p->name_goals = auto_plan_array_of(a, p->n_names, sizeof p->name_goals[0]);
 }
 
 static void plan_array(struct sl_auto *a, struct sl_plan *p)
 {
     SL_ASSERT(!p->object && p->n_words == 0);
     bool contains = false, uneval = false;
-    p->word_of = array_of(a, p->n_locals, sizeof p->word_of[0]);
+    p->word_of = auto_plan_array_of(a, p->n_locals, sizeof p->word_of[0]);
     if (p->word_of == NULL)
         return;
     for (uint32_t l = 0; l < p->n_locals; l++) {
@@ -390,7 +392,7 @@ static bool looks_at(const struct sl_plan *p, const struct sl_schema_node *n, ui
     return n->additional != SL_NODE_NONE;
 }
 
-static enum truth either(enum truth x, enum truth y)
+static enum truth auto_plan_either(enum truth x, enum truth y)
 {
     return x > y ? x : y;
 }
@@ -429,21 +431,21 @@ enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const stru
     if (depth > 0 && (p->object ? n->uneval_props : n->uneval_items) != SL_NODE_NONE)
         return IS_TRUE;
     for (uint32_t i = 0; i < n->all_of.n; i++)
-        out = either(out, sl_plan_covers(a, p, f, n->all_of.v[i], class, depth + 1));
+        out = auto_plan_either(out, sl_plan_covers(a, p, f, n->all_of.v[i], class, depth + 1));
     for (uint32_t i = 0; i < n->any_of.n; i++)
-        out = either(out, conditional(a, p, f, n->any_of.v[i], class, depth));
+        out = auto_plan_either(out, conditional(a, p, f, n->any_of.v[i], class, depth));
     for (uint32_t i = 0; i < n->one_of.n; i++)
-        out = either(out, conditional(a, p, f, n->one_of.v[i], class, depth));
+        out = auto_plan_either(out, conditional(a, p, f, n->one_of.v[i], class, depth));
     for (uint32_t i = 0; i < n->n_deps && p->object && l < p->n_locals; i++)
         if (f == NULL || sl_frame_seen(f, sl_plan_dep(p, n, l, i)[0]))
-            out = either(out, conditional(a, p, f, n->deps[i].node, class, depth));
+            out = auto_plan_either(out, conditional(a, p, f, n->deps[i].node, class, depth));
     if (n->if_node != SL_NODE_NONE) {
         enum truth c = f == NULL ? IS_OPEN : sl_frame_truth(a, p, f, n->if_node, true, 0);
-        out = either(out, conditional(a, p, f, n->if_node, class, depth));
+        out = auto_plan_either(out, conditional(a, p, f, n->if_node, class, depth));
         if (c != IS_FALSE)
-            out = either(out, conditional(a, p, f, n->then_node, class, depth));
+            out = auto_plan_either(out, conditional(a, p, f, n->then_node, class, depth));
         if (c != IS_TRUE)
-            out = either(out, conditional(a, p, f, n->else_node, class, depth));
+            out = auto_plan_either(out, conditional(a, p, f, n->else_node, class, depth));
     }
     return out;
 }

@@ -26,7 +26,7 @@ static void begin_set(struct set *s, struct sl_auto *a)
     s->guard = SL_RX_NONE;
 }
 
-static void add(struct set *s, uint32_t stack, uint32_t lex)
+static void auto_step_add(struct set *s, uint32_t stack, uint32_t lex)
 {
     SL_ASSERT(stack != 0 && stack < s->a->n_vecs && s->n <= MAX_THREADS);
     for (uint32_t i = 0; i < s->n; i++)
@@ -44,7 +44,7 @@ static void add_between(struct set *s, uint32_t frame)
 {
     sl_rx_id space = frame == 0 ? SL_RX_NONE : sl_space_at(s->a, sl_vec_at(s->a, frame));
     if (space != SL_RX_NONE) /* else a limit was hit */
-        add(s, frame, SL_LEX_NONE | space);
+        auto_step_add(s, frame, SL_LEX_NONE | space);
 }
 
 static void resume(struct set *s, uint32_t stack, int depth);
@@ -69,7 +69,7 @@ static bool entered(struct set *s, uint32_t pos, uint32_t stack)
 static void add_term(struct set *s, uint32_t stack, sl_rx_id id)
 {
     if (s->guard == SL_RX_NONE) {
-        add(s, stack, SL_LEX_RX | id);
+        auto_step_add(s, stack, SL_LEX_RX | id);
         return;
     }
     SL_ASSERT(id != SL_RX_EPS && id != SL_RX_NONE);
@@ -78,7 +78,7 @@ static void add_term(struct set *s, uint32_t stack, sl_rx_id id)
         return;
     uint32_t tuple = sl_vec_of(s->a, SL_VEC_TUPLE, v, 2);
     if (tuple != 0)
-        add(s, stack, SL_LEX_TUPLE | tuple);
+        auto_step_add(s, stack, SL_LEX_TUPLE | tuple);
 }
 
 /* All that may be read next at pos of a rule that returns to stack. */
@@ -127,7 +127,7 @@ static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
         down = sl_vec_of(a, SL_VEC_RETURN, (uint32_t[]){stack, p.next}, 2);
         down = sl_vec_of(a, SL_VEC_VALUE, (uint32_t[]){down, p.a}, 2);
         if (down != 0)
-            add(s, down, SL_LEX_NONE);
+            auto_step_add(s, down, SL_LEX_NONE);
         return;
     }
 }
@@ -137,13 +137,13 @@ static void resume(struct set *s, uint32_t stack, int depth)
     const struct sl_vec *f = sl_vec_at(s->a, stack);
     SL_ASSERT(f->kind == SL_VEC_ROOT || f->kind == SL_VEC_RETURN);
     if (f->kind == SL_VEC_ROOT)
-        add(s, stack, SL_LEX_NONE);
+        auto_step_add(s, stack, SL_LEX_NONE);
     else
         enter(s, f->v[1], f->v[0], depth);
 }
 
 /* A JSON value is complete: tells the frame that waits for it. datum: of an array or object. */
-static void value_done(struct set *s, uint32_t stack, uint64_t truths, uint32_t datum)
+static void auto_step_value_done(struct set *s, uint32_t stack, uint64_t truths, uint32_t datum)
 {
     const struct sl_vec *f = sl_vec_at(s->a, stack);
     if (f->kind == SL_VEC_ITEM) {
@@ -201,9 +201,9 @@ static void scalar_at(struct set *s, uint32_t stack, uint32_t lex)
     if (lex == 0)
         return;
     if (lex_rx(s->a, lex) == SL_RX_EPS)
-        value_done(s, stack, lex_truths(s->a, lex), DATUM_UNKNOWN);
+        auto_step_value_done(s, stack, lex_truths(s->a, lex), DATUM_UNKNOWN);
     else
-        add(s, stack, lex);
+        auto_step_add(s, stack, lex);
 }
 
 static uint32_t depth_of(const struct sl_auto *a, uint32_t stack)
@@ -311,7 +311,7 @@ static void begin_key(struct set *s, uint32_t stack)
         v[KEY_PATTERNS + i] = p->patterns[i].rx;
     uint32_t id = sl_vec_of(a, SL_VEC_KEY, v, KEY_PATTERNS + p->n_patterns);
     if (id != 0)
-        add(s, stack, SL_LEX_KEY | id);
+        auto_step_add(s, stack, SL_LEX_KEY | id);
 }
 
 static void end_key(struct set *s, uint32_t stack, const struct sl_vec *k)
@@ -346,7 +346,7 @@ static void end_key(struct set *s, uint32_t stack, const struct sl_vec *k)
 }
 
 /* Does the name so far end in a backslash that escapes what follows? */
-static bool escaped(const struct sl_plan *p, const struct sl_vec *k)
+static bool auto_step_escaped(const struct sl_plan *p, const struct sl_vec *k)
 {
     uint32_t n = k->v[KEY_DEPTH], count = 0;
     SL_ASSERT(k->v[KEY_LO] < p->n_names && n <= p->names[k->v[KEY_LO]].n);
@@ -364,7 +364,7 @@ static void step_key(struct set *s, uint32_t stack, uint32_t key, uint8_t byte)
     SL_ASSERT(k->kind == SL_VEC_KEY && k->n <= SL_COUNT(v) && lo <= hi && hi <= p->n_names);
     sl_rx_id free_to =
         k->v[KEY_FREE] == SL_RX_NONE ? SL_RX_NONE : sl_rx_step(&a->rx, k->v[KEY_FREE], byte);
-    if (byte == '"' && (lo >= hi || !escaped(p, k)) &&
+    if (byte == '"' && (lo >= hi || !auto_step_escaped(p, k)) &&
         (free_to == SL_RX_NONE || sl_rx_nullable(&a->rx, free_to))) {
         end_key(s, stack, k);
         return;
@@ -389,7 +389,7 @@ static void step_key(struct set *s, uint32_t stack, uint32_t key, uint8_t byte)
         v[KEY_PATTERNS + i] = sl_rx_step(&a->rx, k->v[KEY_PATTERNS + i], byte);
     uint32_t id = sl_vec_of(a, SL_VEC_KEY, v, k->n);
     if (id != 0)
-        add(s, stack, SL_LEX_KEY | id);
+        auto_step_add(s, stack, SL_LEX_KEY | id);
 }
 
 /* ---------------------------------------------------------------- between lexemes */
@@ -398,7 +398,7 @@ static void close_frame(struct set *s, const struct sl_vec *f)
 {
     uint64_t truths;
     if (sl_frame_may_end(s->a, sl_frame_plan(s->a, f), f, &truths))
-        value_done(s, f->v[FR_PARENT], truths, sl_kept_datum(s->a, f));
+        auto_step_value_done(s, f->v[FR_PARENT], truths, sl_kept_datum(s->a, f));
 }
 
 static void to_phase(struct set *s, const struct sl_vec *f, enum sl_phase phase)
@@ -460,7 +460,7 @@ static void step_space(struct set *s, struct sl_thread t, uint8_t byte)
                     ? sl_frame_phase(a, f, PH_CLOSE)
                     : 0;
     if (stack != 0)
-        add(s, stack, SL_LEX_NONE | to);
+        auto_step_add(s, stack, SL_LEX_NONE | to);
 }
 
 static void step_none(struct set *s, struct sl_thread t, uint8_t byte)
@@ -499,7 +499,7 @@ static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
         if (lex == 0)
             return;
         if (lex_rx(a, lex) != SL_RX_EPS)
-            add(s, t.stack, lex);
+            auto_step_add(s, t.stack, lex);
         if (sl_rx_nullable(&a->rx, lex_rx(a, lex))) {
             bool guarded = (lex & SL_LEX_TAG) == SL_LEX_TUPLE;
             s->guard = guarded ? sl_vec_at(a, lex & SL_LEX_ID)->v[1] : SL_RX_NONE;
@@ -519,7 +519,7 @@ static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
         return;
     /* A number ends where something else begins. */
     uint32_t from = s->n;
-    value_done(s, t.stack, lex_truths(a, t.lex), DATUM_UNKNOWN);
+    auto_step_value_done(s, t.stack, lex_truths(a, t.lex), DATUM_UNKNOWN);
     uint32_t n = s->n - from;
     SL_ASSERT(s->n >= from);
     struct sl_thread small[16],
@@ -589,7 +589,7 @@ bool sl_auto_accepts(struct sl_auto *a, uint32_t state)
             continue;
         struct set s;
         begin_set(&s, a);
-        value_done(&s, x->v[i], lex_truths(a, x->v[i + 1]), DATUM_UNKNOWN);
+        auto_step_value_done(&s, x->v[i], lex_truths(a, x->v[i + 1]), DATUM_UNKNOWN);
         for (uint32_t k = 0; k < s.n; k++)
             if (sl_vec_at(a, s.t[k].stack)->kind == SL_VEC_ROOT)
                 return true;
@@ -621,7 +621,7 @@ int sl_auto_start_json(struct sl_auto *a, uint32_t node, struct sl_error *err)
     uint32_t root = sl_vec_of(a, SL_VEC_ROOT, (uint32_t[]){0, 0, 0}, 3);
     uint32_t value = sl_vec_of(a, SL_VEC_VALUE, (uint32_t[]){root, goal}, 2);
     if (value != 0 && goal != 0 && sl_goal_sat(a, sl_vec_at(a, goal)->aux))
-        add(&s, value, SL_LEX_NONE);
+        auto_step_add(&s, value, SL_LEX_NONE);
     return started(a, &s, err);
 }
 

@@ -40,7 +40,7 @@ struct bytes {
     char small[256];
 };
 
-static bool room_for(struct sl_auto *a, struct bytes *b, uint32_t n)
+static bool auto_unique_room_for(struct sl_auto *a, struct bytes *b, uint32_t n)
 {
     SL_ASSERT(n > 0); /* the text of a value */
     b->n = n;
@@ -57,12 +57,12 @@ static void drop(struct bytes *b)
 }
 
 /* The bytes that a chain of SL_VEC_TEXT holds. */
-static bool text_of(struct sl_auto *a, uint32_t text, struct bytes *b)
+static bool auto_unique_text_of(struct sl_auto *a, uint32_t text, struct bytes *b)
 {
     uint32_t n = 0;
     for (uint32_t t = text; t != 0; t = sl_vec_at(a, t)->v[0])
         n++;
-    if (!room_for(a, b, n))
+    if (!auto_unique_room_for(a, b, n))
         return false;
     for (uint32_t t = text; t != 0; t = sl_vec_at(a, t)->v[0])
         b->s[--n] = (char)sl_vec_at(a, t)->v[1];
@@ -167,7 +167,7 @@ uint32_t sl_datum_of(struct sl_auto *a, uint32_t text)
     if (text == TEXT_OTHER)
         return DATUM_OTHER;
     SL_ASSERT(text != 0);
-    if (!text_of(a, text, &b))
+    if (!auto_unique_text_of(a, text, &b))
         return 0;
     if (b.s[0] == '"')
         b.n = plain_string(b.s, b.n);
@@ -213,7 +213,7 @@ uint32_t sl_datum_of_name(struct sl_auto *a, uint32_t text)
         return text == TEXT_OTHER ? DATUM_OTHER : DATUM_UNKNOWN;
     if (text == 0)
         return datum_with_quotes(a, "", 0);
-    if (!text_of(a, text, &b))
+    if (!auto_unique_text_of(a, text, &b))
         return 0;
     uint32_t id = datum_with_quotes(a, b.s, b.n);
     drop(&b);
@@ -240,7 +240,7 @@ bool sl_text_begins(struct sl_auto *a, uint32_t text, uint32_t datum, size_t fro
     n -= from;
     if (text == 0)
         return true;
-    if (!text_of(a, text, &b))
+    if (!auto_unique_text_of(a, text, &b))
         return true;
     /* Numbers and control characters have several spellings. */
     bool may = from == 0 && (memchr(b.s, '\\', b.n) != NULL ||
@@ -259,7 +259,7 @@ uint32_t sl_text_of_bytes(struct sl_auto *a, const char *s, size_t n)
 }
 
 /* All texts of a value, as they are spelled under constraints. */
-static sl_rx_id texts_of(struct sl_auto *a, uint32_t datum)
+static sl_rx_id auto_unique_texts_of(struct sl_auto *a, uint32_t datum)
 {
     struct sl_rx *rx = &a->rx;
     const struct sl_vec *x = sl_vec_at(a, datum);
@@ -316,7 +316,7 @@ uint32_t sl_seen_with(struct sl_auto *a, uint32_t seen, uint32_t datum)
     return id;
 }
 
-static int by_bytes(const void *x, const void *y)
+static int auto_unique_by_bytes(const void *x, const void *y)
 {
     const struct sl_rx_str *s = x, *t = y;
     int c = memcmp(s->s, t->s, SL_MIN(s->n, t->n));
@@ -346,10 +346,10 @@ static sl_rx_id texts_of_all(struct sl_auto *a, uint32_t seen)
         if (s[0] == '"' && one_spelling(s, d->v[0]))
             plain[n++] = (struct sl_rx_str){s, d->v[0]};
         else
-            out = sl_rx_or2(&a->rx, out, texts_of(a, set->v[i]));
+            out = sl_rx_or2(&a->rx, out, auto_unique_texts_of(a, set->v[i]));
     }
     if (n > 0) {
-        qsort(plain, n, sizeof *plain, by_bytes);
+        qsort(plain, n, sizeof *plain, auto_unique_by_bytes);
         out = sl_rx_or2(&a->rx, out, sl_rx_list(&a->rx, plain, n));
     }
     x->texts = out;
@@ -576,8 +576,8 @@ static uint32_t with_other_text(struct sl_auto *a, const struct sl_vec *x, bool 
 
 /* The frame for which a state reads a text that must be told apart from earlier ones; *name: the
  * text is of a name. NULL: there is no such text. */
-static const struct sl_vec *read_text(const struct sl_auto *a, const struct sl_vec *x,
-                                      uint32_t *text, bool *name)
+static const struct sl_vec *auto_unique_read_text(const struct sl_auto *a, const struct sl_vec *x,
+                                                  uint32_t *text, bool *name)
 {
     const struct sl_vec *f = sl_vec_at(a, x->v[0]);
     SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
@@ -599,8 +599,8 @@ void sl_auto_rivals(struct sl_auto *a, uint32_t state, struct sl_rivals *r)
     uint32_t text = 0;
     bool name;
     r->n = r->other = 0;
-    const struct sl_vec *f = read_text(a, x, &text, &name);
-    if (f == NULL || (text != 0 && !text_of(a, text, &b)))
+    const struct sl_vec *f = auto_unique_read_text(a, x, &text, &name);
+    if (f == NULL || (text != 0 && !auto_unique_text_of(a, text, &b)))
         return;
     bool ok = name || b.s[0] == '"';
     for (uint32_t i = 0; i < b.n && ok; i++)
@@ -631,7 +631,7 @@ void sl_auto_rivals(struct sl_auto *a, uint32_t state, struct sl_rivals *r)
         return;
     SL_ASSERT(r->n <= r->cap);
     if (r->n > 1)
-        qsort(r->v, r->n, sizeof r->v[0], by_bytes);
+        qsort(r->v, r->n, sizeof r->v[0], auto_unique_by_bytes);
     r->other = with_other_text(a, x, name);
 }
 

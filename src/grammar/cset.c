@@ -173,7 +173,7 @@ static const struct category categories[] = {
     {"Cn", "Unassigned", C(CAT_CN)},
 };
 
-static bool same(const char *name, size_t n, const char *s)
+static bool cset_same(const char *name, size_t n, const char *s)
 {
     return strlen(s) == n && memcmp(name, s, n) == 0;
 }
@@ -188,12 +188,12 @@ bool sl_cset_add_property(struct sl_cset *s, const char *name, size_t n, bool ne
             name += strlen(prefixes[i]);
             n -= strlen(prefixes[i]);
         }
-    if (same(name, n, "Any"))
+    if (cset_same(name, n, "Any"))
         sl_cset_add(&one, 0, MAX_CP);
-    if (same(name, n, "ASCII"))
+    if (cset_same(name, n, "ASCII"))
         sl_cset_add(&one, 0, 0x7F);
     for (size_t i = 0; i < SL_COUNT(categories); i++)
-        if (same(name, n, categories[i].name) || same(name, n, categories[i].long_name))
+        if (cset_same(name, n, categories[i].name) || cset_same(name, n, categories[i].long_name))
             mask = categories[i].mask;
     if (mask == 0 && one.n == 0)
         return false;
@@ -262,7 +262,7 @@ static sl_rx_id utf8_range(struct sl_rx *rx, uint32_t lo, uint32_t hi)
 }
 
 /* How one of the characters that JSON does not let stand for itself is written. */
-static sl_rx_id escaped(struct sl_rx *rx, uint32_t c, enum sl_spelling spelling)
+static sl_rx_id cset_escaped(struct sl_rx *rx, uint32_t c, enum sl_spelling spelling)
 {
     static const char shorts[][2] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
                                      {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
@@ -295,7 +295,7 @@ static sl_rx_id one_range(struct sl_rx *rx, uint32_t lo, uint32_t hi, enum sl_sp
     }
     for (uint32_t c = 0; c <= '\\'; c++)
         if (c >= lo && c <= hi && (c < 0x20 || c == '"' || c == '\\'))
-            out = sl_rx_or2(rx, out, escaped(rx, c, spelling));
+            out = sl_rx_or2(rx, out, cset_escaped(rx, c, spelling));
     return out;
 }
 
@@ -360,7 +360,7 @@ sl_rx_id sl_cset_text(struct sl_rx *rx, const char *text, size_t n, enum sl_spel
     for (size_t i = n; i-- > 0;) {
         uint8_t c = (uint8_t)text[i];
         bool raw = c >= 0x20 && c != '"' && c != '\\';
-        id = sl_rx_cat(rx, raw ? sl_rx_range(rx, c, c) : escaped(rx, c, spelling), id);
+        id = sl_rx_cat(rx, raw ? sl_rx_range(rx, c, c) : cset_escaped(rx, c, spelling), id);
     }
     return id;
 }

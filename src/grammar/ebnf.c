@@ -15,14 +15,14 @@ static const struct sl_ebnf_rule *ref(const struct sl_ebnf *g, const struct sl_e
     return &g->rules[x->rule];
 }
 
-static bool is_regular(const struct sl_ebnf *g, const struct sl_ebnf_expr *x)
+static bool ebnf_is_regular(const struct sl_ebnf *g, const struct sl_ebnf_expr *x)
 {
     if (x->op == EBNF_JSON)
         return false;
     if (x->op == EBNF_REF)
         return ref(g, x)->regular;
     for (const struct sl_ebnf_expr *k = x->kids; k != NULL; k = k->next)
-        if (!is_regular(g, k))
+        if (!ebnf_is_regular(g, k))
             return false;
     return true;
 }
@@ -36,7 +36,7 @@ static sl_rx_id spaced(struct sl_ebnf *g, sl_rx_id id, bool inside)
 }
 
 /* inside: in a terminal, where nothing is ignored. */
-static sl_rx_id rx_of(struct sl_ebnf *g, const struct sl_ebnf_expr *x, bool inside)
+static sl_rx_id ebnf_rx_of(struct sl_ebnf *g, const struct sl_ebnf_expr *x, bool inside)
 {
     struct sl_rx *rx = &g->a->rx;
     sl_rx_id id = SL_RX_EPS;
@@ -49,7 +49,7 @@ static sl_rx_id rx_of(struct sl_ebnf *g, const struct sl_ebnf_expr *x, bool insi
         return ref(g, x)->terminal ? spaced(g, id, inside) : id;
     case EBNF_CAT:
         for (const struct sl_ebnf_expr *k = x->kids; k != NULL; k = k->next)
-            id = sl_rx_cat(rx, rx_of(g, k, inside), id);
+            id = sl_rx_cat(rx, ebnf_rx_of(g, k, inside), id);
         return id;
     case EBNF_ALT: {
         size_t n = 0;
@@ -62,14 +62,14 @@ static sl_rx_id rx_of(struct sl_ebnf *g, const struct sl_ebnf_expr *x, bool insi
         }
         n = 0;
         for (const struct sl_ebnf_expr *k = x->kids; k != NULL; k = k->next)
-            v[n++] = rx_of(g, k, inside);
+            v[n++] = ebnf_rx_of(g, k, inside);
         id = sl_rx_alt(rx, v, n);
         sl_free(v);
         return id;
     }
     case EBNF_REP:
         SL_ASSERT(x->kids != NULL && x->kids->next == NULL);
-        return sl_rx_rep(rx, rx_of(g, x->kids, inside), x->lo, x->hi);
+        return sl_rx_rep(rx, ebnf_rx_of(g, x->kids, inside), x->lo, x->hi);
     case EBNF_JSON:
         break;
     }
@@ -127,7 +127,7 @@ static void visit_ready(struct sl_ebnf *g, struct graph *q, uint32_t *ready)
         uint32_t i = ready[--n];
         struct sl_ebnf_rule *r = &g->rules[i];
         SL_ASSERT(!r->regular && n < g->n_rules); /* no rule is ready twice */
-        r->rx = rx_of(g, r->body, r->terminal);
+        r->rx = ebnf_rx_of(g, r->body, r->terminal);
         r->regular = true;
         for (uint32_t e = q->head[i]; e != 0; e = q->edges[e - 1].next)
             if (--q->open[q->edges[e - 1].from] == 0)
@@ -319,17 +319,17 @@ static uint32_t split(struct sl_ebnf *g, const uint32_t *v, uint32_t n)
     return sl_auto_add_pos(a, (struct sl_pos){POS_SPLIT, a->n_splits - n, n});
 }
 
-static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t next);
+static uint32_t ebnf_emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t next);
 
 static uint32_t emit_alt(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t next)
 {
     uint32_t v[1024], n = 0;
     sl_rx_id regular = SL_RX_NONE;
     for (const struct sl_ebnf_expr *k = x->kids; k != NULL && g->rc == 0; k = k->next) {
-        if (is_regular(g, k))
-            regular = sl_rx_or2(&g->a->rx, regular, rx_of(g, k, false));
+        if (ebnf_is_regular(g, k))
+            regular = sl_rx_or2(&g->a->rx, regular, ebnf_rx_of(g, k, false));
         else if (n < SL_COUNT(v) - 1)
-            v[n++] = emit(g, k, next);
+            v[n++] = ebnf_emit(g, k, next);
         else
             sl_ebnf_fail(g, SL_ELIMIT, "more than 1023 alternatives that are not regular", NULL, 0);
     }
@@ -348,7 +348,7 @@ static uint32_t emit_rep(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32
         uint32_t v[] = {next, next};
         pos = split(g, v, 2);
         uint32_t at = g->a->n_splits - 2;
-        uint32_t body = g->rc == 0 ? emit(g, x->kids, pos) : 0;
+        uint32_t body = g->rc == 0 ? ebnf_emit(g, x->kids, pos) : 0;
         SL_ASSERT(g->rc != 0 || at < g->a->n_splits);
         if (g->rc == 0)
             g->a->splits[at] = body;
@@ -357,22 +357,22 @@ static uint32_t emit_rep(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32
         sl_ebnf_fail(g, SL_ELIMIT, "more than 10000 repetitions of a rule that is not regular",
                      NULL, 0);
     for (int32_t i = x->lo; i < x->hi && g->rc == 0; i++) {
-        uint32_t v[] = {emit(g, x->kids, pos), next};
+        uint32_t v[] = {ebnf_emit(g, x->kids, pos), next};
         pos = split(g, v, 2);
     }
     for (int32_t i = 0; i < x->lo && g->rc == 0; i++)
-        pos = emit(g, x->kids, pos);
+        pos = ebnf_emit(g, x->kids, pos);
     return pos;
 }
 
-static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t next)
+static uint32_t ebnf_emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t next)
 {
     if (g->rc != 0 || g->a->failed != NULL)
         return 0;
     if (!can_end(g, x)) /* else its first part could be read, and then nothing more */
         return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, SL_RX_NONE, next});
-    if (is_regular(g, x))
-        return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, rx_of(g, x, false), next});
+    if (ebnf_is_regular(g, x))
+        return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, ebnf_rx_of(g, x, false), next});
     SL_ASSERT(x->op != EBNF_RX); /* always regular */
     switch (x->op) {
     case EBNF_REF: /* the rule, until its position is known */
@@ -390,12 +390,12 @@ static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t n
     default: /* CAT: neighbours that are regular become one expression */
         for (const struct sl_ebnf_expr *k = x->kids; k != NULL && g->rc == 0;) {
             sl_rx_id id = SL_RX_EPS;
-            for (; k != NULL && is_regular(g, k); k = k->next)
-                id = sl_rx_cat(&g->a->rx, rx_of(g, k, false), id);
+            for (; k != NULL && ebnf_is_regular(g, k); k = k->next)
+                id = sl_rx_cat(&g->a->rx, ebnf_rx_of(g, k, false), id);
             if (id != SL_RX_EPS)
                 next = sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, id, next});
             if (k != NULL) {
-                next = emit(g, k, next);
+                next = ebnf_emit(g, k, next);
                 k = k->next;
             }
         }
@@ -413,8 +413,8 @@ static uint32_t emit_rules(struct sl_ebnf *g, uint32_t root, uint32_t next)
     struct sl_ebnf_expr start = {.op = EBNF_REF, .rule = root};
     for (uint32_t i = 0; i < g->n_rules && g->rc == 0; i++)
         if (!g->rules[i].regular)
-            g->rules[i].start = emit(g, g->rules[i].body, end);
-    uint32_t pos = emit(g, &start, next);
+            g->rules[i].start = ebnf_emit(g, g->rules[i].body, end);
+    uint32_t pos = ebnf_emit(g, &start, next);
     for (uint32_t i = from; i < a->n_pos && g->rc == 0; i++)
         if (a->pos[i].op == POS_CALL)
             a->pos[i].a = g->rules[a->pos[i].a].start;
@@ -459,7 +459,7 @@ static uint32_t emit_except(struct sl_ebnf *g, uint32_t root, uint32_t next)
     g->line = g->rules[root].line;
     if (!g->rules[root].regular)
         return emit_guarded(g, root, next);
-    sl_rx_id id = rx_of(g, &start, false);
+    sl_rx_id id = ebnf_rx_of(g, &start, false);
     if (g->ignore != SL_RX_NONE)
         id = sl_rx_cat(rx, id, spaced(g, SL_RX_EPS, false));
     id = sl_rx_and2(rx, id, sl_rx_not(rx, g->options->except));
@@ -469,7 +469,7 @@ static uint32_t emit_except(struct sl_ebnf *g, uint32_t root, uint32_t next)
     return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, id, next});
 }
 
-static void compile(struct sl_ebnf *g, uint32_t next, uint32_t *start)
+static void ebnf_compile(struct sl_ebnf *g, uint32_t next, uint32_t *start)
 {
     const char *name = g->lark ? "start" : "root";
     if (sl_ebnf_parse(g) != 0)
@@ -525,7 +525,7 @@ int sl_ebnf_compile(struct sl_auto *a, const char *text, size_t n,
     for (size_t i = 0; i + 3 <= n && !gbnf && options->syntax == SL_EBNF_ANY; i++)
         gbnf = memcmp(text + i, "::=", 3) == 0;
     g.lark = !gbnf;
-    compile(&g, next, start);
+    ebnf_compile(&g, next, start);
     sl_arena_deinit(&g.arena);
     sl_free(g.rules);
     sl_free(g.table);

@@ -23,7 +23,7 @@ void sl_ebnf_fail(struct sl_ebnf *g, int code, const char *what, const char *nam
                         (int)SL_MIN(n, 60), n > 0 ? name : "");
 }
 
-static void fail(struct sl_ebnf *g, int code, const char *what)
+static void ebnf_parse_fail(struct sl_ebnf *g, int code, const char *what)
 {
     sl_ebnf_fail(g, code, what, NULL, 0);
 }
@@ -33,7 +33,7 @@ static struct sl_ebnf_expr *new_expr(struct sl_ebnf *g, enum sl_ebnf_op op)
     SL_ASSERT(op <= EBNF_JSON);
     struct sl_ebnf_expr *x = sl_arena_alloc(&g->arena, sizeof *x);
     if (x == NULL)
-        fail(g, SL_ELIMIT, "the grammar is too large");
+        ebnf_parse_fail(g, SL_ELIMIT, "the grammar is too large");
     else
         x->op = op;
     return x;
@@ -47,7 +47,7 @@ static struct sl_ebnf_expr *rx_expr(struct sl_ebnf *g, sl_rx_id rx)
     return x;
 }
 
-static void add_kid(struct sl_ebnf_expr *x, struct sl_ebnf_expr *kid)
+static void ebnf_parse_add_kid(struct sl_ebnf_expr *x, struct sl_ebnf_expr *kid)
 {
     if (x == NULL || kid == NULL)
         return;
@@ -66,7 +66,7 @@ uint32_t sl_ebnf_rule(struct sl_ebnf *g, const char *name, size_t n)
             g->rules = r;
         if (t == NULL || r == NULL || g->n_rules > MAX_RULES) {
             sl_free(t);
-            fail(g, SL_ELIMIT, "too many rules");
+            ebnf_parse_fail(g, SL_ELIMIT, "too many rules");
             return 0;
         }
         for (uint32_t i = 0; i < g->n_rules; i++) {
@@ -94,7 +94,7 @@ uint32_t sl_ebnf_rule(struct sl_ebnf *g, const char *name, size_t n)
 
 /* ---------------------------------------------------------------- lexical parts */
 
-static char peek(const struct sl_ebnf *g)
+static char ebnf_parse_peek(const struct sl_ebnf *g)
 {
     return g->at < g->size ? g->s[g->at] : 0;
 }
@@ -106,20 +106,20 @@ static bool looking_at(const struct sl_ebnf *g, const char *s)
     return g->size - g->at >= n && memcmp(g->s + g->at, s, n) == 0;
 }
 
-static bool take(struct sl_ebnf *g, const char *s)
+static bool ebnf_parse_take(struct sl_ebnf *g, const char *s)
 {
     bool yes = looking_at(g, s);
     g->at += yes ? strlen(s) : 0;
     return yes;
 }
 
-static void skip_space(struct sl_ebnf *g)
+static void ebnf_parse_skip_space(struct sl_ebnf *g)
 {
     for (;;) {
-        char c = peek(g);
+        char c = ebnf_parse_peek(g);
         bool comment = c == '#' || (g->lark && looking_at(g, "//"));
         if (comment)
-            while (g->at < g->size && peek(g) != '\n')
+            while (g->at < g->size && ebnf_parse_peek(g) != '\n')
                 g->at++;
         else if (c == '\n' || c == ' ' || c == '\t' || c == '\r')
             g->line += g->s[g->at++] == '\n';
@@ -147,32 +147,33 @@ static size_t name_len(const struct sl_ebnf *g)
 static bool at_rule(const struct sl_ebnf *g)
 {
     struct sl_ebnf look = *g;
-    if (g->lark && peek(g) == '%')
+    if (g->lark && ebnf_parse_peek(g) == '%')
         return !looking_at(g, "%json");
-    if (g->lark && (peek(g) == '?' || peek(g) == '!'))
+    if (g->lark && (ebnf_parse_peek(g) == '?' || ebnf_parse_peek(g) == '!'))
         look.at++;
     size_t n = name_len(&look);
     look.at += n;
-    if (g->lark && peek(&look) == '.') {
+    if (g->lark && ebnf_parse_peek(&look) == '.') {
         look.at++;
         look.at += name_len(&look);
     }
-    if (g->lark && peek(&look) == '[') /* attributes: without a space before them */
+    if (g->lark && ebnf_parse_peek(&look) == '[') /* attributes: without a space before them */
         do
             look.at++;
-        while (look.at < look.size && strchr("\n[", peek(&look)) == NULL && !take(&look, "]"));
-    while (peek(&look) == ' ' || peek(&look) == '\t')
+        while (look.at < look.size && strchr("\n[", ebnf_parse_peek(&look)) == NULL &&
+               !ebnf_parse_take(&look, "]"));
+    while (ebnf_parse_peek(&look) == ' ' || ebnf_parse_peek(&look) == '\t')
         look.at++;
     SL_ASSERT(look.at <= look.size);
-    return n > 0 && (g->lark ? peek(&look) == ':' : looking_at(&look, "::="));
+    return n > 0 && (g->lark ? ebnf_parse_peek(&look) == ':' : looking_at(&look, "::="));
 }
 
-static uint32_t hex(struct sl_ebnf *g, size_t n)
+static uint32_t ebnf_parse_hex(struct sl_ebnf *g, size_t n)
 {
     uint64_t v = 0;
     SL_ASSERT(n <= 8 && g->at <= g->size);
     if (g->size - g->at < n || !sl_parse_hex_u64(g->s + g->at, n, &v) || v > 0x10FFFF) {
-        fail(g, SL_EINVAL, "hexadecimal digits are missing");
+        ebnf_parse_fail(g, SL_EINVAL, "hexadecimal digits are missing");
         return 0;
     }
     g->at += n;
@@ -184,14 +185,14 @@ static uint32_t character(struct sl_ebnf *g)
     uint32_t cp = 0;
     size_t k = sl_utf8_decode(g->s + g->at, g->size - g->at, &cp);
     if (k == 0)
-        fail(g, SL_EINVAL, "invalid UTF-8");
+        ebnf_parse_fail(g, SL_EINVAL, "invalid UTF-8");
     g->at += k;
     SL_ASSERT(g->at <= g->size && cp <= 0x10FFFF);
     if (cp == '\n')
         g->line++;
     if (cp != '\\')
         return cp;
-    char c = peek(g);
+    char c = ebnf_parse_peek(g);
     g->at += c != 0;
     switch (c) {
     case 'n':
@@ -203,14 +204,14 @@ static uint32_t character(struct sl_ebnf *g)
     case 'f':
         return '\f';
     case 'x':
-        return hex(g, 2);
+        return ebnf_parse_hex(g, 2);
     case 'u':
-        return hex(g, 4);
+        return ebnf_parse_hex(g, 4);
     case 'U':
-        return hex(g, 8);
+        return ebnf_parse_hex(g, 8);
     default:
         if (c == 0 || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
-            fail(g, SL_EINVAL, "unknown escape");
+            ebnf_parse_fail(g, SL_EINVAL, "unknown escape");
         return (uint8_t)c;
     }
 }
@@ -219,13 +220,13 @@ static uint32_t character(struct sl_ebnf *g)
 static char *string(struct sl_ebnf *g, size_t *n)
 {
     size_t cap = 16;
-    SL_ASSERT(peek(g) == '"');
+    SL_ASSERT(ebnf_parse_peek(g) == '"');
     char *out = sl_arena_alloc(&g->arena, cap);
     *n = 0;
     g->at++;
-    while (g->rc == 0 && peek(g) != '"') {
+    while (g->rc == 0 && ebnf_parse_peek(g) != '"') {
         if (g->at >= g->size) {
-            fail(g, SL_EINVAL, "a string does not end");
+            ebnf_parse_fail(g, SL_EINVAL, "a string does not end");
             break;
         }
         if (*n + 4 > cap) {
@@ -236,12 +237,12 @@ static char *string(struct sl_ebnf *g, size_t *n)
             cap *= 2;
         }
         if (out == NULL) {
-            fail(g, SL_ELIMIT, "the grammar is too large");
+            ebnf_parse_fail(g, SL_ELIMIT, "the grammar is too large");
             break;
         }
         size_t k = sl_utf8_encode(character(g), out + *n);
         if (k == 0)
-            fail(g, SL_EINVAL, "half of a surrogate pair is no character");
+            ebnf_parse_fail(g, SL_EINVAL, "half of a surrogate pair is no character");
         *n += k;
         SL_ASSERT(*n <= cap);
     }
@@ -262,7 +263,7 @@ static sl_rx_id in_any_case(struct sl_ebnf *g, const char *s, size_t n)
         sl_cset_done(&set);
         sl_cset_fold_ascii(&set);
         if (set.failed)
-            fail(g, SL_ENOMEM, "out of memory");
+            ebnf_parse_fail(g, SL_ENOMEM, "out of memory");
         id = sl_rx_cat(&g->a->rx, id, sl_cset_rx(&g->a->rx, &set, g->options->spelling));
         sl_cset_deinit(&set);
         at += k;
@@ -270,7 +271,7 @@ static sl_rx_id in_any_case(struct sl_ebnf *g, const char *s, size_t n)
     return id;
 }
 
-static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
+static struct sl_ebnf_expr *ebnf_parse_literal(struct sl_ebnf *g)
 {
     struct sl_rx *rx = &g->a->rx;
     size_t n;
@@ -281,15 +282,15 @@ static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
         uint32_t lo, hi;
         size_t m;
         g->at += 2;
-        if (peek(g) != '"') {
-            fail(g, SL_EINVAL, "a range needs two strings");
+        if (ebnf_parse_peek(g) != '"') {
+            ebnf_parse_fail(g, SL_EINVAL, "a range needs two strings");
             return NULL;
         }
         const char *t = string(g, &m);
         if (g->rc != 0)
             return NULL;
         if (sl_utf8_decode(s, n, &lo) != n || sl_utf8_decode(t, m, &hi) != m || n == 0 || hi < lo) {
-            fail(g, SL_EINVAL, "a range needs two characters in order");
+            ebnf_parse_fail(g, SL_EINVAL, "a range needs two characters in order");
             return NULL;
         }
         SL_ASSERT(lo <= hi && hi <= 0x10FFFF);
@@ -299,7 +300,7 @@ static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
         sl_cset_deinit(&set);
         return rx_expr(g, id);
     }
-    if (g->lark && take(g, "i"))
+    if (g->lark && ebnf_parse_take(g, "i"))
         return rx_expr(g, in_any_case(g, s, n));
     return rx_expr(g, sl_cset_text(rx, s, n, g->options->spelling));
 }
@@ -307,27 +308,27 @@ static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
 static struct sl_ebnf_expr *char_class(struct sl_ebnf *g)
 {
     struct sl_cset set = {0};
-    SL_ASSERT(peek(g) == '[');
+    SL_ASSERT(ebnf_parse_peek(g) == '[');
     g->at++;
-    bool negated = take(g, "^");
-    while (g->rc == 0 && !take(g, "]")) {
+    bool negated = ebnf_parse_take(g, "^");
+    while (g->rc == 0 && !ebnf_parse_take(g, "]")) {
         if (g->at >= g->size) {
-            fail(g, SL_EINVAL, "']' is missing");
+            ebnf_parse_fail(g, SL_EINVAL, "']' is missing");
             break;
         }
         uint32_t lo = character(g), hi = lo;
-        if (peek(g) == '-' && g->at + 1 < g->size && g->s[g->at + 1] != ']') {
+        if (ebnf_parse_peek(g) == '-' && g->at + 1 < g->size && g->s[g->at + 1] != ']') {
             g->at++;
             hi = character(g);
         }
         if (hi < lo)
-            fail(g, SL_EINVAL, "a range runs backwards");
+            ebnf_parse_fail(g, SL_EINVAL, "a range runs backwards");
         sl_cset_add(&set, lo, hi);
     }
     if (negated)
         sl_cset_negate(&set);
     if (set.failed)
-        fail(g, SL_ENOMEM, "out of memory");
+        ebnf_parse_fail(g, SL_ENOMEM, "out of memory");
     sl_rx_id id = g->rc == 0 ? sl_cset_rx(&g->a->rx, &set, g->options->spelling) : SL_RX_NONE;
     sl_cset_deinit(&set);
     return rx_expr(g, id);
@@ -344,7 +345,7 @@ static struct sl_ebnf_expr *regex_of(struct sl_ebnf *g, const char *s, size_t n,
     return rx_expr(g, id);
 }
 
-static struct sl_ebnf_expr *regex(struct sl_ebnf *g)
+static struct sl_ebnf_expr *ebnf_parse_regex(struct sl_ebnf *g)
 {
     size_t from = ++g->at;
     bool in_class = false;
@@ -358,14 +359,17 @@ static struct sl_ebnf_expr *regex(struct sl_ebnf *g)
             break;
     }
     if (g->at >= g->size || g->s[g->at] != '/') {
-        fail(g, SL_EINVAL, "a regular expression does not end");
+        ebnf_parse_fail(g, SL_EINVAL, "a regular expression does not end");
         return NULL;
     }
     size_t n = g->at++ - from;
     SL_ASSERT(from + n < g->size && g->at <= g->size);
     unsigned flags = 0;
-    for (; peek(g) == 'i' || peek(g) == 's' || peek(g) == 'u'; g->at++)
-        flags |= peek(g) == 'i' ? SL_REGEX_ICASE : peek(g) == 's' ? SL_REGEX_DOT_ALL : 0;
+    for (; ebnf_parse_peek(g) == 'i' || ebnf_parse_peek(g) == 's' || ebnf_parse_peek(g) == 'u';
+         g->at++)
+        flags |= ebnf_parse_peek(g) == 'i'   ? SL_REGEX_ICASE
+                 : ebnf_parse_peek(g) == 's' ? SL_REGEX_DOT_ALL
+                                             : 0;
     return regex_of(g, g->s + from, n, flags);
 }
 
@@ -376,10 +380,11 @@ static struct sl_ebnf_expr *json(struct sl_ebnf *g)
     struct sl_schema_options options = {0};
     uint32_t node = 0;
     if (g->options->spelling != SL_SPELL_UTF8) {
-        fail(g, SL_EUNSUPPORTED, "%json is not supported in the content of a JSON string");
+        ebnf_parse_fail(g, SL_EUNSUPPORTED,
+                        "%json is not supported in the content of a JSON string");
         return NULL;
     }
-    skip_space(g);
+    ebnf_parse_skip_space(g);
     json_t *doc =
         sl_json_load(g->s + g->at, g->size - g->at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
     if (doc == NULL) {
@@ -401,10 +406,10 @@ static struct sl_ebnf_expr *json(struct sl_ebnf *g)
 
 /* ---------------------------------------------------------------- expressions */
 
-static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g);
+static struct sl_ebnf_expr *ebnf_parse_alternatives(struct sl_ebnf *g);
 
-static struct sl_ebnf_expr *repeat(struct sl_ebnf *g, struct sl_ebnf_expr *kid, int32_t lo,
-                                   int32_t hi)
+static struct sl_ebnf_expr *ebnf_parse_repeat(struct sl_ebnf *g, struct sl_ebnf_expr *kid,
+                                              int32_t lo, int32_t hi)
 {
     SL_ASSERT(g->rc != 0 || (lo >= 0 && (hi == SL_RX_INF || hi >= lo) && kid != NULL));
     struct sl_ebnf_expr *x = new_expr(g, EBNF_REP);
@@ -412,7 +417,7 @@ static struct sl_ebnf_expr *repeat(struct sl_ebnf *g, struct sl_ebnf_expr *kid, 
         return NULL;
     x->lo = lo;
     x->hi = hi;
-    add_kid(x, kid);
+    ebnf_parse_add_kid(x, kid);
     return x;
 }
 
@@ -420,29 +425,29 @@ static struct sl_ebnf_expr *nested(struct sl_ebnf *g, const char *close)
 {
     g->at++;
     if (++g->depth > MAX_DEPTH)
-        fail(g, SL_ELIMIT, "groups are nested too deeply");
-    struct sl_ebnf_expr *x = g->rc == 0 ? alternatives(g) : NULL;
+        ebnf_parse_fail(g, SL_ELIMIT, "groups are nested too deeply");
+    struct sl_ebnf_expr *x = g->rc == 0 ? ebnf_parse_alternatives(g) : NULL;
     SL_ASSERT(g->depth > 0);
     g->depth--;
-    if (g->rc == 0 && !take(g, close))
+    if (g->rc == 0 && !ebnf_parse_take(g, close))
         sl_ebnf_fail(g, SL_EINVAL, "missing", close, 1);
     return x;
 }
 
 static struct sl_ebnf_expr *atom(struct sl_ebnf *g)
 {
-    char c = peek(g);
+    char c = ebnf_parse_peek(g);
     if (c == '"')
-        return literal(g);
+        return ebnf_parse_literal(g);
     if (c == '(')
         return nested(g, ")");
     if (c == '[' && g->lark)
-        return repeat(g, nested(g, "]"), 0, 1);
+        return ebnf_parse_repeat(g, nested(g, "]"), 0, 1);
     if (c == '[')
         return char_class(g);
     if (c == '/' && g->lark)
-        return regex(g);
-    if (take(g, "%json"))
+        return ebnf_parse_regex(g);
+    if (ebnf_parse_take(g, "%json"))
         return json(g);
     if (c == '.' && !g->lark) {
         g->at++;
@@ -458,12 +463,12 @@ static struct sl_ebnf_expr *atom(struct sl_ebnf *g)
     if (x != NULL)
         x->rule = sl_ebnf_rule(g, g->s + g->at, n);
     g->at += n;
-    if (g->lark && peek(g) == '{')
-        fail(g, SL_EUNSUPPORTED, "templates are not supported");
+    if (g->lark && ebnf_parse_peek(g) == '{')
+        ebnf_parse_fail(g, SL_EUNSUPPORTED, "templates are not supported");
     return x;
 }
 
-static bool number(struct sl_ebnf *g, int32_t *out)
+static bool ebnf_parse_number(struct sl_ebnf *g, int32_t *out)
 {
     size_t n = 0;
     uint64_t v;
@@ -473,66 +478,67 @@ static bool number(struct sl_ebnf *g, int32_t *out)
         return false;
     g->at += n;
     if (v > INT32_MAX - 1)
-        fail(g, SL_ELIMIT, "a count of more than 2147483646");
+        ebnf_parse_fail(g, SL_ELIMIT, "a count of more than 2147483646");
     *out = (int32_t)SL_MIN(v, INT32_MAX - 1);
     SL_ASSERT(*out >= 0 && *out < INT32_MAX);
     return true;
 }
 
-static struct sl_ebnf_expr *quantified(struct sl_ebnf *g)
+static struct sl_ebnf_expr *ebnf_parse_quantified(struct sl_ebnf *g)
 {
     struct sl_ebnf_expr *x = atom(g);
     int32_t lo = 0, hi = SL_RX_INF;
     size_t back = g->at;
-    while (g->lark && (peek(g) == ' ' || peek(g) == '\t'))
+    while (g->lark && (ebnf_parse_peek(g) == ' ' || ebnf_parse_peek(g) == '\t'))
         g->at++;
     if (g->rc != 0)
         return x;
-    if (take(g, "*"))
-        return repeat(g, x, 0, SL_RX_INF);
-    if (take(g, "+"))
-        return repeat(g, x, 1, SL_RX_INF);
-    if (take(g, "?"))
-        return repeat(g, x, 0, 1);
-    if (g->lark ? take(g, "~") : take(g, "{")) {
-        skip_space(g);
-        bool ok = number(g, &lo), open = false;
+    if (ebnf_parse_take(g, "*"))
+        return ebnf_parse_repeat(g, x, 0, SL_RX_INF);
+    if (ebnf_parse_take(g, "+"))
+        return ebnf_parse_repeat(g, x, 1, SL_RX_INF);
+    if (ebnf_parse_take(g, "?"))
+        return ebnf_parse_repeat(g, x, 0, 1);
+    if (g->lark ? ebnf_parse_take(g, "~") : ebnf_parse_take(g, "{")) {
+        ebnf_parse_skip_space(g);
+        bool ok = ebnf_parse_number(g, &lo), open = false;
         hi = lo;
-        if (g->lark ? take(g, "..") : take(g, ",")) {
-            skip_space(g);
-            open = !number(g, &hi);
+        if (g->lark ? ebnf_parse_take(g, "..") : ebnf_parse_take(g, ",")) {
+            ebnf_parse_skip_space(g);
+            open = !ebnf_parse_number(g, &hi);
             hi = open ? SL_RX_INF : hi;
         }
-        skip_space(g);
-        if (!ok || (g->lark ? open : !take(g, "}")) || (hi != SL_RX_INF && hi < lo))
-            fail(g, SL_EINVAL, "a count is malformed");
-        return repeat(g, x, lo, hi);
+        ebnf_parse_skip_space(g);
+        if (!ok || (g->lark ? open : !ebnf_parse_take(g, "}")) || (hi != SL_RX_INF && hi < lo))
+            ebnf_parse_fail(g, SL_EINVAL, "a count is malformed");
+        return ebnf_parse_repeat(g, x, lo, hi);
     }
     g->at = back;
     return x;
 }
 
-static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g)
+static struct sl_ebnf_expr *ebnf_parse_alternatives(struct sl_ebnf *g)
 {
     struct sl_ebnf_expr *alt = new_expr(g, EBNF_ALT);
     do {
         struct sl_ebnf_expr *cat = new_expr(g, EBNF_CAT);
-        skip_space(g);
-        while (g->rc == 0 && g->at < g->size && strchr("|)]", peek(g)) == NULL && !at_rule(g)) {
+        ebnf_parse_skip_space(g);
+        while (g->rc == 0 && g->at < g->size && strchr("|)]", ebnf_parse_peek(g)) == NULL &&
+               !at_rule(g)) {
             size_t from = g->at;
-            if (g->lark && take(g, "->")) { /* an alias: only trees have names */
-                skip_space(g);
+            if (g->lark && ebnf_parse_take(g, "->")) { /* an alias: only trees have names */
+                ebnf_parse_skip_space(g);
                 g->at += name_len(g);
             } else {
-                add_kid(cat, quantified(g));
+                ebnf_parse_add_kid(cat, ebnf_parse_quantified(g));
             }
             SL_ASSERT(g->at > from || g->rc != 0); /* or this goes on for ever */
-            skip_space(g);
+            ebnf_parse_skip_space(g);
         }
-        if (g->rc == 0 && peek(g) == ']' && !g->lark)
-            fail(g, SL_EINVAL, "unexpected ]");
-        add_kid(alt, cat);
-    } while (g->rc == 0 && take(g, "|"));
+        if (g->rc == 0 && ebnf_parse_peek(g) == ']' && !g->lark)
+            ebnf_parse_fail(g, SL_EINVAL, "unexpected ]");
+        ebnf_parse_add_kid(alt, cat);
+    } while (g->rc == 0 && ebnf_parse_take(g, "|"));
     return alt;
 }
 
@@ -540,7 +546,7 @@ static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g)
 static void ignore(struct sl_ebnf *g)
 {
     uint32_t rule = sl_ebnf_rule(g, "%ignore", 7);
-    struct sl_ebnf_expr *x = alternatives(g);
+    struct sl_ebnf_expr *x = ebnf_parse_alternatives(g);
     if (g->rc != 0)
         return;
     g->rules[rule].terminal = true;
@@ -551,7 +557,7 @@ static void ignore(struct sl_ebnf *g)
         for (struct sl_ebnf_expr *k = x->kids, *next; k != NULL; k = next) {
             next = k->next;
             k->next = NULL;
-            add_kid(g->rules[rule].body, k);
+            ebnf_parse_add_kid(g->rules[rule].body, k);
         }
 }
 
@@ -567,16 +573,16 @@ static void import_one(struct sl_ebnf *g, bool may_rename)
         return;
     }
     if (may_rename) {
-        skip_space(g);
-        if (take(g, "->")) {
-            skip_space(g);
+        ebnf_parse_skip_space(g);
+        if (ebnf_parse_take(g, "->")) {
+            ebnf_parse_skip_space(g);
             as = g->s + g->at;
             n_as = name_len(g);
             g->at += n_as;
         }
     }
     if (n_as == 0) {
-        fail(g, SL_EINVAL, "a name is missing behind ->");
+        ebnf_parse_fail(g, SL_EINVAL, "a name is missing behind ->");
         return;
     }
     SL_ASSERT(g->at <= g->size);
@@ -588,8 +594,8 @@ static void import_one(struct sl_ebnf *g, bool may_rename)
         sl_ebnf_fail(g, SL_EINVAL, "defined twice:", as, n_as);
     if (g->rc != 0)
         return;
-    add_kid(cat, x);
-    add_kid(alt, cat);
+    ebnf_parse_add_kid(cat, x);
+    ebnf_parse_add_kid(alt, cat);
     g->rules[rule].body = alt;
     g->rules[rule].terminal = true;
 }
@@ -597,8 +603,8 @@ static void import_one(struct sl_ebnf *g, bool may_rename)
 /* %import common.NAME, common.NAME -> OTHER, common (NAME, NAME) */
 static void import(struct sl_ebnf *g)
 {
-    skip_space(g);
-    if (take(g, "common.")) {
+    ebnf_parse_skip_space(g);
+    if (ebnf_parse_take(g, "common.")) {
         import_one(g, true);
         return;
     }
@@ -606,31 +612,32 @@ static void import(struct sl_ebnf *g)
     bool common = n == 6 && looking_at(g, "common");
     if (common) {
         g->at += n;
-        skip_space(g);
+        ebnf_parse_skip_space(g);
     }
-    if (!common || !take(g, "(")) {
-        fail(g, SL_EUNSUPPORTED, "%import knows the terminals of module common only");
+    if (!common || !ebnf_parse_take(g, "(")) {
+        ebnf_parse_fail(g, SL_EUNSUPPORTED, "%import knows the terminals of module common only");
         return;
     }
     do {
-        skip_space(g);
+        ebnf_parse_skip_space(g);
         import_one(g, false);
-        skip_space(g);
-    } while (g->rc == 0 && take(g, ","));
-    if (g->rc == 0 && !take(g, ")"))
-        fail(g, SL_EINVAL, "missing )");
+        ebnf_parse_skip_space(g);
+    } while (g->rc == 0 && ebnf_parse_take(g, ","));
+    if (g->rc == 0 && !ebnf_parse_take(g, ")"))
+        ebnf_parse_fail(g, SL_EINVAL, "missing )");
 }
 
 /* %llguidance {options}: they would change what is accepted, so that only none of them will do. */
 static void llguidance_options(struct sl_ebnf *g)
 {
     SL_ASSERT(g->lark && g->rc == 0);
-    skip_space(g);
-    bool empty = take(g, "{");
+    ebnf_parse_skip_space(g);
+    bool empty = ebnf_parse_take(g, "{");
     if (empty)
-        skip_space(g);
-    if (!empty || !take(g, "}"))
-        fail(g, SL_EUNSUPPORTED, "options are not supported: %llguidance must be followed by {}");
+        ebnf_parse_skip_space(g);
+    if (!empty || !ebnf_parse_take(g, "}"))
+        ebnf_parse_fail(g, SL_EUNSUPPORTED,
+                        "options are not supported: %llguidance must be followed by {}");
 }
 
 /* llguidance's attributes of a rule: a capture names the rule's text for the client. Others limit
@@ -640,70 +647,71 @@ static void attributes(struct sl_ebnf *g)
     size_t n_ignored;
     SL_ASSERT(g->at > 0 && g->s[g->at - 1] == '[');
     do {
-        skip_space(g);
+        ebnf_parse_skip_space(g);
         size_t n = name_len(g);
         if (n != 7 || memcmp(g->s + g->at, "capture", 7) != 0) {
             sl_ebnf_fail(g, SL_EUNSUPPORTED, "attribute is not supported:", g->s + g->at, n);
             return;
         }
         g->at += n;
-        skip_space(g);
-        if (take(g, "=")) {
-            skip_space(g);
-            if (peek(g) != '"')
-                fail(g, SL_EINVAL, "the attribute's value must be a string");
+        ebnf_parse_skip_space(g);
+        if (ebnf_parse_take(g, "=")) {
+            ebnf_parse_skip_space(g);
+            if (ebnf_parse_peek(g) != '"')
+                ebnf_parse_fail(g, SL_EINVAL, "the attribute's value must be a string");
             else
                 (void)string(g, &n_ignored);
-            skip_space(g);
+            ebnf_parse_skip_space(g);
         }
-    } while (g->rc == 0 && take(g, ","));
-    if (g->rc == 0 && !take(g, "]"))
-        fail(g, SL_EINVAL, "] is expected after the attributes");
+    } while (g->rc == 0 && ebnf_parse_take(g, ","));
+    if (g->rc == 0 && !ebnf_parse_take(g, "]"))
+        ebnf_parse_fail(g, SL_EINVAL, "] is expected after the attributes");
 }
 
 int sl_ebnf_parse(struct sl_ebnf *g)
 {
-    for (skip_space(g); g->rc == 0 && g->at < g->size; skip_space(g)) {
-        if (g->lark && take(g, "%ignore")) {
+    for (ebnf_parse_skip_space(g); g->rc == 0 && g->at < g->size; ebnf_parse_skip_space(g)) {
+        if (g->lark && ebnf_parse_take(g, "%ignore")) {
             ignore(g);
             continue;
         }
-        if (g->lark && take(g, "%import")) {
+        if (g->lark && ebnf_parse_take(g, "%import")) {
             import(g);
             continue;
         }
-        if (g->lark && take(g, "%llguidance")) {
+        if (g->lark && ebnf_parse_take(g, "%llguidance")) {
             llguidance_options(g);
             continue;
         }
-        if (g->lark && peek(g) == '%') {
+        if (g->lark && ebnf_parse_peek(g) == '%') {
             g->at++;
             sl_ebnf_fail(g, SL_EUNSUPPORTED, "not supported: %", g->s + g->at, name_len(g));
             break;
         }
         if (!at_rule(g)) {
-            fail(g, SL_EINVAL,
-                 g->lark ? "a rule (name: ...) is expected" : "a rule (name ::= ...) is expected");
+            ebnf_parse_fail(g, SL_EINVAL,
+                            g->lark ? "a rule (name: ...) is expected"
+                                    : "a rule (name ::= ...) is expected");
             break;
         }
-        g->at += g->lark && (peek(g) == '?' || peek(g) == '!');
+        g->at += g->lark && (ebnf_parse_peek(g) == '?' || ebnf_parse_peek(g) == '!');
         size_t n = name_len(g);
         uint32_t rule = sl_ebnf_rule(g, g->s + g->at, n);
         g->at += n;
-        if (g->lark && take(g, "."))
+        if (g->lark && ebnf_parse_take(g, "."))
             g->at += name_len(g);
-        if (g->lark && take(g, "["))
+        if (g->lark && ebnf_parse_take(g, "["))
             attributes(g);
         if (g->rc != 0)
             break;
-        skip_space(g);
+        ebnf_parse_skip_space(g);
         g->at += g->lark ? 1 : 3;
         SL_ASSERT(g->at <= g->size && (g->rc != 0 || rule < g->n_rules));
         if (g->rc == 0 && g->rules[rule].body != NULL)
             sl_ebnf_fail(g, SL_EINVAL, "defined twice:", g->rules[rule].name, n);
-        struct sl_ebnf_expr *body = g->rc == 0 ? alternatives(g) : NULL;
-        if (g->rc == 0 && (peek(g) == ')' || peek(g) == ']'))
-            fail(g, SL_EINVAL, "unbalanced bracket");
+        struct sl_ebnf_expr *body = g->rc == 0 ? ebnf_parse_alternatives(g) : NULL;
+        if (g->rc == 0 && (ebnf_parse_peek(g) == ')' || ebnf_parse_peek(g) == ']'))
+            ebnf_parse_fail(g, SL_EINVAL, "unbalanced bracket");
         if (g->rc == 0)
             g->rules[rule].body = body;
     }

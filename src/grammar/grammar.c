@@ -130,7 +130,7 @@ static int start_rx(struct sl_auto *a, sl_rx_id id, struct sl_error *err)
     return sl_auto_start_pos(a, sl_auto_add_pos(a, (struct sl_pos){POS_TERM, id, end}), err);
 }
 
-static int by_bytes(const void *a, const void *b)
+static int grammar_by_bytes(const void *a, const void *b)
 {
     const struct sl_rx_str *x = a, *y = b;
     int c = memcmp(x->s, y->s, SL_MIN(x->n, y->n));
@@ -156,9 +156,9 @@ static int compile_choice(struct sl_auto *a, const struct sl_grammar_spec *spec,
             list[i] = (struct sl_rx_str){json_string_value(v), json_string_length(v)};
     }
     if (rc == 0) {
-        qsort(list, json_array_size(doc), sizeof *list, by_bytes);
+        qsort(list, json_array_size(doc), sizeof *list, grammar_by_bytes);
         for (i = 0; i < json_array_size(doc); i++)
-            if (n == 0 || by_bytes(&list[n - 1], &list[i]) != 0)
+            if (n == 0 || grammar_by_bytes(&list[n - 1], &list[i]) != 0)
                 list[n++] = list[i];
         rc = start_rx(a, sl_rx_strings(&a->rx, list, n), err);
     }
@@ -167,7 +167,8 @@ static int compile_choice(struct sl_auto *a, const struct sl_grammar_spec *spec,
     return rc;
 }
 
-static int compile(struct sl_auto *a, const struct sl_grammar_spec *spec, struct sl_error *err)
+static int grammar_compile(struct sl_auto *a, const struct sl_grammar_spec *spec,
+                           struct sl_error *err)
 {
     sl_rx_id id;
     uint32_t pos = 0;
@@ -214,7 +215,7 @@ static int instance_create(const struct sl_grammar *g, struct instance **out, st
         return rc;
     }
     in->a.rx.max_derived = COMPILE_DERIVATIVES;
-    rc = compile(&in->a, &g->spec, err);
+    rc = grammar_compile(&in->a, &g->spec, err);
     if (rc == 0 && g->vocab != NULL) {
         rc = sl_masks_init(&in->masks, &in->a, g->vocab, err);
         in->has_masks = rc == 0;
@@ -362,7 +363,7 @@ static void begin_call(struct instance *in)
     in->a.rx.max_derived = in->a.rx.n_derived + CALL_DERIVATIVES;
 }
 
-static bool is_end(const struct sl_vocab *v, int32_t token)
+static bool grammar_is_end(const struct sl_vocab *v, int32_t token)
 {
     for (uint32_t i = 0; i < v->n_ends; i++)
         if (v->ends[i] == token)
@@ -384,7 +385,7 @@ int sl_matcher_accept(struct sl_matcher *m, int32_t token, bool *allowed, struct
         return 0;
     pthread_mutex_lock(&m->g->lock);
     begin_call(m->in);
-    bool end = is_end(v, token) && sl_auto_accepts(a, s);
+    bool end = grammar_is_end(v, token) && sl_auto_accepts(a, s);
     bool text = v->start[token] < v->start[token + 1];
     for (uint32_t i = v->start[token]; i < v->start[token + 1] && s != 0 && !end; i++)
         s = sl_auto_step(a, s, (uint8_t)v->bytes[i]);

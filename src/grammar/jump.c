@@ -108,7 +108,7 @@ static int add_text(struct finder *f, size_t from, size_t to, bool *all, struct 
 }
 
 /* A special token stands where its five bytes do. False: they are cut off. */
-static bool add_special(struct finder *f, size_t *at)
+static bool jump_add_special(struct finder *f, size_t *at)
 {
     const uint8_t *s = (const uint8_t *)f->forced + *at;
     uint32_t id = 0;
@@ -138,7 +138,7 @@ int sl_jump_find(struct sl_matcher *m, const struct sl_jump *j, int32_t *out, ui
         if (end > at)
             rc = add_text(&f, at, end, &more, err);
         else
-            more = add_special(&f, &end);
+            more = jump_add_special(&f, &end);
         at = end;
     }
     *n = rc == 0 ? f.n : 0;

@@ -43,7 +43,7 @@ void sl_masks_deinit(struct sl_masks *m)
     sl_free(m->rivals.v);
 }
 
-static int32_t run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
+static int32_t mask_run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
 {
     uint32_t at = id * 2654435761u >> 22;
     if (id == SL_RX_NONE)
@@ -78,7 +78,7 @@ static int32_t plain_run(struct sl_masks *m, struct sl_auto *a, uint32_t state)
     const struct sl_vec *x = sl_vec_at(a, state);
     for (uint32_t i = 0; i < x->n; i += 2) {
         uint32_t lex = x->v[i + 1];
-        int32_t run = run_of(m, a, thread_rx(a, lex));
+        int32_t run = mask_run_of(m, a, thread_rx(a, lex));
         /* A bound is exact only if nothing else could take a plain character. */
         if (run == SL_RX_INF || (run >= 0 && x->n == 2 && (lex & SL_LEX_TAG) != SL_LEX_KEY))
             return run;
@@ -114,7 +114,7 @@ struct walk {
 
 /* As long as one of its lexemes goes on the state does, whatever becomes of the others: nothing
  * else is followed until that one ends. */
-static struct place place_of(const struct sl_auto *a, uint32_t state, uint32_t depth)
+static struct place mask_place_of(const struct sl_auto *a, uint32_t state, uint32_t depth)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
     struct place p = {state, SL_RX_NONE, 0, depth, sl_auto_is_wide(a, state), false};
@@ -135,7 +135,7 @@ static bool step_exact(struct walk *w, struct place *p, uint32_t depth)
     for (uint32_t d = 1; d <= depth && state != 0; d++)
         state = sl_auto_step(w->a, state, w->bytes[d]);
     if (state != 0)
-        *p = place_of(w->a, sl_auto_blur(w->a, state), depth);
+        *p = mask_place_of(w->a, sl_auto_blur(w->a, state), depth);
     return state != 0;
 }
 
@@ -185,11 +185,11 @@ static bool step_state(struct walk *w, struct place *p, uint32_t depth)
     if (state == SL_STATE_UNSURE)
         return step_exact(w, p, depth);
     if (state != 0)
-        *p = place_of(a, sl_auto_blur(a, state), depth);
+        *p = mask_place_of(a, sl_auto_blur(a, state), depth);
     return state != 0;
 }
 
-static inline bool step(struct walk *w, struct place *p, uint32_t depth)
+static inline bool mask_step(struct walk *w, struct place *p, uint32_t depth)
 {
     if (p->rx != SL_RX_NONE) {
         sl_rx_id to = sl_rx_step(&w->a->rx, p->rx, w->bytes[depth]);
@@ -252,7 +252,7 @@ static bool walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
         const struct sl_vocab_node *x = &t->nodes[i], *after = x + x->skip;
         struct place p = w->at[x->depth - 1];
         w->bytes[x->depth] = x->byte;
-        if (x->longest <= done || !step(w, &p, x->depth)) {
+        if (x->longest <= done || !mask_step(w, &p, x->depth)) {
             i += x->skip;
             continue;
         }
@@ -349,7 +349,7 @@ static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint3
     w.shapes = false;
     w.rivals_of = 0;
     w.ahead[0] = (struct ahead){{{0, 0}}, 0};
-    w.at[0] = place_of(a, sl_auto_blur(a, state), 0);
+    w.at[0] = mask_place_of(a, sl_auto_blur(a, state), 0);
     sl_spans_begin(&m->spans, &a->rx);
     plain_tokens(&w, state);
     (void)walk(&w, &v->rest, 0);

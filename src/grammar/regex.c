@@ -63,7 +63,7 @@ static struct part *new_part(struct parser *p, enum part_op op)
     return x;
 }
 
-static void add_kid(struct part *x, struct part *kid)
+static void regex_add_kid(struct part *x, struct part *kid)
 {
     if (kid == NULL)
         return;
@@ -73,16 +73,16 @@ static void add_kid(struct part *x, struct part *kid)
     x->asserts = x->asserts || kid->asserts;
 }
 
-static bool peek(const struct parser *p, const char *s)
+static bool regex_peek(const struct parser *p, const char *s)
 {
     size_t n = strlen(s);
     SL_ASSERT(p->at <= p->n);
     return p->n - p->at >= n && memcmp(p->s + p->at, s, n) == 0;
 }
 
-static bool take(struct parser *p, const char *s)
+static bool regex_take(struct parser *p, const char *s)
 {
-    bool yes = peek(p, s);
+    bool yes = regex_peek(p, s);
     p->at += yes ? strlen(s) : 0;
     return yes;
 }
@@ -117,15 +117,16 @@ static bool hex_digits(struct parser *p, size_t n, uint32_t *out)
 /* After \u: four digits, a pair of surrogates, or {digits}. */
 static bool unicode_escape(struct parser *p, uint32_t *cp)
 {
-    if (take(p, "{")) {
+    if (regex_take(p, "{")) {
         const char *end = memchr(p->s + p->at, '}', p->n - p->at);
-        return end != NULL && hex_digits(p, (size_t)(end - (p->s + p->at)), cp) && take(p, "}");
+        return end != NULL && hex_digits(p, (size_t)(end - (p->s + p->at)), cp) &&
+               regex_take(p, "}");
     }
     if (!hex_digits(p, 4, cp))
         return false;
     uint32_t low;
     size_t back = p->at;
-    if (*cp >= 0xD800 && *cp < 0xDC00 && take(p, "\\u") && hex_digits(p, 4, &low) &&
+    if (*cp >= 0xD800 && *cp < 0xDC00 && regex_take(p, "\\u") && hex_digits(p, 4, &low) &&
         low >= 0xDC00 && low < 0xE000)
         *cp = 0x10000 + ((*cp - 0xD800) << 10) + (low - 0xDC00);
     else
@@ -135,7 +136,7 @@ static bool unicode_escape(struct parser *p, uint32_t *cp)
 
 /* One character of the pattern, after a backslash: into *cp, or a class into set (then *cp is
  * UINT32_MAX). */
-static void escape(struct parser *p, struct sl_cset *set, uint32_t *cp)
+static void regex_escape(struct parser *p, struct sl_cset *set, uint32_t *cp)
 {
     static const char names[] = "tnrfv0", values[] = "\t\n\r\f\v";
     _Static_assert(sizeof names - 1 == sizeof values, "\\0 is what ends the values");
@@ -149,7 +150,7 @@ static void escape(struct parser *p, struct sl_cset *set, uint32_t *cp)
         sl_cset_add_class(set, c);
     } else if (c == 'p' || c == 'P') {
         const char *end = memchr(p->s + p->at, '}', p->n - p->at);
-        if (!take(p, "{") || end == NULL ||
+        if (!regex_take(p, "{") || end == NULL ||
             !sl_cset_add_property(set, p->s + p->at, (size_t)(end - (p->s + p->at)), c == 'P'))
             FAIL(p, SL_EUNSUPPORTED, "\\p knows general categories, Any and ASCII only");
         else
@@ -175,7 +176,7 @@ static void escape(struct parser *p, struct sl_cset *set, uint32_t *cp)
     }
 }
 
-static uint32_t next_char(struct parser *p)
+static uint32_t regex_next_char(struct parser *p)
 {
     uint32_t cp = 0;
     size_t k = sl_utf8_decode(p->s + p->at, p->n - p->at, &cp);
@@ -189,29 +190,30 @@ static uint32_t next_char(struct parser *p)
 static struct part *class_part(struct parser *p)
 {
     struct sl_cset set = {0};
-    bool negated = take(p, "^");
-    while (p->rc == 0 && !take(p, "]")) {
+    bool negated = regex_take(p, "^");
+    while (p->rc == 0 && !regex_take(p, "]")) {
         uint32_t lo = 0, hi;
         struct sl_cset named = {0};
         if (p->at >= p->n) {
             FAIL(p, SL_EINVAL, "']' is missing");
             break;
         }
-        if (peek(p, "\\b")) {
+        if (regex_peek(p, "\\b")) {
             p->at += 2;
             lo = '\b';
-        } else if (take(p, "\\")) {
-            escape(p, &named, &lo);
+        } else if (regex_take(p, "\\")) {
+            regex_escape(p, &named, &lo);
         } else {
-            lo = next_char(p);
+            lo = regex_next_char(p);
         }
         hi = lo;
-        if (p->rc == 0 && lo != UINT32_MAX && peek(p, "-") && !peek(p, "-]") && p->at + 1 < p->n) {
+        if (p->rc == 0 && lo != UINT32_MAX && regex_peek(p, "-") && !regex_peek(p, "-]") &&
+            p->at + 1 < p->n) {
             p->at++;
-            if (take(p, "\\"))
-                escape(p, &named, &hi);
+            if (regex_take(p, "\\"))
+                regex_escape(p, &named, &hi);
             else
-                hi = next_char(p);
+                hi = regex_next_char(p);
             if (hi == UINT32_MAX) { /* [a-\d]: the three things it is written with */
                 sl_cset_add(&set, '-', '-');
                 hi = lo;
@@ -239,17 +241,17 @@ static struct part *group_part(struct parser *p)
 {
     struct part *x = NULL;
     bool look = false, negated = false;
-    if (take(p, "?=") || (negated = take(p, "?!"))) {
+    if (regex_take(p, "?=") || (negated = regex_take(p, "?!"))) {
         look = true;
-    } else if (peek(p, "?<=") || peek(p, "?<!")) {
+    } else if (regex_peek(p, "?<=") || regex_peek(p, "?<!")) {
         FAIL(p, SL_EUNSUPPORTED, "look-behind is not supported");
-    } else if (take(p, "?P<") || take(p, "?<")) {
+    } else if (regex_take(p, "?P<") || regex_take(p, "?<")) {
         const char *end = memchr(p->s + p->at, '>', p->n - p->at);
         if (end == NULL)
             FAIL(p, SL_EINVAL, "'>' is missing");
         else
             p->at = (size_t)(end - p->s) + 1;
-    } else if (!take(p, "?:") && peek(p, "?")) {
+    } else if (!regex_take(p, "?:") && regex_peek(p, "?")) {
         FAIL(p, SL_EUNSUPPORTED, "this kind of group is not supported");
     }
     if (++p->depth > MAX_DEPTH)
@@ -258,13 +260,13 @@ static struct part *group_part(struct parser *p)
         x = parse_alt(p);
     p->depth--;
     SL_ASSERT(p->depth >= 0 && p->depth <= MAX_DEPTH);
-    if (p->rc == 0 && !take(p, ")"))
+    if (p->rc == 0 && !regex_take(p, ")"))
         FAIL(p, SL_EINVAL, "')' is missing");
     if (look && p->rc == 0) {
         struct part *l = new_part(p, PART_LOOK);
         if (l != NULL) {
             l->negated = negated;
-            add_kid(l, x);
+            regex_add_kid(l, x);
         }
         return l;
     }
@@ -275,35 +277,35 @@ static struct part *atom_part(struct parser *p)
 {
     struct sl_cset set = {0};
     uint32_t cp;
-    if (take(p, "("))
+    if (regex_take(p, "("))
         return group_part(p);
-    if (take(p, "["))
+    if (regex_take(p, "["))
         return class_part(p);
-    if (take(p, "^") || take(p, "\\A"))
+    if (regex_take(p, "^") || regex_take(p, "\\A"))
         return new_part(p, PART_START);
-    if (take(p, "$") || take(p, "\\Z") || take(p, "\\z"))
+    if (regex_take(p, "$") || regex_take(p, "\\Z") || regex_take(p, "\\z"))
         return new_part(p, PART_END);
-    if (peek(p, "\\b") || peek(p, "\\B")) {
+    if (regex_peek(p, "\\b") || regex_peek(p, "\\B")) {
         FAIL(p, SL_EUNSUPPORTED, "\\b and \\B are not supported");
-    } else if (take(p, "\\")) {
-        escape(p, &set, &cp);
+    } else if (regex_take(p, "\\")) {
+        regex_escape(p, &set, &cp);
         if (cp != UINT32_MAX)
             sl_cset_add(&set, cp, cp);
-    } else if (take(p, ".")) {
+    } else if (regex_take(p, ".")) {
         if ((p->flags & SL_REGEX_DOT_ALL) != 0)
             sl_cset_add(&set, 0, 0x10FFFF);
         else
             sl_cset_add_class(&set, '.');
-    } else if (peek(p, "*") || peek(p, "+") || peek(p, "?")) {
+    } else if (regex_peek(p, "*") || regex_peek(p, "+") || regex_peek(p, "?")) {
         FAIL(p, SL_EINVAL, "nothing to repeat");
     } else {
-        cp = next_char(p);
+        cp = regex_next_char(p);
         sl_cset_add(&set, cp, cp);
     }
     return set_part(p, &set);
 }
 
-static bool number(struct parser *p, size_t *at, int32_t *out)
+static bool regex_number(struct parser *p, size_t *at, int32_t *out)
 {
     size_t from = *at;
     uint64_t v;
@@ -322,12 +324,12 @@ static bool number(struct parser *p, size_t *at, int32_t *out)
 static bool braces(struct parser *p, int32_t *lo, int32_t *hi)
 {
     size_t at = p->at + 1;
-    if (!peek(p, "{") || !number(p, &at, lo))
+    if (!regex_peek(p, "{") || !regex_number(p, &at, lo))
         return false;
     *hi = *lo;
     if (at < p->n && p->s[at] == ',') {
         at++;
-        if (!number(p, &at, hi))
+        if (!regex_number(p, &at, hi))
             *hi = SL_RX_INF;
     }
     if (at >= p->n || p->s[at] != '}')
@@ -337,20 +339,20 @@ static bool braces(struct parser *p, int32_t *lo, int32_t *hi)
     return true;
 }
 
-static struct part *quantified(struct parser *p)
+static struct part *regex_quantified(struct parser *p)
 {
     struct part *x = atom_part(p);
     while (x != NULL && p->rc == 0) {
         int32_t lo = 0, hi = SL_RX_INF;
-        if (take(p, "?"))
+        if (regex_take(p, "?"))
             hi = 1;
-        else if (take(p, "+"))
+        else if (regex_take(p, "+"))
             lo = 1;
-        else if (!take(p, "*") && !braces(p, &lo, &hi))
+        else if (!regex_take(p, "*") && !braces(p, &lo, &hi))
             break;
-        if (take(p, "+"))
+        if (regex_take(p, "+"))
             FAIL(p, SL_EUNSUPPORTED, "a possessive quantifier is not supported");
-        take(p, "?");
+        regex_take(p, "?");
         if (hi != SL_RX_INF && hi < lo)
             FAIL(p, SL_EINVAL, "a quantifier's bounds run backwards");
         if (x->asserts)
@@ -361,11 +363,11 @@ static struct part *quantified(struct parser *p)
         SL_ASSERT(lo >= 0 && (hi == SL_RX_INF || hi >= lo) && !x->asserts);
         r->lo = lo;
         r->hi = hi;
-        add_kid(r, x);
+        regex_add_kid(r, x);
         x = r;
         if (++p->depth > MAX_DEPTH)
             FAIL(p, SL_ELIMIT, "quantifiers are nested too deeply");
-        if (!peek(p, "{") && !peek(p, "*") && !peek(p, "?")) {
+        if (!regex_peek(p, "{") && !regex_peek(p, "*") && !regex_peek(p, "?")) {
             p->depth--;
             break;
         }
@@ -380,15 +382,15 @@ static struct part *parse_alt(struct parser *p)
     struct part *alt = new_part(p, PART_ALT);
     do {
         struct part *cat = new_part(p, PART_CAT);
-        while (p->rc == 0 && p->at < p->n && !peek(p, "|") && !peek(p, ")"))
-            add_kid(cat, quantified(p));
+        while (p->rc == 0 && p->at < p->n && !regex_peek(p, "|") && !regex_peek(p, ")"))
+            regex_add_kid(cat, regex_quantified(p));
         if (p->rc == 0)
-            add_kid(alt, cat);
-    } while (p->rc == 0 && take(p, "|"));
+            regex_add_kid(alt, cat);
+    } while (p->rc == 0 && regex_take(p, "|"));
     return alt;
 }
 
-static sl_rx_id plain(struct sl_rx *rx, const struct part *x);
+static sl_rx_id regex_plain(struct sl_rx *rx, const struct part *x);
 
 /* All alternatives at once: one by one would sort the list anew for each. */
 static sl_rx_id plain_alt(struct sl_rx *rx, const struct part *x)
@@ -400,7 +402,7 @@ static sl_rx_id plain_alt(struct sl_rx *rx, const struct part *x)
     if (ids == NULL)
         return sl_rx_fail(rx, SL_ENOMEM, "out of memory");
     for (const struct part *k = x->kids; k != NULL; k = k->next)
-        ids[i++] = plain(rx, k);
+        ids[i++] = regex_plain(rx, k);
     SL_ASSERT(i == n);
     sl_rx_id id = sl_rx_alt(rx, ids, n);
     sl_free(ids);
@@ -408,7 +410,7 @@ static sl_rx_id plain_alt(struct sl_rx *rx, const struct part *x)
 }
 
 /* The language of a part without assertions. */
-static sl_rx_id plain(struct sl_rx *rx, const struct part *x)
+static sl_rx_id regex_plain(struct sl_rx *rx, const struct part *x)
 {
     sl_rx_id id = SL_RX_EPS;
     SL_ASSERT(!x->asserts);
@@ -417,13 +419,13 @@ static sl_rx_id plain(struct sl_rx *rx, const struct part *x)
         return x->set;
     case PART_CAT:
         for (const struct part *k = x->kids; k != NULL; k = k->next)
-            id = sl_rx_cat(rx, plain(rx, k), id);
+            id = sl_rx_cat(rx, regex_plain(rx, k), id);
         return id;
     case PART_ALT:
         return plain_alt(rx, x);
     case PART_REP:
         SL_ASSERT(x->kids != NULL && x->kids->next == NULL);
-        return sl_rx_rep(rx, plain(rx, x->kids), x->lo, x->hi);
+        return sl_rx_rep(rx, regex_plain(rx, x->kids), x->lo, x->hi);
     default:
         return SL_RX_NONE;
     }
@@ -433,7 +435,8 @@ struct suffix {
     sl_rx_id at_start, later; /* what may follow here, at the start of the text and after it */
 };
 
-static struct suffix build(struct sl_rx *rx, const struct part *x, struct suffix rest, sl_rx_id any)
+static struct suffix regex_build(struct sl_rx *rx, const struct part *x, struct suffix rest,
+                                 sl_rx_id any)
 {
     struct suffix out = {SL_RX_NONE, SL_RX_NONE};
     switch (x->op) {
@@ -446,7 +449,7 @@ static struct suffix build(struct sl_rx *rx, const struct part *x, struct suffix
         return out;
     case PART_LOOK: {
         SL_ASSERT(x->kids != NULL && x->kids->next == NULL);
-        struct suffix in = build(rx, x->kids, (struct suffix){any, any}, any);
+        struct suffix in = regex_build(rx, x->kids, (struct suffix){any, any}, any);
         if (x->negated) {
             in.at_start = sl_rx_not(rx, in.at_start);
             in.later = sl_rx_not(rx, in.later);
@@ -457,13 +460,13 @@ static struct suffix build(struct sl_rx *rx, const struct part *x, struct suffix
     }
     case PART_CAT:
         for (const struct part *k = x->kids; k != NULL; k = k->next)
-            rest = build(rx, k, rest, any);
+            rest = regex_build(rx, k, rest, any);
         return rest;
     case PART_ALT:
         if (!x->asserts)
             break;
         for (const struct part *k = x->kids; k != NULL; k = k->next) {
-            struct suffix one = build(rx, k, rest, any);
+            struct suffix one = regex_build(rx, k, rest, any);
             out.at_start = sl_rx_or2(rx, out.at_start, one.at_start);
             out.later = sl_rx_or2(rx, out.later, one.later);
         }
@@ -472,7 +475,7 @@ static struct suffix build(struct sl_rx *rx, const struct part *x, struct suffix
         break;
     }
     SL_ASSERT(!x->asserts && x->op != PART_CAT);
-    sl_rx_id id = plain(rx, x);
+    sl_rx_id id = regex_plain(rx, x);
     out.later = sl_rx_cat(rx, id, rest.later);
     out.at_start = out.later;
     /* Where the part is empty, the start is still ahead. */
@@ -496,8 +499,8 @@ int sl_regex_parse(struct sl_rx *rx, const char *pattern, size_t n, unsigned fla
     *out = SL_RX_NONE;
     if (n > SL_MAX_REGEX)
         return sl_fail(err, SL_ELIMIT, "regex: %zu bytes, more than %u", n, SL_MAX_REGEX);
-    while (peek(&p, "(?i)") || peek(&p, "(?s)")) {
-        p.flags |= peek(&p, "(?i)") ? SL_REGEX_ICASE : SL_REGEX_DOT_ALL;
+    while (regex_peek(&p, "(?i)") || regex_peek(&p, "(?s)")) {
+        p.flags |= regex_peek(&p, "(?i)") ? SL_REGEX_ICASE : SL_REGEX_DOT_ALL;
         p.at += 4;
     }
     struct part *x = parse_alt(&p);
@@ -508,7 +511,7 @@ int sl_regex_parse(struct sl_rx *rx, const char *pattern, size_t n, unsigned fla
         bool search = (flags & SL_REGEX_SEARCH) != 0;
         sl_rx_id c = sl_cset_any(rx, spelling), any = sl_rx_rep(rx, c, 0, SL_RX_INF);
         sl_rx_id end = search ? any : SL_RX_EPS;
-        struct suffix s = build(rx, x, (struct suffix){end, end}, any);
+        struct suffix s = regex_build(rx, x, (struct suffix){end, end}, any);
         *out = s.at_start;
         if (search) {
             bool same = s.at_start == s.later;

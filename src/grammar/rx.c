@@ -37,8 +37,8 @@ int sl_rx_check(const struct sl_rx *rx, struct sl_error *err)
 }
 
 /* Room for one more element of an array that doubles. */
-static bool grow(struct sl_rx *rx, void **data, uint32_t n, uint32_t more, uint32_t *cap,
-                 size_t size)
+static bool rx_grow(struct sl_rx *rx, void **data, uint32_t n, uint32_t more, uint32_t *cap,
+                    size_t size)
 {
     SL_ASSERT(n <= *cap && n + more >= n);
     if (n + more <= *cap)
@@ -75,7 +75,7 @@ static bool node_equal(const struct sl_rx *rx, const struct sl_rx_node *x,
     return x->a == y->a;
 }
 
-static bool rehash(struct sl_rx *rx)
+static bool rx_rehash(struct sl_rx *rx)
 {
     uint32_t cap = rx->cap_table == 0 ? 1024 : rx->cap_table * 2;
     uint32_t *table = sl_calloc(cap, sizeof *table);
@@ -97,7 +97,7 @@ static bool rehash(struct sl_rx *rx)
 }
 
 /* SL_RX_CHARS, SL_RX_TEXT or 0, by what it is made of. */
-static uint8_t texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
+static uint8_t rx_texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
 {
     const uint64_t *w = n->op == RX_SET ? rx->sets[n->a].w : NULL;
     uint8_t all = SL_RX_CHARS | SL_RX_TEXT, any = 0;
@@ -160,10 +160,10 @@ static bool is_finite(const struct sl_rx *rx, const struct sl_rx_node *n)
 }
 
 /* The node, found or added; its kids (of ALT, AND) lie at the end of rx->kids. */
-static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
+static sl_rx_id rx_intern(struct sl_rx *rx, struct sl_rx_node n)
 {
     bool list = n.op == RX_ALT || n.op == RX_AND;
-    if (rx->failed != NULL || (rx->n_nodes * 2 >= rx->cap_table && !rehash(rx)))
+    if (rx->failed != NULL || (rx->n_nodes * 2 >= rx->cap_table && !rx_rehash(rx)))
         return SL_RX_NONE;
     SL_ASSERT(!list || (n.a + n.b == rx->n_kids && n.b > 1));
     /* What a node is made of is there before it, so no expression contains itself. */
@@ -179,10 +179,10 @@ static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
         return sl_rx_fail(rx, SL_ELIMIT, "the expression is nested too deeply");
     if (rx->n_nodes >= rx->limits.max_nodes)
         return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
-    if (!grow(rx, (void **)&rx->nodes, rx->n_nodes, 1, &rx->cap_nodes, sizeof n))
+    if (!rx_grow(rx, (void **)&rx->nodes, rx->n_nodes, 1, &rx->cap_nodes, sizeof n))
         return SL_RX_NONE;
     SL_ASSERT(rx->n_nodes < rx->cap_nodes);
-    n.texts = texts_of(rx, &n);
+    n.texts = rx_texts_of(rx, &n);
     n.finite = is_finite(rx, &n);
     rx->nodes[rx->n_nodes] = n;
     rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
@@ -197,9 +197,9 @@ int sl_rx_init(struct sl_rx *rx, const struct sl_rx_limits *limits, struct sl_er
     rx->derived = sl_calloc(SL_RX_DERIVED, sizeof rx->derived[0]);
     if (rx->derived == NULL)
         sl_rx_fail(rx, SL_ENOMEM, "out of memory");
-    intern(rx, (struct sl_rx_node){.op = RX_NONE, .head = 1});
-    intern(rx, (struct sl_rx_node){.op = RX_EPS, .nullable = true, .head = 1});
-    intern(rx, (struct sl_rx_node){.op = RX_NOT, .a = SL_RX_NONE, .nullable = true, .head = 1});
+    rx_intern(rx, (struct sl_rx_node){.op = RX_NONE, .head = 1});
+    rx_intern(rx, (struct sl_rx_node){.op = RX_EPS, .nullable = true, .head = 1});
+    rx_intern(rx, (struct sl_rx_node){.op = RX_NOT, .a = SL_RX_NONE, .nullable = true, .head = 1});
     int rc = sl_rx_check(rx, err);
     SL_ASSERT(rc != 0 || rx->n_nodes == SL_RX_ALL + 1);
     if (rc != 0)
@@ -229,12 +229,12 @@ sl_rx_id sl_rx_set(struct sl_rx *rx, const struct sl_rx_bytes *set)
     while (i < rx->n_sets && memcmp(&rx->sets[i], set, sizeof *set) != 0)
         i++;
     if (i == rx->n_sets) {
-        if (!grow(rx, (void **)&rx->sets, i, 1, &rx->cap_sets, sizeof *set))
+        if (!rx_grow(rx, (void **)&rx->sets, i, 1, &rx->cap_sets, sizeof *set))
             return SL_RX_NONE;
         rx->sets[rx->n_sets++] = *set;
     }
     SL_ASSERT(i < rx->n_sets);
-    return intern(rx, (struct sl_rx_node){.op = RX_SET, .a = i, .head = 1});
+    return rx_intern(rx, (struct sl_rx_node){.op = RX_SET, .a = i, .head = 1});
 }
 
 sl_rx_id sl_rx_range(struct sl_rx *rx, unsigned lo, unsigned hi)
@@ -263,12 +263,12 @@ sl_rx_id sl_rx_cat(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
         return a;
     const struct sl_rx_node *x = &rx->nodes[a], *y = &rx->nodes[b];
     uint32_t head = x->head + 1;
-    return intern(rx, (struct sl_rx_node){.op = RX_CAT,
-                                          .a = a,
-                                          .b = b,
-                                          .nullable = x->nullable && y->nullable,
-                                          .boolean = SL_MAX(x->boolean, y->boolean),
-                                          .head = x->nullable ? SL_MAX(head, y->head) : head});
+    return rx_intern(rx, (struct sl_rx_node){.op = RX_CAT,
+                                             .a = a,
+                                             .b = b,
+                                             .nullable = x->nullable && y->nullable,
+                                             .boolean = SL_MAX(x->boolean, y->boolean),
+                                             .head = x->nullable ? SL_MAX(head, y->head) : head});
 }
 
 /* Appends the operands of id, which may itself be a list of the same kind, to rx->kids. */
@@ -278,7 +278,7 @@ static bool push_kids(struct sl_rx *rx, unsigned op, sl_rx_id id)
     struct sl_rx_node n = rx->nodes[id];
     bool flat = n.op == op;
     uint32_t count = flat ? n.b : 1;
-    if (!grow(rx, (void **)&rx->kids, rx->n_kids, count, &rx->cap_kids, sizeof rx->kids[0]))
+    if (!rx_grow(rx, (void **)&rx->kids, rx->n_kids, count, &rx->cap_kids, sizeof rx->kids[0]))
         return false;
     if (flat)
         memmove(&rx->kids[rx->n_kids], &rx->kids[n.a], count * sizeof rx->kids[0]);
@@ -399,7 +399,7 @@ static uint32_t absorb(const struct sl_rx *rx, unsigned op, uint32_t *v, uint32_
 }
 
 /* Alternation or intersection of ids: flat, sorted, without units, duplicates and what absorbs. */
-static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size_t n_ids)
+static sl_rx_id rx_list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size_t n_ids)
 {
     sl_rx_id unit = op == RX_ALT ? SL_RX_NONE : SL_RX_ALL;
     sl_rx_id zero = op == RX_ALT ? SL_RX_ALL : SL_RX_NONE;
@@ -447,34 +447,34 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
         rx->n_kids = from;
         return all_null ? SL_RX_EPS : SL_RX_NONE;
     }
-    return intern(rx, (struct sl_rx_node){.op = (uint8_t)op,
-                                          .a = from,
-                                          .b = k,
-                                          .nullable = op == RX_ALT ? any_null : all_null,
-                                          .boolean = boolean,
-                                          .head = head});
+    return rx_intern(rx, (struct sl_rx_node){.op = (uint8_t)op,
+                                             .a = from,
+                                             .b = k,
+                                             .nullable = op == RX_ALT ? any_null : all_null,
+                                             .boolean = boolean,
+                                             .head = head});
 }
 
 sl_rx_id sl_rx_alt(struct sl_rx *rx, const sl_rx_id *ids, size_t n)
 {
-    return list_of(rx, RX_ALT, ids, n);
+    return rx_list_of(rx, RX_ALT, ids, n);
 }
 
 sl_rx_id sl_rx_and(struct sl_rx *rx, const sl_rx_id *ids, size_t n)
 {
-    return list_of(rx, RX_AND, ids, n);
+    return rx_list_of(rx, RX_AND, ids, n);
 }
 
 sl_rx_id sl_rx_or2(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
 {
     if (a == b || b == SL_RX_NONE)
         return a;
-    return a == SL_RX_NONE ? b : list_of(rx, RX_ALT, (sl_rx_id[]){a, b}, 2);
+    return a == SL_RX_NONE ? b : rx_list_of(rx, RX_ALT, (sl_rx_id[]){a, b}, 2);
 }
 
 sl_rx_id sl_rx_and2(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
 {
-    return a == b ? a : list_of(rx, RX_AND, (sl_rx_id[]){a, b}, 2);
+    return a == b ? a : rx_list_of(rx, RX_AND, (sl_rx_id[]){a, b}, 2);
 }
 
 sl_rx_id sl_rx_not(struct sl_rx *rx, sl_rx_id a)
@@ -482,11 +482,11 @@ sl_rx_id sl_rx_not(struct sl_rx *rx, sl_rx_id a)
     const struct sl_rx_node *x = &rx->nodes[a];
     if (x->op == RX_NOT)
         return x->a;
-    return intern(rx, (struct sl_rx_node){.op = RX_NOT,
-                                          .a = a,
-                                          .nullable = !x->nullable,
-                                          .boolean = SL_MAX(x->boolean, 1),
-                                          .head = x->head + 1});
+    return rx_intern(rx, (struct sl_rx_node){.op = RX_NOT,
+                                             .a = a,
+                                             .nullable = !x->nullable,
+                                             .boolean = SL_MAX(x->boolean, 1),
+                                             .head = x->head + 1});
 }
 
 sl_rx_id sl_rx_rep(struct sl_rx *rx, sl_rx_id a, int32_t lo, int32_t hi)
@@ -503,13 +503,13 @@ sl_rx_id sl_rx_rep(struct sl_rx *rx, sl_rx_id a, int32_t lo, int32_t hi)
         return a;
     if (a == SL_RX_ALL || (x->op == RX_REP && x->lo == 0 && x->hi == SL_RX_INF))
         return a;
-    return intern(rx, (struct sl_rx_node){.op = RX_REP,
-                                          .a = a,
-                                          .lo = lo,
-                                          .hi = hi,
-                                          .nullable = lo == 0,
-                                          .boolean = x->boolean,
-                                          .head = x->head + 1});
+    return rx_intern(rx, (struct sl_rx_node){.op = RX_REP,
+                                             .a = a,
+                                             .lo = lo,
+                                             .hi = hi,
+                                             .nullable = lo == 0,
+                                             .boolean = x->boolean,
+                                             .head = x->head + 1});
 }
 
 sl_rx_id sl_rx_opt(struct sl_rx *rx, sl_rx_id a)
@@ -571,13 +571,13 @@ sl_rx_id sl_rx_list_at(struct sl_rx *rx, uint32_t list, uint32_t lo, uint32_t hi
     const struct sl_rx_str *first = &rx->lists[list].v[lo];
     if (lo == hi && first->n == depth)
         return SL_RX_EPS;
-    return intern(rx, (struct sl_rx_node){.op = RX_LIST,
-                                          .a = list,
-                                          .b = depth,
-                                          .lo = (int32_t)lo,
-                                          .hi = (int32_t)hi,
-                                          .nullable = first->n == depth,
-                                          .head = 1});
+    return rx_intern(rx, (struct sl_rx_node){.op = RX_LIST,
+                                             .a = list,
+                                             .b = depth,
+                                             .lo = (int32_t)lo,
+                                             .hi = (int32_t)hi,
+                                             .nullable = first->n == depth,
+                                             .head = 1});
 }
 
 sl_rx_id sl_rx_list(struct sl_rx *rx, const struct sl_rx_str *list, size_t n)
@@ -585,7 +585,7 @@ sl_rx_id sl_rx_list(struct sl_rx *rx, const struct sl_rx_str *list, size_t n)
     SL_ASSERT(n <= INT32_MAX);
     if (n == 0)
         return SL_RX_NONE;
-    if (!grow(rx, (void **)&rx->lists, rx->n_lists, 1, &rx->cap_lists, sizeof rx->lists[0]))
+    if (!rx_grow(rx, (void **)&rx->lists, rx->n_lists, 1, &rx->cap_lists, sizeof rx->lists[0]))
         return SL_RX_NONE;
     rx->lists[rx->n_lists].v = list;
     return sl_rx_list_at(rx, rx->n_lists++, 0, (uint32_t)n - 1, 0);
@@ -597,14 +597,14 @@ sl_rx_id sl_rx_multiple_of(struct sl_rx *rx, uint32_t k, uint32_t rest, int scal
     uint64_t r = rest;
     for (int i = 0; i < scale; i++)
         r = r * 10 % k;
-    return intern(rx, (struct sl_rx_node){.op = RX_MOD,
-                                          .a = k,
-                                          .b = rest,
-                                          .lo = scale,
-                                          .hi = phase,
-                                          .boolean = k > MANY_RESTS ? 2 : 0,
-                                          .nullable = r == 0,
-                                          .head = 1});
+    return rx_intern(rx, (struct sl_rx_node){.op = RX_MOD,
+                                             .a = k,
+                                             .b = rest,
+                                             .lo = scale,
+                                             .hi = phase,
+                                             .boolean = k > MANY_RESTS ? 2 : 0,
+                                             .nullable = r == 0,
+                                             .head = 1});
 }
 
 sl_rx_id sl_rx_multiple(struct sl_rx *rx, uint32_t k, int scale)

@@ -16,13 +16,14 @@ enum {
 _Static_assert((int)SEEN > (int)ALIVE_BUDGET, "a free place ends every search");
 
 /* The bytes that no set on the way tells from the one asked for. */
-static void narrow(struct sl_rx_bytes *same, const struct sl_rx_bytes *set, bool has)
+static void rx_step_narrow(struct sl_rx_bytes *same, const struct sl_rx_bytes *set, bool has)
 {
     for (int w = 0; w < 4; w++)
         same->w[w] &= has ? set->w[w] : ~set->w[w];
 }
 
-static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same);
+static sl_rx_id rx_step_derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte,
+                               struct sl_rx_bytes *same);
 
 static sl_rx_id derive_list(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
 {
@@ -39,10 +40,10 @@ static sl_rx_id derive_list(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct 
         if (kid->op == RX_CAT && rx->nodes[kid->a].op == RX_SET) { /* most of a large choice */
             const struct sl_rx_bytes *set = &rx->sets[rx->nodes[kid->a].a];
             bool has = sl_rx_bytes_has(set, byte);
-            narrow(same, set, has);
+            rx_step_narrow(same, set, has);
             v[i] = has ? kid->b : SL_RX_NONE;
         } else {
-            v[i] = derive(rx, rx->kids[n.a + i], byte, same);
+            v[i] = rx_step_derive(rx, rx->kids[n.a + i], byte, same);
         }
         if (v[i] == SL_RX_NONE && n.op == RX_AND) {
             out = SL_RX_NONE;
@@ -65,8 +66,8 @@ static sl_rx_id derive_cat(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
         struct sl_rx_node x = rx->nodes[id];
         SL_ASSERT(n < SL_COUNT(small));
         bool chain = x.op == RX_CAT;
-        sl_rx_id d =
-            chain ? sl_rx_cat(rx, derive(rx, x.a, byte, same), x.b) : derive(rx, id, byte, same);
+        sl_rx_id d = chain ? sl_rx_cat(rx, rx_step_derive(rx, x.a, byte, same), x.b)
+                           : rx_step_derive(rx, id, byte, same);
         if (d != SL_RX_NONE)
             small[n++] = d;
         if (n == SL_COUNT(small)) {
@@ -88,7 +89,7 @@ static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint
     SL_ASSERT(n->op == RX_MOD && n->a > 0 && n->b < n->a && n->lo >= 0);
     struct sl_rx_bytes one = {0};
     sl_rx_bytes_add(&one, byte, byte);
-    narrow(same, &one, true);
+    rx_step_narrow(same, &one, true);
     if (byte == '.')
         return n->hi == 0 ? sl_rx_multiple_of(rx, n->a, n->b, n->lo, 1) : SL_RX_NONE;
     if (byte < '0' || byte > '9')
@@ -116,12 +117,12 @@ static sl_rx_id derive_strings(struct sl_rx *rx, const struct sl_rx_node *n, uin
         sl_rx_bytes_add(&set, c, c);
     }
     if (from == UINT32_MAX) {
-        narrow(same, &set, false);
+        rx_step_narrow(same, &set, false);
         return SL_RX_NONE;
     }
     struct sl_rx_bytes one = {0};
     sl_rx_bytes_add(&one, byte, byte);
-    narrow(same, &one, true);
+    rx_step_narrow(same, &one, true);
     return sl_rx_list_at(rx, n->a, from, to, n->b + 1);
 }
 
@@ -146,7 +147,7 @@ static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
         return SL_RX_NONE;
     case RX_SET: {
         bool has = sl_rx_bytes_has(&rx->sets[n.a], byte);
-        narrow(same, &rx->sets[n.a], has);
+        rx_step_narrow(same, &rx->sets[n.a], has);
         return has ? SL_RX_EPS : SL_RX_NONE;
     }
     case RX_CAT:
@@ -155,10 +156,10 @@ static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
     case RX_AND:
         return derive_list(rx, id, byte, same);
     case RX_NOT:
-        return sl_rx_not(rx, derive(rx, n.a, byte, same));
+        return sl_rx_not(rx, rx_step_derive(rx, n.a, byte, same));
     case RX_REP: {
         SL_ASSERT(n.hi != 0 && n.lo >= 0);
-        sl_rx_id d = derive(rx, n.a, byte, same);
+        sl_rx_id d = rx_step_derive(rx, n.a, byte, same);
         if (d == SL_RX_NONE)
             return d;
         return sl_rx_cat(
@@ -173,7 +174,8 @@ static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
     return SL_RX_NONE;
 }
 
-static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
+static sl_rx_id rx_step_derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte,
+                               struct sl_rx_bytes *same)
 {
     struct sl_rx_derived *x = &rx->derived[(id * 2654435761u + byte * 40503u) % SL_RX_DERIVED];
     if (rx->nodes[id].op <= RX_SET)

@@ -41,7 +41,7 @@ static void no_room(struct filling *f)
     bad(f, no_memory ? SL_ENOMEM : SL_ELIMIT, "", no_memory ? "out of memory" : "too large");
 }
 
-static void *array_of(struct filling *f, size_t n, size_t size)
+static void *schema_array_of(struct filling *f, size_t n, size_t size)
 {
     SL_ASSERT(size > 0);
     void *p = sl_arena_array(&f->l->s->arena, n == 0 ? 1 : n, size);
@@ -51,7 +51,7 @@ static void *array_of(struct filling *f, size_t n, size_t size)
 }
 
 /* A copy that stays; NULL: no room, and said so. */
-static const char *text_of(struct filling *f, const char *s, size_t n)
+static const char *schema_text_of(struct filling *f, const char *s, size_t n)
 {
     const char *copy = sl_arena_strndup(&f->l->s->arena, s, n);
     if (copy == NULL)
@@ -59,7 +59,7 @@ static const char *text_of(struct filling *f, const char *s, size_t n)
     return copy;
 }
 
-static uint32_t new_node(struct sl_loader *l, const char *path)
+static uint32_t schema_new_node(struct sl_loader *l, const char *path)
 {
     struct sl_schema *s = l->s;
     if (s->n_nodes == s->cap_nodes) {
@@ -107,7 +107,7 @@ static uint32_t node_of(struct filling *f, json_t *json, const char *path, enum 
         l->queue = q;
         l->cap_queue = cap;
     }
-    p->nodes[role] = new_node(l, p->path);
+    p->nodes[role] = schema_new_node(l, p->path);
     if (p->nodes[role] == SL_NODE_NONE) {
         bad(f, SL_ELIMIT, "", "too many subschemas");
         return SL_NODE_TRUE;
@@ -129,7 +129,7 @@ static void also(struct filling *f, uint32_t node)
     SL_ASSERT(node != SL_NODE_NONE && f->all.n <= f->cap_all);
     if (f->all.n == f->cap_all) {
         uint32_t cap = f->cap_all == 0 ? 8 : f->cap_all * 2;
-        uint32_t *v = array_of(f, cap, sizeof *v);
+        uint32_t *v = schema_array_of(f, cap, sizeof *v);
         if (v == NULL)
             return;
         if (f->all.n > 0)
@@ -141,7 +141,7 @@ static void also(struct filling *f, uint32_t node)
     f->all.v[f->all.n++] = node;
 }
 
-static void list_of(struct filling *f, json_t *list, const char *key, struct sl_nodes *out)
+static void schema_list_of(struct filling *f, json_t *list, const char *key, struct sl_nodes *out)
 {
     size_t i;
     json_t *v;
@@ -150,7 +150,7 @@ static void list_of(struct filling *f, json_t *list, const char *key, struct sl_
         return;
     }
     SL_ASSERT(out->v == NULL && out->n == 0); /* or the new list has the old one's length */
-    out->v = array_of(f, json_array_size(list), sizeof out->v[0]);
+    out->v = schema_array_of(f, json_array_size(list), sizeof out->v[0]);
     json_array_foreach(list, i, v)
     {
         char n[24];
@@ -160,7 +160,7 @@ static void list_of(struct filling *f, json_t *list, const char *key, struct sl_
     }
 }
 
-static uint32_t count_of(struct filling *f, const json_t *v, const char *key)
+static uint32_t schema_count_of(struct filling *f, const json_t *v, const char *key)
 {
     double x = json_number_value(v);
     const char *big = sl_big_integer(v);
@@ -176,7 +176,7 @@ static uint32_t count_of(struct filling *f, const json_t *v, const char *key)
 
 /* ---------------------------------------------------------------- constants */
 
-static uint32_t type_of(const json_t *v)
+static uint32_t schema_type_of(const json_t *v)
 {
     switch (json_typeof(v)) {
     case JSON_NULL:
@@ -198,10 +198,10 @@ static uint32_t type_of(const json_t *v)
 }
 
 /* A node that only this value satisfies. */
-static uint32_t constant(struct filling *f, json_t *v, const char *key, int depth)
+static uint32_t schema_constant(struct filling *f, json_t *v, const char *key, int depth)
 {
     SL_ASSERT(depth >= 0 && depth <= 65);
-    uint32_t id = new_node(f->l, f->place.path);
+    uint32_t id = schema_new_node(f->l, f->place.path);
     const char *name;
     json_t *kid;
     size_t i, len;
@@ -210,23 +210,23 @@ static uint32_t constant(struct filling *f, json_t *v, const char *key, int dept
         return SL_NODE_FALSE;
     }
     struct sl_schema_node n = f->l->s->nodes[id];
-    n.types = type_of(v);
+    n.types = schema_type_of(v);
     n.local = SL_RX_NONE;
     if (json_is_array(v)) {
         n.min_items = n.max_items = (uint32_t)json_array_size(v);
-        n.prefix.v = array_of(f, n.max_items, sizeof n.prefix.v[0]);
+        n.prefix.v = schema_array_of(f, n.max_items, sizeof n.prefix.v[0]);
         json_array_foreach(v, i, kid) if (f->rc == 0) n.prefix.v[n.prefix.n++] =
-            constant(f, kid, key, depth + 1);
+            schema_constant(f, kid, key, depth + 1);
     } else if (json_is_object(v)) {
         n.min_props = n.max_props = (uint32_t)json_object_size(v);
-        n.properties = n.required = array_of(f, n.max_props, sizeof n.properties[0]);
+        n.properties = n.required = schema_array_of(f, n.max_props, sizeof n.properties[0]);
         n.additional = SL_NODE_FALSE;
         json_object_keylen_foreach(v, name, len, kid)
         {
             if (f->rc != 0)
                 break;
-            n.properties[n.n_properties++] =
-                (struct sl_property){text_of(f, name, len), len, constant(f, kid, key, depth + 1)};
+            n.properties[n.n_properties++] = (struct sl_property){
+                schema_text_of(f, name, len), len, schema_constant(f, kid, key, depth + 1)};
         }
         n.n_required = n.n_properties;
     } else {
@@ -241,7 +241,7 @@ static uint32_t constant(struct filling *f, json_t *v, const char *key, int dept
     return id;
 }
 
-static int by_bytes(const void *a, const void *b)
+static int schema_by_bytes(const void *a, const void *b)
 {
     const struct sl_rx_str *x = a, *y = b;
     int c = memcmp(x->s, y->s, SL_MIN(x->n, y->n));
@@ -253,13 +253,13 @@ static sl_rx_id plain_strings(struct filling *f, json_t *list)
 {
     size_t i, n = 0, k = 0;
     json_t *v;
-    struct sl_rx_str *all = array_of(f, json_array_size(list), sizeof *all);
+    struct sl_rx_str *all = schema_array_of(f, json_array_size(list), sizeof *all);
     if (all == NULL)
         return SL_RX_NONE;
     json_array_foreach(list, i, v)
     {
         size_t len = json_string_length(v);
-        char *s = json_is_string(v) ? array_of(f, len + 2, 1) : NULL;
+        char *s = json_is_string(v) ? schema_array_of(f, len + 2, 1) : NULL;
         if (s == NULL)
             continue;
         s[0] = s[len + 1] = '"';
@@ -271,9 +271,9 @@ static sl_rx_id plain_strings(struct filling *f, json_t *list)
             all[n++] = (struct sl_rx_str){s, len + 2};
     }
     if (n > 0)
-        qsort(all, n, sizeof *all, by_bytes);
+        qsort(all, n, sizeof *all, schema_by_bytes);
     for (i = 0; i < n; i++)
-        if (k == 0 || by_bytes(&all[k - 1], &all[i]) != 0)
+        if (k == 0 || schema_by_bytes(&all[k - 1], &all[i]) != 0)
             all[k++] = all[i];
     SL_ASSERT(k <= n && n <= json_array_size(list));
     return sl_rx_strings(f->l->s->rx, all, k);
@@ -299,14 +299,14 @@ static void enumerated(struct filling *f, json_t *list, const char *key)
         return;
     }
     sl_rx_id scalars = plain_strings(f, list);
-    uint32_t *any = array_of(f, json_array_size(list) + 1, sizeof *any);
+    uint32_t *any = schema_array_of(f, json_array_size(list) + 1, sizeof *any);
     json_array_foreach(list, i, v)
     {
-        types |= type_of(v);
+        types |= schema_type_of(v);
         if (f->rc != 0)
             return;
         if (json_is_array(v) || json_is_object(v))
-            any[n_any++] = constant(f, v, key, 0);
+            any[n_any++] = schema_constant(f, v, key, 0);
         else if (!json_is_string(v) || needs_escape(v)) {
             sl_rx_id one = sl_schema_value(f->l->s, v);
             if (one == SL_RX_NONE)
@@ -314,7 +314,7 @@ static void enumerated(struct filling *f, json_t *list, const char *key)
             scalars = sl_rx_or2(rx, scalars, one);
         }
     }
-    uint32_t id = new_node(f->l, f->place.path);
+    uint32_t id = schema_new_node(f->l, f->place.path);
     if (id == SL_NODE_NONE) {
         bad(f, SL_ELIMIT, key, "too many values");
         return;
@@ -326,7 +326,7 @@ static void enumerated(struct filling *f, json_t *list, const char *key)
         also(f, id);
         return;
     }
-    uint32_t both = new_node(f->l, f->place.path);
+    uint32_t both = schema_new_node(f->l, f->place.path);
     if (both == SL_NODE_NONE) {
         bad(f, SL_ELIMIT, key, "too many values");
         return;
@@ -465,13 +465,13 @@ static void properties(struct filling *f, json_t *v, const char *key)
     size_t len;
     SL_ASSERT(f->n.properties == NULL && f->n.n_properties == 0);
     f->n.says_names = true;
-    f->n.properties = array_of(f, json_object_size(v), sizeof f->n.properties[0]);
+    f->n.properties = schema_array_of(f, json_object_size(v), sizeof f->n.properties[0]);
     json_object_keylen_foreach(v, name, len, kid)
     {
         if (f->rc != 0)
             return;
         f->n.properties[f->n.n_properties++] =
-            (struct sl_property){text_of(f, name, len), len, child(f, kid, key, name)};
+            (struct sl_property){schema_text_of(f, name, len), len, child(f, kid, key, name)};
     }
 }
 
@@ -482,7 +482,7 @@ static void pattern_properties(struct filling *f, json_t *v, const char *key)
     size_t len;
     SL_ASSERT(f->n.patterns == NULL && f->n.n_patterns == 0);
     f->n.says_names = true;
-    f->n.patterns = array_of(f, json_object_size(v), sizeof f->n.patterns[0]);
+    f->n.patterns = schema_array_of(f, json_object_size(v), sizeof f->n.patterns[0]);
     json_object_keylen_foreach(v, name, len, kid)
     {
         struct sl_pattern_property *p = &f->n.patterns[f->n.n_patterns];
@@ -498,7 +498,7 @@ static struct sl_property *names_of(struct filling *f, json_t *v, const char *ke
     size_t i;
     json_t *name;
     *n = 0;
-    struct sl_property *out = array_of(f, json_array_size(v), sizeof *out);
+    struct sl_property *out = schema_array_of(f, json_array_size(v), sizeof *out);
     if (!json_is_array(v))
         bad(f, SL_EINVAL, key, "not an array of names");
     json_array_foreach(v, i, name)
@@ -507,9 +507,9 @@ static struct sl_property *names_of(struct filling *f, json_t *v, const char *ke
             bad(f, SL_EINVAL, key, "not an array of names");
         if (f->rc != 0)
             break;
-        out[(*n)++] =
-            (struct sl_property){text_of(f, json_string_value(name), json_string_length(name)),
-                                 json_string_length(name), SL_NODE_NONE};
+        out[(*n)++] = (struct sl_property){
+            schema_text_of(f, json_string_value(name), json_string_length(name)),
+            json_string_length(name), SL_NODE_NONE};
     }
     SL_ASSERT(*n <= json_array_size(v));
     return out;
@@ -521,7 +521,7 @@ static void dependencies(struct filling *f, json_t *v, const char *key)
     const char *name;
     json_t *kid;
     size_t len, n = f->n.n_deps + json_object_size(v);
-    struct sl_dependency *d = array_of(f, n, sizeof *d);
+    struct sl_dependency *d = schema_array_of(f, n, sizeof *d);
     if (d == NULL)
         return;
     if (f->n.n_deps > 0)
@@ -533,7 +533,7 @@ static void dependencies(struct filling *f, json_t *v, const char *key)
             return;
         SL_ASSERT(f->n.n_deps < n);
         d = &f->n.deps[f->n.n_deps++];
-        d->name = text_of(f, name, len);
+        d->name = schema_text_of(f, name, len);
         d->n = len;
         if (json_is_array(kid))
             d->required = names_of(f, kid, key, &d->n_required);
@@ -577,7 +577,7 @@ static void item_list(struct filling *f, json_t *v, const char *key)
     else if (f->n.prefix.v != NULL)
         bad(f, SL_EINVAL, key, "a list beside prefixItems");
     else
-        list_of(f, v, key, &f->n.prefix);
+        schema_list_of(f, v, key, &f->n.prefix);
 }
 
 enum kind {
@@ -696,10 +696,10 @@ static bool object_keyword(struct filling *f, enum kind kind, json_t *v, const c
         f->n.required = names_of(f, v, key, &f->n.n_required);
         return true;
     case K_MIN_PROPS:
-        f->n.min_props = count_of(f, v, key);
+        f->n.min_props = schema_count_of(f, v, key);
         return true;
     case K_MAX_PROPS:
-        f->n.max_props = count_of(f, v, key);
+        f->n.max_props = schema_count_of(f, v, key);
         return true;
     case K_NAMES:
         f->n.names = child(f, v, key, NULL);
@@ -719,7 +719,7 @@ static bool array_keyword(struct filling *f, enum kind kind, json_t *v, const ch
 {
     switch (kind) {
     case K_PREFIX:
-        list_of(f, v, key, &f->n.prefix);
+        schema_list_of(f, v, key, &f->n.prefix);
         return true;
     case K_ITEMS:
         item_list(f, v, key);
@@ -729,19 +729,19 @@ static bool array_keyword(struct filling *f, enum kind kind, json_t *v, const ch
             f->n.items = child(f, v, key, NULL);
         return true;
     case K_MIN_ITEMS:
-        f->n.min_items = count_of(f, v, key);
+        f->n.min_items = schema_count_of(f, v, key);
         return true;
     case K_MAX_ITEMS:
-        f->n.max_items = count_of(f, v, key);
+        f->n.max_items = schema_count_of(f, v, key);
         return true;
     case K_CONTAINS:
         f->n.contains = child(f, v, key, NULL);
         return true;
     case K_MIN_CONTAINS:
-        f->n.min_contains = count_of(f, v, key);
+        f->n.min_contains = schema_count_of(f, v, key);
         return true;
     case K_MAX_CONTAINS:
-        f->n.max_contains = count_of(f, v, key);
+        f->n.max_contains = schema_count_of(f, v, key);
         return true;
     case K_UNIQUE:
         f->n.unique = json_is_true(v);
@@ -765,7 +765,7 @@ static bool scalar_keyword(struct filling *f, enum kind kind, json_t *v, const c
         enumerated(f, v, key);
         return true;
     case K_CONST:
-        also(f, constant(f, v, key, 0));
+        also(f, schema_constant(f, v, key, 0));
         return true;
     case K_MIN:
     case K_MAX:
@@ -783,10 +783,10 @@ static bool scalar_keyword(struct filling *f, enum kind kind, json_t *v, const c
         multiple_of(f, v, key);
         return true;
     case K_MIN_LENGTH:
-        f->min_length = count_of(f, v, key);
+        f->min_length = schema_count_of(f, v, key);
         return true;
     case K_MAX_LENGTH:
-        f->max_length = count_of(f, v, key);
+        f->max_length = schema_count_of(f, v, key);
         return true;
     case K_PATTERN:
         if (!json_is_string(v))
@@ -822,10 +822,10 @@ static void keyword(struct filling *f, enum kind kind, json_t *v, const char *ke
         }
         break;
     case K_ANY:
-        list_of(f, v, key, &f->n.any_of);
+        schema_list_of(f, v, key, &f->n.any_of);
         break;
     case K_ONE:
-        list_of(f, v, key, &f->n.one_of);
+        schema_list_of(f, v, key, &f->n.one_of);
         break;
     case K_NOT:
         f->n.not_node = child(f, v, key, NULL);
@@ -844,7 +844,7 @@ static void keyword(struct filling *f, enum kind kind, json_t *v, const char *ke
     }
 }
 
-static int fill(struct sl_loader *l, uint32_t place_and_role)
+static int schema_fill(struct sl_loader *l, uint32_t place_and_role)
 {
     struct filling f = {.l = l,
                         .place = l->places[place_and_role / SL_ROLES],
@@ -894,7 +894,7 @@ static int check_unique(struct sl_loader *l)
     return 0;
 }
 
-static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
+static int schema_load(struct sl_loader *l, json_t *doc, uint32_t *root)
 {
     static const char no_uri[] = "";
     int rc = sl_schema_scan(l, doc, no_uri);
@@ -908,7 +908,7 @@ static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
     rc = f.rc;
     SL_ASSERT(rc != 0 || (*root != SL_NODE_NONE && *root < l->s->n_nodes));
     while (rc == 0 && l->next < l->n_queue)
-        rc = fill(l, l->queue[l->next++]);
+        rc = schema_fill(l, l->queue[l->next++]);
     if (rc == 0)
         rc = sl_schema_close(l);
     rc = rc == 0 ? sl_schema_scalars(l) : rc;
@@ -925,7 +925,7 @@ int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, const struct sl_json_s
     s->arena.max_bytes = 64u << 20;
     int rc = sl_schema_bases(s, err);
     for (int i = 0; i < 3 && rc == 0; i++) /* 0 is no node, 1 true, 2 false */
-        if (new_node(&l, "") == SL_NODE_NONE && i > 0)
+        if (schema_new_node(&l, "") == SL_NODE_NONE && i > 0)
             rc = sl_fail(err, SL_ENOMEM, "schema: out of memory");
     SL_ASSERT(rc != 0 || s->n_nodes == SL_NODE_FALSE + 1);
     if (rc == 0) {
@@ -941,7 +941,7 @@ int sl_schema_add(struct sl_schema *s, json_t *doc, const struct sl_schema_optio
                   uint32_t *root, struct sl_error *err)
 {
     struct sl_loader l = {.s = s, .options = options, .err = err};
-    int rc = load(&l, doc, root);
+    int rc = schema_load(&l, doc, root);
     SL_ASSERT(rc != 0 || (l.next == l.n_queue && l.depth == 0));
     sl_free(l.places);
     sl_free(l.place_table);

@@ -71,7 +71,7 @@ struct parts { /* schemas of the same value */
     bool full;
 };
 
-static void add(struct parts *p, uint32_t node)
+static void schema_closed_add(struct parts *p, uint32_t node)
 {
     for (uint32_t i = 0; i < p->n; i++)
         if (p->v[i] == node)
@@ -86,25 +86,25 @@ static void add(struct parts *p, uint32_t node)
 static void add_list(struct parts *p, const struct sl_nodes *list)
 {
     for (uint32_t i = 0; i < list->n; i++)
-        add(p, list->v[i]);
+        schema_closed_add(p, list->v[i]);
 }
 
-static void gather(struct parts *p, uint32_t node)
+static void schema_closed_gather(struct parts *p, uint32_t node)
 {
     SL_ASSERT(node > SL_NODE_FALSE && node < p->l->s->n_nodes);
     p->n = 0;
     p->full = false;
-    add(p, node);
+    schema_closed_add(p, node);
     for (uint32_t i = 0; i < p->n; i++) {
         const struct sl_schema_node *n = &p->l->s->nodes[p->v[i]];
         add_list(p, &n->all_of);
         add_list(p, &n->any_of);
         add_list(p, &n->one_of);
-        add(p, n->if_node);
-        add(p, n->then_node);
-        add(p, n->else_node);
+        schema_closed_add(p, n->if_node);
+        schema_closed_add(p, n->then_node);
+        schema_closed_add(p, n->else_node);
         for (uint32_t k = 0; k < n->n_deps; k++)
-            add(p, n->deps[k].node);
+            schema_closed_add(p, n->deps[k].node);
     }
 }
 
@@ -164,7 +164,7 @@ static int close_node(struct parts *p, uint32_t node)
     const struct sl_schema *s = p->l->s;
     struct sl_schema_node *top = &s->nodes[node];
     uint32_t n_says = 0, n_names = 0, n_patterns = 0, min = 0;
-    gather(p, node);
+    schema_closed_gather(p, node);
     SL_ASSERT(p->n > 0 && p->v[0] == node);
     for (uint32_t i = 0; i < p->n; i++)
         n_says += s->nodes[p->v[i]].says_names;

@@ -88,7 +88,7 @@ bool sl_decimal_of(const json_t *number, struct sl_decimal *d)
     return ok;
 }
 
-static sl_rx_id digits(struct sl_rx *rx, int32_t lo, int32_t hi)
+static sl_rx_id schema_number_digits(struct sl_rx *rx, int32_t lo, int32_t hi)
 {
     return sl_rx_rep(rx, sl_rx_range(rx, '0', '9'), lo, hi);
 }
@@ -101,11 +101,11 @@ static sl_rx_id point(struct sl_rx *rx)
 /* Fractions, with their point or absent, that are greater than f (or equal, unless strict). */
 static sl_rx_id fraction_above(struct sl_rx *rx, const char *f, int n, bool strict)
 {
-    sl_rx_id all = digits(rx, 0, SL_RX_INF), nonzero = sl_rx_range(rx, '1', '9');
+    sl_rx_id all = schema_number_digits(rx, 0, SL_RX_INF), nonzero = sl_rx_range(rx, '1', '9');
     sl_rx_id zeros = sl_rx_rep(rx, sl_rx_range(rx, '0', '0'), 0, SL_RX_INF);
     sl_rx_id some = sl_rx_cat(rx, zeros, sl_rx_cat(rx, nonzero, all));
     if (n == 0 && !strict)
-        return sl_rx_opt(rx, sl_rx_cat(rx, point(rx), digits(rx, 1, SL_RX_INF)));
+        return sl_rx_opt(rx, sl_rx_cat(rx, point(rx), schema_number_digits(rx, 1, SL_RX_INF)));
     sl_rx_id out = strict ? some : all;
     for (int i = n; i-- > 0;) {
         SL_ASSERT(f[i] >= '0' && f[i] <= '9');
@@ -119,12 +119,13 @@ static sl_rx_id fraction_above(struct sl_rx *rx, const char *f, int n, bool stri
 
 static sl_rx_id any_fraction(struct sl_rx *rx)
 {
-    return sl_rx_opt(rx, sl_rx_cat(rx, point(rx), digits(rx, 1, SL_RX_INF)));
+    return sl_rx_opt(rx, sl_rx_cat(rx, point(rx), schema_number_digits(rx, 1, SL_RX_INF)));
 }
 
 static sl_rx_id magnitude(struct sl_rx *rx)
 {
-    sl_rx_id whole = sl_rx_cat(rx, sl_rx_range(rx, '1', '9'), digits(rx, 0, SL_RX_INF));
+    sl_rx_id whole =
+        sl_rx_cat(rx, sl_rx_range(rx, '1', '9'), schema_number_digits(rx, 0, SL_RX_INF));
     whole = sl_rx_or2(rx, whole, sl_rx_range(rx, '0', '0'));
     return sl_rx_cat(rx, whole, any_fraction(rx));
 }
@@ -135,13 +136,14 @@ static sl_rx_id above(struct sl_rx *rx, const struct sl_decimal *d, bool strict)
     SL_ASSERT(d->n_whole >= 0 && d->n_fraction >= 0);
     const char *w = d->n_whole > 0 ? d->digits : "0";
     int n = SL_MAX(d->n_whole, 1);
-    sl_rx_id longer = sl_rx_cat(rx, sl_rx_range(rx, '1', '9'), digits(rx, n, SL_RX_INF));
+    sl_rx_id longer =
+        sl_rx_cat(rx, sl_rx_range(rx, '1', '9'), schema_number_digits(rx, n, SL_RX_INF));
     sl_rx_id out = fraction_above(rx, d->digits + d->n_whole, d->n_fraction, strict);
     for (int i = n; i-- > 0;) {
         sl_rx_id same = sl_rx_range(rx, (uint8_t)w[i], (uint8_t)w[i]), more = SL_RX_NONE;
         if (w[i] < '9') {
             more = sl_rx_cat(rx, sl_rx_range(rx, (uint8_t)w[i] + 1u, '9'),
-                             digits(rx, n - 1 - i, n - 1 - i));
+                             schema_number_digits(rx, n - 1 - i, n - 1 - i));
             more = sl_rx_cat(rx, more, any_fraction(rx));
         }
         out = sl_rx_or2(rx, sl_rx_cat(rx, same, out), more);

@@ -121,7 +121,7 @@ static void remove_dots(char *path)
 }
 
 /* RFC 3986 section 5.2, as far as schemas use it; the fragment is left out. */
-static const char *resolve(struct sl_loader *l, const char *base, const char *ref)
+static const char *schema_ref_resolve(struct sl_loader *l, const char *base, const char *ref)
 {
     char buf[MAX_URI];
     size_t n = strcspn(ref, "#"), scheme = strcspn(ref, ":/?#");
@@ -166,7 +166,8 @@ static int add_anchor(struct sl_loader *l, const char *base, const char *name, j
     return 0;
 }
 
-static int scan(struct sl_loader *l, json_t *json, const char *base, const char *path, int draft);
+static int schema_ref_scan(struct sl_loader *l, json_t *json, const char *base, const char *path,
+                           int draft);
 
 static int scan_kids(struct sl_loader *l, json_t *kids, const char *base, const char *path,
                      int draft)
@@ -177,14 +178,14 @@ static int scan_kids(struct sl_loader *l, json_t *kids, const char *base, const 
     int rc = 0;
     if (json_is_object(kids))
         json_object_foreach(kids, key, v) if (rc == 0) rc =
-            scan(l, v, base, sl_schema_path(l, path, key), draft);
+            schema_ref_scan(l, v, base, sl_schema_path(l, path, key), draft);
     if (json_is_array(kids))
         json_array_foreach(kids, i, v)
         {
             char n[24];
             snprintf(n, sizeof n, "%zu", i);
             if (rc == 0)
-                rc = scan(l, v, base, sl_schema_path(l, path, n), draft);
+                rc = schema_ref_scan(l, v, base, sl_schema_path(l, path, n), draft);
         }
     return rc;
 }
@@ -210,7 +211,7 @@ static int scan_ids(struct sl_loader *l, json_t *json, const char **base, int dr
     int rc = 0;
     if (id != NULL && !hidden) {
         const char *hash = strchr(id, '#');
-        *base = resolve(l, *base, id);
+        *base = schema_ref_resolve(l, *base, id);
         if (hash != id)
             rc = add_anchor(l, *base, "", json, false);
         if (hash != NULL && hash[1] != 0 && rc == 0)
@@ -224,7 +225,8 @@ static int scan_ids(struct sl_loader *l, json_t *json, const char **base, int dr
     return rc;
 }
 
-static int scan(struct sl_loader *l, json_t *json, const char *base, const char *path, int draft)
+static int schema_ref_scan(struct sl_loader *l, json_t *json, const char *base, const char *path,
+                           int draft)
 {
     static const char *const maps[] = {"properties",  "patternProperties", "$defs",
                                        "definitions", "dependencies",      "dependentSchemas"};
@@ -261,7 +263,7 @@ static int scan(struct sl_loader *l, json_t *json, const char *base, const char 
         if (v == NULL)
             continue;
         const char *at = sl_schema_path(l, path, key);
-        rc = one && !json_is_array(v) ? scan(l, v, base, at, draft)
+        rc = one && !json_is_array(v) ? schema_ref_scan(l, v, base, at, draft)
                                       : scan_kids(l, v, base, at, draft);
     }
     SL_ASSERT(l->depth > 0);
@@ -274,11 +276,11 @@ int sl_schema_scan(struct sl_loader *l, json_t *doc, const char *base)
     SL_ASSERT(l->depth == 0);
     int rc = add_anchor(l, base, "", doc, false);
     if (rc == 0)
-        rc = scan(l, doc, base, "", l->options->draft7 ? 7 : 2020);
+        rc = schema_ref_scan(l, doc, base, "", l->options->draft7 ? 7 : 2020);
     return check_room(l, rc);
 }
 
-static int hex(char c)
+static int schema_ref_hex(char c)
 {
     return c >= '0' && c <= '9'                 ? c - '0'
            : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
@@ -293,8 +295,8 @@ static size_t token(const char **p, char *out, size_t cap)
     const char *s = *p + 1;
     for (; *s != 0 && *s != '/'; s++) {
         char c = *s;
-        if (c == '%' && hex(s[1]) >= 0 && hex(s[2]) >= 0) {
-            c = (char)(hex(s[1]) << 4 | hex(s[2]));
+        if (c == '%' && schema_ref_hex(s[1]) >= 0 && schema_ref_hex(s[2]) >= 0) {
+            c = (char)(schema_ref_hex(s[1]) << 4 | schema_ref_hex(s[2]));
             s += 2;
         }
         if (c == '~' && (s[1] == '0' || s[1] == '1'))
@@ -308,8 +310,8 @@ static size_t token(const char **p, char *out, size_t cap)
     return n;
 }
 
-static json_t *walk(struct sl_loader *l, json_t *json, const char *p, const char **base,
-                    const char **path, int draft)
+static json_t *schema_ref_walk(struct sl_loader *l, json_t *json, const char *p, const char **base,
+                               const char **path, int draft)
 {
     char name[MAX_URI];
     while (json != NULL && *p == '/') {
@@ -322,7 +324,7 @@ static json_t *walk(struct sl_loader *l, json_t *json, const char *p, const char
         *path = sl_schema_path(l, *path, name);
         const char *id = id_of(json, draft);
         if (id != NULL && !(draft <= 7 && json_object_get(json, "$ref") != NULL) && *p == '/')
-            *base = resolve(l, *base, id);
+            *base = schema_ref_resolve(l, *base, id);
     }
     return *p == 0 ? json : NULL;
 }
@@ -330,7 +332,7 @@ static json_t *walk(struct sl_loader *l, json_t *json, const char *p, const char
 int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char *ref, json_t **out,
                    const char **path)
 {
-    const char *uri = resolve(l, from->base, ref), *hash = strchr(ref, '#');
+    const char *uri = schema_ref_resolve(l, from->base, ref), *hash = strchr(ref, '#');
     const char *fragment = hash != NULL ? hash + 1 : "";
     bool pointer = *fragment == 0 || *fragment == '/';
     int draft = from->draft;
@@ -347,7 +349,7 @@ int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char 
             continue;
         const char *base = uri;
         *path = *uri == 0 || pointer ? "" : ref;
-        *out = pointer ? walk(l, l->anchors[i].json, fragment, &base, path, draft)
+        *out = pointer ? schema_ref_walk(l, l->anchors[i].json, fragment, &base, path, draft)
                        : l->anchors[i].json;
         if (*out != NULL && sl_schema_place(l, *out, base, *path, draft) == NULL)
             return l->err->code;

@@ -184,14 +184,14 @@ int sl_schema_format(struct sl_rx *rx, const char *name, sl_rx_id *out)
     return 1;
 }
 
-static sl_rx_id scalar_of(struct sl_loader *l, uint32_t id, int depth);
+static sl_rx_id schema_scalar_of(struct sl_loader *l, uint32_t id, int depth);
 
 static sl_rx_id exactly_one(struct sl_loader *l, const struct sl_nodes *list, int depth)
 {
     struct sl_rx *rx = l->s->rx;
     sl_rx_id one = SL_RX_NONE, some = SL_RX_NONE;
     for (uint32_t i = 0; i < list->n; i++) {
-        sl_rx_id x = scalar_of(l, list->v[i], depth);
+        sl_rx_id x = schema_scalar_of(l, list->v[i], depth);
         if (x == SL_RX_NONE)
             continue;
         if (some != SL_RX_NONE) {
@@ -202,7 +202,7 @@ static sl_rx_id exactly_one(struct sl_loader *l, const struct sl_nodes *list, in
             }
         }
         one = sl_rx_or2(rx, one, x);
-        some = sl_rx_or2(rx, some, x == SL_RX_NONE ? x : scalar_of(l, list->v[i], depth));
+        some = sl_rx_or2(rx, some, x == SL_RX_NONE ? x : schema_scalar_of(l, list->v[i], depth));
         SL_ASSERT(some != SL_RX_NONE || rx->failed != NULL); /* x was not empty */
     }
     return one;
@@ -215,32 +215,34 @@ static sl_rx_id whole(struct sl_loader *l, uint32_t id, int depth)
     struct sl_schema_node n = l->s->nodes[id];
     sl_rx_id out = n.local, alt;
     for (uint32_t i = 0; i < n.all_of.n; i++)
-        out = sl_rx_and2(rx, out, scalar_of(l, n.all_of.v[i], depth));
+        out = sl_rx_and2(rx, out, schema_scalar_of(l, n.all_of.v[i], depth));
     if (n.any_of.n > 0) {
         alt = SL_RX_NONE;
         for (uint32_t i = 0; i < n.any_of.n; i++)
-            alt = sl_rx_or2(rx, alt, scalar_of(l, n.any_of.v[i], depth));
+            alt = sl_rx_or2(rx, alt, schema_scalar_of(l, n.any_of.v[i], depth));
         out = sl_rx_and2(rx, out, alt);
     }
     if (n.one_of.n > 0)
         out = sl_rx_and2(rx, out, exactly_one(l, &n.one_of, depth));
     if (n.not_node != SL_NODE_NONE)
-        out = sl_rx_and2(rx, out, sl_rx_not(rx, scalar_of(l, n.not_node, depth)));
+        out = sl_rx_and2(rx, out, sl_rx_not(rx, schema_scalar_of(l, n.not_node, depth)));
     if (n.if_node != SL_NODE_NONE) {
-        sl_rx_id c = scalar_of(l, n.if_node, depth);
-        sl_rx_id yes = n.then_node != SL_NODE_NONE ? scalar_of(l, n.then_node, depth) : SL_RX_ALL;
-        sl_rx_id no = n.else_node != SL_NODE_NONE ? scalar_of(l, n.else_node, depth) : SL_RX_ALL;
+        sl_rx_id c = schema_scalar_of(l, n.if_node, depth);
+        sl_rx_id yes =
+            n.then_node != SL_NODE_NONE ? schema_scalar_of(l, n.then_node, depth) : SL_RX_ALL;
+        sl_rx_id no =
+            n.else_node != SL_NODE_NONE ? schema_scalar_of(l, n.else_node, depth) : SL_RX_ALL;
         yes = sl_rx_and2(rx, c, yes);
         no = sl_rx_and2(rx, sl_rx_not(rx, c), no);
         out = sl_rx_and2(rx, out, sl_rx_or2(rx, yes, no));
     }
     for (uint32_t i = 0; i < n.n_deps; i++) /* say nothing of scalars, but must not lead back */
         if (n.deps[i].node != SL_NODE_NONE)
-            (void)scalar_of(l, n.deps[i].node, depth);
+            (void)schema_scalar_of(l, n.deps[i].node, depth);
     return out;
 }
 
-static sl_rx_id scalar_of(struct sl_loader *l, uint32_t id, int depth)
+static sl_rx_id schema_scalar_of(struct sl_loader *l, uint32_t id, int depth)
 {
     SL_ASSERT(id != SL_NODE_NONE && id < l->s->n_nodes);
     struct sl_schema_node *n = &l->s->nodes[id];
@@ -269,7 +271,7 @@ int sl_schema_scalars(struct sl_loader *l)
 {
     l->depth = 0; /* now carries the first error */
     for (uint32_t i = 1; i < l->s->n_nodes && l->depth == 0; i++)
-        scalar_of(l, i, 0);
+        schema_scalar_of(l, i, 0);
     SL_ASSERT(l->depth <= 0);
     return l->depth != 0 ? l->depth : sl_rx_check(l->s->rx, l->err);
 }

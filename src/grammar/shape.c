@@ -51,7 +51,7 @@ static void find_kinds(struct builder *b, uint32_t which)
     b->of[other[1]] = (uint8_t)b->n_kinds++;
 }
 
-static bool grow(void **data, size_t n, size_t size)
+static bool shape_grow(void **data, size_t n, size_t size)
 {
     void *p = sl_realloc(*data, n * size);
     *data = p != NULL ? p : *data;
@@ -59,16 +59,16 @@ static bool grow(void **data, size_t n, size_t size)
 }
 
 /* The shape with one more byte; 0: out of memory. */
-static uint32_t longer(struct builder *b, uint32_t shape, uint8_t byte)
+static uint32_t shape_longer(struct builder *b, uint32_t shape, uint8_t byte)
 {
     const size_t at = (size_t)shape * b->n_kinds + b->of[byte];
     if (b->n > 0 && b->next[at] != 0)
         return b->next[at];
     if (b->n == b->cap) {
         const uint32_t cap = b->cap == 0 ? 4096 : b->cap * 2;
-        if (!grow((void **)&b->next, (size_t)cap * b->n_kinds, sizeof b->next[0]) ||
-            !grow((void **)&b->tokens, cap, sizeof b->tokens[0]) ||
-            !grow((void **)&b->byte, cap, sizeof b->byte[0]))
+        if (!shape_grow((void **)&b->next, (size_t)cap * b->n_kinds, sizeof b->next[0]) ||
+            !shape_grow((void **)&b->tokens, cap, sizeof b->tokens[0]) ||
+            !shape_grow((void **)&b->byte, cap, sizeof b->byte[0]))
             return 0;
         b->cap = cap;
     }
@@ -86,20 +86,20 @@ static bool find_shapes(struct builder *b)
     const struct sl_vocab_tree *t = b->from;
     uint32_t at[SL_VOCAB_MAX_TOKEN + 1] = {0};
     uint8_t left[SL_VOCAB_MAX_TOKEN + 1] = {0}; /* bytes of the character that are still to come */
-    (void)longer(b, 0, 0);                      /* the root */
+    (void)shape_longer(b, 0, 0);                /* the root */
     for (uint32_t i = 0; i < t->n && b->n > 0; i++) {
         const struct sl_vocab_node *x = &t->nodes[i];
         const uint32_t d = x->depth;
         uint32_t s = at[d - 1];
         if (left[d - 1] == 0 && x->byte < 0x80) {
             left[d] = 0;
-            s = longer(b, s, x->byte);
+            s = shape_longer(b, s, x->byte);
         } else if (left[d - 1] == 0) {
             left[d] = x->byte >= 0xF0 ? 3 : x->byte >= 0xE0 ? 2 : 1;
-            s = longer(b, s, other[0]);
+            s = shape_longer(b, s, other[0]);
         } else {
             left[d] = (uint8_t)(left[d - 1] - 1);
-            s = left[d] == 0 ? longer(b, s, other[1]) : s;
+            s = left[d] == 0 ? shape_longer(b, s, other[1]) : s;
         }
         if (s == 0)
             return false;
@@ -186,7 +186,7 @@ struct parts { /* of an expression, each once, or once as WHOLE and once not */
     bool failed;
 };
 
-static void add(struct parts *p, sl_rx_id id, uint32_t whole)
+static void shape_add(struct parts *p, sl_rx_id id, uint32_t whole)
 {
     const uint32_t key = id << 1 | whole;
     uint32_t h = key * 2654435761u >> 16;
@@ -240,7 +240,7 @@ static bool no_plain(const struct sl_rx *rx, sl_rx_id id)
 
 /* What is WHOLE is made of whole characters. Then a text in a chain with something else behind it
  * is cut between characters, so it cannot matter which character of a kind is on either side. */
-static void look_at(struct parts *p, sl_rx_id id, uint32_t whole)
+static void shape_look_at(struct parts *p, sl_rx_id id, uint32_t whole)
 {
     const struct sl_rx_node *n = &p->rx->nodes[id];
     if (n->uniform) {
@@ -255,20 +255,20 @@ static void look_at(struct parts *p, sl_rx_id id, uint32_t whole)
     case RX_CAT:
         if (no_plain(p->rx, n->a)) /* plain tokens do not get behind it */
             return;
-        add(p, n->a, WHOLE);
-        add(p, n->b, whole);
+        shape_add(p, n->a, WHOLE);
+        shape_add(p, n->b, whole);
         return;
     case RX_REP:
-        add(p, n->a, WHOLE);
+        shape_add(p, n->a, WHOLE);
         return;
     case RX_NOT: /* as SL_RX_ALL is */
         p->failed = whole != 0;
-        add(p, n->a, 0);
+        shape_add(p, n->a, 0);
         return;
     case RX_ALT:
     case RX_AND:
         for (uint32_t i = n->a; i < n->a + n->b; i++)
-            add(p, p->rx->kids[i], whole);
+            shape_add(p, p->rx->kids[i], whole);
         return;
     case RX_NONE:
     case RX_EPS:
@@ -284,8 +284,8 @@ uint32_t sl_shapes_for(const struct sl_rx *rx, sl_rx_id id)
 {
     struct parts p = {.rx = rx};
     SL_ASSERT(id < rx->n_nodes && rx->n_nodes < UINT32_MAX / 2);
-    add(&p, id, 0);
+    shape_add(&p, id, 0);
     for (uint32_t i = 0; i < p.n && !p.failed && p.first < SL_VOCAB_SHAPES; i++)
-        look_at(&p, p.v[i] >> 1, p.v[i] & WHOLE);
+        shape_look_at(&p, p.v[i] >> 1, p.v[i] & WHOLE);
     return p.failed ? SL_VOCAB_SHAPES : p.first;
 }

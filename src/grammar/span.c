@@ -66,7 +66,7 @@ void sl_spans_begin(struct sl_spans *s, const struct sl_rx *rx)
     s->max_derived = rx->n_derived + MASK_DERIVATIVES;
 }
 
-static bool add(struct search *x, sl_rx_id id, uint32_t from)
+static bool span_add(struct search *x, sl_rx_id id, uint32_t from)
 {
     uint32_t h = id * 2654435761u >> 20;
     for (;; h++) {
@@ -153,17 +153,17 @@ static bool add_next(struct search *x, uint32_t i, const struct sl_plain_set *se
         if ((set->w[c / 64] >> (c & 63) & 1) == 0)
             continue;
         sl_rx_id to = sl_rx_step(x->rx, id, (uint8_t)c);
-        if (to != last && !add(x, to, i))
+        if (to != last && !span_add(x, to, i))
             return false;
         last = to;
     }
     for (uint32_t k = 0; has_others(set) && k < x->n_ends; k++)
-        if (!add(x, x->ends[k], i))
+        if (!span_add(x, x->ends[k], i))
             return false;
     return true;
 }
 
-static uint32_t size_of(const struct sl_plain_set *set)
+static uint32_t span_size_of(const struct sl_plain_set *set)
 {
     return (uint32_t)(__builtin_popcountll(set->w[0]) + __builtin_popcountll(set->w[1]));
 }
@@ -177,8 +177,8 @@ static bool gave_up(const struct search *x)
 
 /* v[i] refuses some of the set: leaves out these, or what leads to v[i], whatever are fewer.
  * False: both are too many. */
-static bool narrow(struct search *x, uint32_t i, struct sl_plain_set *set,
-                   const struct sl_plain_set *now)
+static bool span_narrow(struct search *x, uint32_t i, struct sl_plain_set *set,
+                        const struct sl_plain_set *now)
 {
     sl_rx_id from = x->v[x->v[i].from].id, id = x->v[i].id;
     struct sl_plain_set to = stays(x, from, has_others(set));
@@ -192,8 +192,8 @@ static bool narrow(struct search *x, uint32_t i, struct sl_plain_set *set,
         to.w[1] &= ~(1ull << (SL_PLAIN_OTHERS & 63));
     to.w[0] &= set->w[0];
     to.w[1] &= set->w[1];
-    const struct sl_plain_set *best = size_of(now) >= size_of(&to) ? now : &to;
-    if (size_of(best) * 2 < size_of(set) || gave_up(x))
+    const struct sl_plain_set *best = span_size_of(now) >= span_size_of(&to) ? now : &to;
+    if (span_size_of(best) * 2 < span_size_of(set) || gave_up(x))
         return false;
     *set = *best;
     return true;
@@ -204,7 +204,7 @@ static bool all_refuse(struct search *x, uint32_t i)
 {
     for (uint32_t k = i; k < x->n; k++) {
         struct sl_plain_set now = stays(x, x->v[k].id, false);
-        if (x->v[k].level != x->v[i].level || size_of(&now) != 0 || gave_up(x))
+        if (x->v[k].level != x->v[i].level || span_size_of(&now) != 0 || gave_up(x))
             return false;
         for (unsigned b = 0x80; b < 0xF5; b++)
             if (inside(sl_rx_step(x->rx, x->v[k].id, (uint8_t)b)))
@@ -218,7 +218,7 @@ static bool search_round(struct search *x, sl_rx_id id, bool last, struct sl_cha
 {
     x->n = 0;
     memset(x->seen, 0, sizeof x->seen);
-    (void)add(x, id, 0);
+    (void)span_add(x, id, 0);
     for (uint32_t i = 0; i < x->n; i++) {
         struct visit at = x->v[i];
         out->chars = at.level;
@@ -226,16 +226,17 @@ static bool search_round(struct search *x, sl_rx_id id, bool last, struct sl_cha
             return true;
         x->spans->budget--;
         struct sl_plain_set now = stays(x, at.id, has_others(&out->set));
-        x->v[i].live = (uint8_t)size_of(&now);
+        x->v[i].live = (uint8_t)span_size_of(&now);
         now.w[0] &= out->set.w[0];
         now.w[1] &= out->set.w[1];
-        out->ends = i > 0 && size_of(&now) == 0 && x->v[i - 1].level < at.level && all_refuse(x, i);
+        out->ends =
+            i > 0 && span_size_of(&now) == 0 && x->v[i - 1].level < at.level && all_refuse(x, i);
         if (out->ends)
             return true;
-        if (i > 0 && size_of(&now) < size_of(&out->set))
-            return last || !narrow(x, i, &out->set, &now);
+        if (i > 0 && span_size_of(&now) < span_size_of(&out->set))
+            return last || !span_narrow(x, i, &out->set, &now);
         out->set = now;
-        if (i == 0 && size_of(&now) < FEW) {
+        if (i == 0 && span_size_of(&now) < FEW) {
             out->set = (struct sl_plain_set){{0, 0}};
             return true;
         }
@@ -252,9 +253,9 @@ static uint32_t slot(sl_rx_id id)
 }
 
 /* What the search says of the states that it met, where that is nearly all they allow. */
-static void share(const struct search *x, const struct sl_char_span *found)
+static void span_share(const struct search *x, const struct sl_char_span *found)
 {
-    uint32_t size = size_of(&found->set);
+    uint32_t size = span_size_of(&found->set);
     for (uint32_t i = 1; i < x->n; i++) {
         const struct visit *v = &x->v[i];
         uint32_t at = slot(v->id);
@@ -295,17 +296,17 @@ const struct sl_char_span *sl_span_of(struct sl_spans *s, struct sl_rx *rx, sl_r
     for (uint32_t i = 0; n.op == RX_ALT && i < n.b && out.chars == 0; i++) {
         sl_rx_id kid = rx->kids[n.a + i];
         const struct sl_char_span *y = repeats(rx, kid) ? sl_span_of(s, rx, kid) : &nothing;
-        if (y->chars == SL_VOCAB_MAX_RUN && size_of(&y->set) >= MOST)
+        if (y->chars == SL_VOCAB_MAX_RUN && span_size_of(&y->set) >= MOST)
             out = *y;
     }
     bool known = out.chars > 0;
     for (int i = 1; !known; i++)
         known = search_round(&x, id, i == MAX_ROUNDS, &out);
-    if (size_of(&out.set) == 0)
+    if (span_size_of(&out.set) == 0)
         out.chars = 0;
     if (gave_up(&x)) /* it may be more another time */
         return &nothing;
-    share(&x, &out);
+    span_share(&x, &out);
     s->at[at].id = id;
     s->at[at].span = out;
     return &s->at[at].span;

@@ -32,17 +32,17 @@ struct format {
     struct sl_error *err;
 };
 
-static void fail(struct format *f, int code, const char *what, const char *name)
+static void tags_format_fail(struct format *f, int code, const char *what, const char *name)
 {
     if (f->rc == 0)
         f->rc = sl_fail(f->err, code, "grammar: structural tag: %s%.60s", what, name);
 }
 
-static const char *type_of(struct format *f, const json_t *node)
+static const char *tags_format_type_of(struct format *f, const json_t *node)
 {
     const char *type = json_string_value(json_object_get(node, "type"));
     if (type == NULL)
-        fail(f, SL_EINVAL, "a format is not an object with a type", "");
+        tags_format_fail(f, SL_EINVAL, "a format is not an object with a type", "");
     return type != NULL ? type : "";
 }
 
@@ -71,12 +71,12 @@ static bool special_at(const struct format *f, const char *s, size_t n, size_t *
 }
 
 /* Text in which special tokens stand for themselves. */
-static sl_rx_id literal(struct format *f, const json_t *v)
+static sl_rx_id tags_format_literal(struct format *f, const json_t *v)
 {
     struct sl_rx *rx = &f->a->rx;
     sl_rx_id id = SL_RX_EPS;
     if (!json_is_string(v)) {
-        fail(f, SL_EINVAL, "a text is not a string", "");
+        tags_format_fail(f, SL_EINVAL, "a text is not a string", "");
         return SL_RX_NONE;
     }
     const char *s = json_string_value(v);
@@ -98,11 +98,11 @@ static sl_rx_id literal(struct format *f, const json_t *v)
     return sl_rx_cat(rx, id, sl_rx_lit(rx, s + from, n - from));
 }
 
-static sl_rx_id regex(struct format *f, const json_t *v, enum sl_spelling spelling)
+static sl_rx_id tags_format_regex(struct format *f, const json_t *v, enum sl_spelling spelling)
 {
     sl_rx_id id = SL_RX_NONE;
     if (!json_is_string(v)) {
-        fail(f, SL_EINVAL, "a pattern is not a string", "");
+        tags_format_fail(f, SL_EINVAL, "a pattern is not a string", "");
         return id;
     }
     int rc = sl_regex_parse(&f->a->rx, json_string_value(v), json_string_length(v), 0, spelling,
@@ -131,7 +131,7 @@ static bool length(struct format *f, const json_t *node, const char *key, int32_
         return false;
     double x = json_number_value(v);
     if (!json_is_number(v) || !(x >= 0) || x > 1e9 || x != (double)(int32_t)x) {
-        fail(f, SL_EINVAL, "no count: ", key);
+        tags_format_fail(f, SL_EINVAL, "no count: ", key);
         return false;
     }
     *out = (int32_t)x;
@@ -145,9 +145,10 @@ static sl_rx_id without(struct format *f, sl_rx_id text, const json_t *list)
     size_t i;
     json_array_foreach(list, i, v)
     {
-        sl_rx_id has = sl_rx_cat(rx, SL_RX_ALL, sl_rx_cat(rx, literal(f, v), SL_RX_ALL));
+        sl_rx_id has =
+            sl_rx_cat(rx, SL_RX_ALL, sl_rx_cat(rx, tags_format_literal(f, v), SL_RX_ALL));
         if (json_string_length(v) == 0)
-            fail(f, SL_EINVAL, "an empty text cannot be excluded", "");
+            tags_format_fail(f, SL_EINVAL, "an empty text cannot be excluded", "");
         text = sl_rx_and2(rx, text, sl_rx_not(rx, has));
     }
     return text;
@@ -163,7 +164,7 @@ static sl_rx_id any_text(struct format *f, const json_t *node)
     (void)length(f, node, "min_length", &lo);
     (void)length(f, node, "max_length", &hi);
     if (hi != SL_RX_INF && hi < lo)
-        fail(f, SL_EINVAL, "max_length is below min_length", "");
+        tags_format_fail(f, SL_EINVAL, "max_length is below min_length", "");
     if (f->rc != 0)
         return SL_RX_NONE;
     sl_rx_id text = sl_rx_rep(rx, any_one(f, special), lo, hi);
@@ -182,7 +183,7 @@ static sl_rx_id any_text(struct format *f, const json_t *node)
         text = sl_rx_and2(rx, text, id);
     }
     if (prefix != NULL) {
-        sl_rx_id begins = sl_rx_cat(rx, regex(f, prefix, SL_SPELL_UTF8), SL_RX_ALL);
+        sl_rx_id begins = sl_rx_cat(rx, tags_format_regex(f, prefix, SL_SPELL_UTF8), SL_RX_ALL);
         text = sl_rx_and2(rx, text, sl_rx_not(rx, begins));
     }
     return text;
@@ -195,28 +196,28 @@ static const json_t *elements(const json_t *node)
     return json_object_get(node, "elements");
 }
 
-static bool is_regular(struct format *f, const json_t *node)
+static bool tags_format_is_regular(struct format *f, const json_t *node)
 {
-    const char *type = type_of(f, node);
+    const char *type = tags_format_type_of(f, node);
     const json_t *kid;
     size_t i;
     if (is(type, "sequence") || is(type, "or")) {
         json_array_foreach(elements(node), i, kid)
         {
-            if (!is_regular(f, kid))
+            if (!tags_format_is_regular(f, kid))
                 return false;
         }
         return true;
     }
     if (is(type, "optional") || is(type, "star") || is(type, "plus")) {
         const json_t *sep = json_object_get(node, "separator");
-        return is_regular(f, json_object_get(node, "content")) &&
-               (sep == NULL || is_regular(f, sep));
+        return tags_format_is_regular(f, json_object_get(node, "content")) &&
+               (sep == NULL || tags_format_is_regular(f, sep));
     }
     return is(type, "const_string") || is(type, "regex") || is(type, "any_text");
 }
 
-static sl_rx_id rx_of(struct format *f, const json_t *node);
+static sl_rx_id tags_format_rx_of(struct format *f, const json_t *node);
 
 static sl_rx_id rx_of_list(struct format *f, const json_t *node, bool or)
 {
@@ -226,7 +227,7 @@ static sl_rx_id rx_of_list(struct format *f, const json_t *node, bool or)
     size_t i;
     json_array_foreach(elements(node), i, kid)
     {
-        sl_rx_id one = rx_of(f, kid);
+        sl_rx_id one = tags_format_rx_of(f, kid);
         id = or ? sl_rx_or2(rx, id, one) : sl_rx_cat(rx, id, one);
     }
     return id;
@@ -237,7 +238,7 @@ static int32_t most_of(struct format *f, const json_t *node)
 {
     int32_t max = SL_RX_INF;
     if (length(f, node, "max", &max) && (max < 1 || max > MAX_REPEAT))
-        fail(f, SL_EINVAL, "max must be between 1 and 10000", "");
+        tags_format_fail(f, SL_EINVAL, "max must be between 1 and 10000", "");
     return max;
 }
 
@@ -246,28 +247,28 @@ static sl_rx_id rx_of_loop(struct format *f, const json_t *node, const char *typ
     struct sl_rx *rx = &f->a->rx;
     const json_t *sep = json_object_get(node, "separator");
     int32_t max = most_of(f, node);
-    sl_rx_id one = rx_of(f, json_object_get(node, "content")), rest = one;
+    sl_rx_id one = tags_format_rx_of(f, json_object_get(node, "content")), rest = one;
     if (is(type, "optional"))
         return sl_rx_opt(rx, one);
     if (sep != NULL)
-        rest = sl_rx_cat(rx, rx_of(f, sep), one);
+        rest = sl_rx_cat(rx, tags_format_rx_of(f, sep), one);
     sl_rx_id all =
         sl_rx_cat(rx, one, sl_rx_rep(rx, rest, 0, max == SL_RX_INF ? SL_RX_INF : max - 1));
     return is(type, "star") ? sl_rx_opt(rx, all) : all;
 }
 
-static sl_rx_id rx_of(struct format *f, const json_t *node)
+static sl_rx_id tags_format_rx_of(struct format *f, const json_t *node)
 {
-    const char *type = type_of(f, node);
+    const char *type = tags_format_type_of(f, node);
     sl_rx_id id = SL_RX_NONE;
     if (++f->depth > MAX_DEPTH)
-        fail(f, SL_ELIMIT, "formats are nested too deeply", "");
+        tags_format_fail(f, SL_ELIMIT, "formats are nested too deeply", "");
     if (f->rc != 0)
         ;
     else if (is(type, "const_string"))
-        id = literal(f, json_object_get(node, "value"));
+        id = tags_format_literal(f, json_object_get(node, "value"));
     else if (is(type, "regex"))
-        id = regex(f, json_object_get(node, "pattern"), SL_SPELL_UTF8);
+        id = tags_format_regex(f, json_object_get(node, "pattern"), SL_SPELL_UTF8);
     else if (is(type, "any_text"))
         id = any_text(f, node);
     else if (is(type, "sequence") || is(type, "or"))
@@ -293,7 +294,7 @@ static uint32_t make_split(struct format *f, uint32_t n, uint32_t *first)
         uint32_t cap = SL_MAX(a->cap_splits * 2, a->n_splits + n + 64);
         void *p = cap > 1u << 22 ? NULL : sl_realloc(a->splits, cap * sizeof a->splits[0]);
         if (p == NULL) {
-            fail(f, SL_ELIMIT, "too many parts", "");
+            tags_format_fail(f, SL_ELIMIT, "too many parts", "");
             return 0;
         }
         a->splits = p;
@@ -306,7 +307,7 @@ static uint32_t make_split(struct format *f, uint32_t n, uint32_t *first)
     return add_pos(f, POS_SPLIT, *first, n);
 }
 
-static uint32_t either(struct format *f, uint32_t x, uint32_t y)
+static uint32_t tags_format_either(struct format *f, uint32_t x, uint32_t y)
 {
     uint32_t first = 0, pos = make_split(f, 2, &first);
     if (f->rc == 0) {
@@ -316,18 +317,19 @@ static uint32_t either(struct format *f, uint32_t x, uint32_t y)
     return pos;
 }
 
-static uint32_t emit(struct format *f, const json_t *node, uint32_t next);
+static uint32_t tags_format_emit(struct format *f, const json_t *node, uint32_t next);
 
 static uint32_t emit_or(struct format *f, const json_t *list, uint32_t next)
 {
     uint32_t n = (uint32_t)json_array_size(list), first = 0;
     if (n == 0 || n > MAX_PARTS) {
-        fail(f, SL_EINVAL, n == 0 ? "a list of formats is empty" : "more than 4096 parts", "");
+        tags_format_fail(f, SL_EINVAL,
+                         n == 0 ? "a list of formats is empty" : "more than 4096 parts", "");
         return next;
     }
     uint32_t pos = make_split(f, n, &first);
     for (uint32_t i = 0; i < n && f->rc == 0; i++) {
-        uint32_t to = emit(f, json_array_get(list, i), next);
+        uint32_t to = tags_format_emit(f, json_array_get(list, i), next);
         if (f->rc == 0) /* splits may have moved */
             f->a->splits[first + i] = to;
     }
@@ -339,13 +341,13 @@ static uint32_t emit_sequence(struct format *f, const json_t *list, uint32_t nex
 {
     for (size_t i = json_array_size(list); i-- > 0 && f->rc == 0;) {
         const json_t *kid = json_array_get(list, i);
-        if (!is_regular(f, kid)) {
-            next = emit(f, kid, next);
+        if (!tags_format_is_regular(f, kid)) {
+            next = tags_format_emit(f, kid, next);
             continue;
         }
-        sl_rx_id id = rx_of(f, kid);
-        for (; i > 0 && f->rc == 0 && is_regular(f, json_array_get(list, i - 1)); i--)
-            id = sl_rx_cat(&f->a->rx, rx_of(f, json_array_get(list, i - 1)), id);
+        sl_rx_id id = tags_format_rx_of(f, kid);
+        for (; i > 0 && f->rc == 0 && tags_format_is_regular(f, json_array_get(list, i - 1)); i--)
+            id = sl_rx_cat(&f->a->rx, tags_format_rx_of(f, json_array_get(list, i - 1)), id);
         if (id != SL_RX_EPS)
             next = add_pos(f, POS_TERM, id, next);
     }
@@ -361,20 +363,20 @@ static uint32_t emit_loop(struct format *f, const json_t *node, const char *type
     uint32_t pos = next, start, first = 0;
     if (max == SL_RX_INF) {
         uint32_t again = make_split(f, 2, &first);
-        start = emit(f, content, again);
-        pos = sep != NULL ? emit(f, sep, start) : start;
+        start = tags_format_emit(f, content, again);
+        pos = sep != NULL ? tags_format_emit(f, sep, start) : start;
         if (f->rc == 0) {
             f->a->splits[first] = pos;
             f->a->splits[first + 1] = next;
         }
     } else {
         for (int32_t i = 1; i < max && f->rc == 0; i++) {
-            uint32_t more = emit(f, content, pos);
-            pos = either(f, sep != NULL ? emit(f, sep, more) : more, next);
+            uint32_t more = tags_format_emit(f, content, pos);
+            pos = tags_format_either(f, sep != NULL ? tags_format_emit(f, sep, more) : more, next);
         }
-        start = emit(f, content, pos);
+        start = tags_format_emit(f, content, pos);
     }
-    return is(type, "plus") ? start : either(f, start, next);
+    return is(type, "plus") ? start : tags_format_either(f, start, next);
 }
 
 static uint32_t emit_schema(struct format *f, const json_t *node, uint32_t next)
@@ -385,9 +387,9 @@ static uint32_t emit_schema(struct format *f, const json_t *node, uint32_t next)
     struct sl_schema_options options = {0};
     uint32_t root = 0;
     if (schema == NULL)
-        fail(f, SL_EINVAL, "json_schema is missing", "");
+        tags_format_fail(f, SL_EINVAL, "json_schema is missing", "");
     if (style != NULL && !is(style, "json"))
-        fail(f, SL_EUNSUPPORTED, "json_schema of style ", style);
+        tags_format_fail(f, SL_EUNSUPPORTED, "json_schema of style ", style);
     if (f->rc != 0)
         return next;
     uint32_t goal = 0;
@@ -413,7 +415,7 @@ static sl_rx_id left_out(struct format *f, const json_t *node)
     {
         sl_rx_id text = sl_rx_lit(rx, json_string_value(v), json_string_length(v));
         if (json_string_length(v) == 0)
-            fail(f, SL_EINVAL, "an empty text cannot be excluded", "");
+            tags_format_fail(f, SL_EINVAL, "an empty text cannot be excluded", "");
         out = sl_rx_or2(rx, out, sl_rx_cat(rx, SL_RX_ALL, sl_rx_cat(rx, text, SL_RX_ALL)));
     }
     if (pattern == NULL || f->rc != 0)
@@ -429,7 +431,7 @@ static uint32_t add_regex(struct format *f, const json_t *text, enum sl_spelling
                           sl_rx_id except, uint32_t next)
 {
     struct sl_rx *rx = &f->a->rx;
-    sl_rx_id id = regex(f, text, spelling);
+    sl_rx_id id = tags_format_regex(f, text, spelling);
     SL_ASSERT(next < f->a->n_pos);
     if (except != SL_RX_NONE)
         id = sl_rx_and2(rx, id, sl_rx_not(rx, except));
@@ -449,7 +451,7 @@ static uint32_t emit_grammar(struct format *f, const json_t *node, uint32_t next
         .spelling = spelling != NULL && is(spelling, "json") ? SL_SPELL_JSON : SL_SPELL_UTF8};
     uint32_t pos = next;
     if (!json_is_string(text))
-        fail(f, SL_EINVAL, "a grammar is not a string", "");
+        tags_format_fail(f, SL_EINVAL, "a grammar is not a string", "");
     if (f->rc == 0)
         options.except = left_out(f, node);
     options.except_parts = json_object_get(node, "pattern") == NULL;
@@ -463,7 +465,7 @@ static uint32_t emit_grammar(struct format *f, const json_t *node, uint32_t next
         if (syntax != NULL)
             options.syntax = is(syntax, "lark") ? SL_EBNF_LARK : SL_EBNF_GBNF;
         if (syntax != NULL && !is(syntax, "lark") && !is(syntax, "gbnf"))
-            fail(f, SL_EUNSUPPORTED, "not supported: a grammar of syntax ", syntax);
+            tags_format_fail(f, SL_EUNSUPPORTED, "not supported: a grammar of syntax ", syntax);
         if (f->rc == 0)
             f->rc = sl_ebnf_compile(f->a, json_string_value(text), json_string_length(text),
                                     &options, next, &pos, f->err);
@@ -480,15 +482,15 @@ static uint32_t emit_texts(struct format *f, const json_t *v, uint32_t next)
     const json_t *one;
     size_t i;
     if (!json_is_array(v))
-        id = literal(f, v);
-    json_array_foreach(v, i, one) id = sl_rx_or2(&f->a->rx, id, literal(f, one));
+        id = tags_format_literal(f, v);
+    json_array_foreach(v, i, one) id = sl_rx_or2(&f->a->rx, id, tags_format_literal(f, one));
     return id == SL_RX_EPS ? next : add_pos(f, POS_TERM, id, next);
 }
 
 static uint32_t emit_tag(struct format *f, const json_t *tag, uint32_t next)
 {
     next = emit_texts(f, json_object_get(tag, "end"), next);
-    next = emit(f, json_object_get(tag, "content"), next);
+    next = tags_format_emit(f, json_object_get(tag, "content"), next);
     return emit_texts(f, json_object_get(tag, "begin"), next);
 }
 
@@ -514,7 +516,7 @@ static uint32_t emit_tags(struct format *f, const json_t *list, const json_t *tr
     json_array_foreach(list, i, tag)
     {
         if (triggers != NULL && !has_trigger(json_object_get(tag, "begin"), triggers))
-            fail(f, SL_EINVAL, "no trigger starts the begin of a tag", "");
+            tags_format_fail(f, SL_EINVAL, "no trigger starts the begin of a tag", "");
         uint32_t pos = f->rc == 0 ? emit_tag(f, tag, next) : 0;
         if (f->rc == 0)
             f->a->splits[split + i] = pos;
@@ -531,7 +533,7 @@ static uint32_t emit_triggered(struct format *f, const json_t *node, uint32_t ne
     bool once = json_is_true(json_object_get(node, "stop_after_first"));
     bool must = json_is_true(json_object_get(node, "at_least_one"));
     if (n == 0 || n > MAX_PARTS || json_array_size(triggers) == 0) {
-        fail(f, SL_EINVAL, "triggers or tags are missing, or more than 4096", "");
+        tags_format_fail(f, SL_EINVAL, "triggers or tags are missing, or more than 4096", "");
         return next;
     }
     sl_rx_id text = any_text(f, node);
@@ -555,7 +557,7 @@ static uint32_t emit_separated(struct format *f, const json_t *node, uint32_t ne
     uint32_t n = (uint32_t)json_array_size(tags), first = 0, more = 0;
     bool once = json_is_true(json_object_get(node, "stop_after_first"));
     if (n == 0 || n > MAX_PARTS) {
-        fail(f, SL_EINVAL, "tags are missing, or more than 4096", "");
+        tags_format_fail(f, SL_EINVAL, "tags are missing, or more than 4096", "");
         return next;
     }
     uint32_t start = make_split(f, n, &first), after = once ? next : make_split(f, 2, &more);
@@ -565,7 +567,8 @@ static uint32_t emit_separated(struct format *f, const json_t *node, uint32_t ne
         f->a->splits[more] = to;
         f->a->splits[more + 1] = next;
     }
-    return json_is_true(json_object_get(node, "at_least_one")) ? start : either(f, start, next);
+    return json_is_true(json_object_get(node, "at_least_one")) ? start
+                                                               : tags_format_either(f, start, next);
 }
 
 static uint32_t emit_ref(struct format *f, const json_t *node, uint32_t next)
@@ -574,7 +577,7 @@ static uint32_t emit_ref(struct format *f, const json_t *node, uint32_t next)
     for (uint32_t i = 0; i < f->n_rules && name != NULL; i++)
         if (is(f->rules[i].name, name))
             return add_pos(f, POS_CALL, f->rules[i].start, next);
-    fail(f, SL_EINVAL, "no such rule before: ", name != NULL ? name : "");
+    tags_format_fail(f, SL_EINVAL, "no such rule before: ", name != NULL ? name : "");
     return next;
 }
 
@@ -598,20 +601,20 @@ static uint32_t emit_other(struct format *f, const json_t *node, const char *typ
         return emit_separated(f, node, next);
     if (is(type, "ref"))
         return emit_ref(f, node, next);
-    fail(f, SL_EUNSUPPORTED, "not supported: a format of type ", type);
+    tags_format_fail(f, SL_EUNSUPPORTED, "not supported: a format of type ", type);
     return next;
 }
 
-static uint32_t emit(struct format *f, const json_t *node, uint32_t next)
+static uint32_t tags_format_emit(struct format *f, const json_t *node, uint32_t next)
 {
-    const char *type = type_of(f, node);
+    const char *type = tags_format_type_of(f, node);
     if (++f->depth > MAX_DEPTH)
-        fail(f, SL_ELIMIT, "formats are nested too deeply", "");
+        tags_format_fail(f, SL_ELIMIT, "formats are nested too deeply", "");
     if (f->rc == 0 && f->a->failed != NULL)
         f->rc = sl_auto_check(f->a, f->err);
     if (f->rc == 0) {
-        if (is_regular(f, node))
-            next = f->rc == 0 ? add_pos(f, POS_TERM, rx_of(f, node), next) : next;
+        if (tags_format_is_regular(f, node))
+            next = f->rc == 0 ? add_pos(f, POS_TERM, tags_format_rx_of(f, node), next) : next;
         else
             next = emit_other(f, node, type, next);
     }
@@ -629,11 +632,11 @@ int sl_tags_format(struct sl_auto *a, const json_t *doc, uint32_t *start, struct
     json_object_foreach(json_object_get(doc, "rules"), name, rule)
     {
         if (f.n_rules == MAX_RULES)
-            fail(&f, SL_ELIMIT, "more than 64 rules", "");
-        uint32_t pos = f.rc == 0 ? emit(&f, rule, end) : 0;
+            tags_format_fail(&f, SL_ELIMIT, "more than 64 rules", "");
+        uint32_t pos = f.rc == 0 ? tags_format_emit(&f, rule, end) : 0;
         if (f.rc == 0)
             f.rules[f.n_rules++] = (struct rule){name, pos};
     }
-    *start = f.rc == 0 ? emit(&f, json_object_get(doc, "format"), end) : 0;
+    *start = f.rc == 0 ? tags_format_emit(&f, json_object_get(doc, "format"), end) : 0;
     return f.rc != 0 ? f.rc : sl_auto_check(a, err);
 }

@@ -25,7 +25,7 @@ const uint32_t sl_plain_ranges[SL_PLAIN_RANGES][2] = {
     {0xA1, 0x167F},   {0x1681, 0x1FFF}, {0x200B, 0x2027}, {0x202A, 0x202E},
     {0x2030, 0x205E}, {0x2060, 0x2FFF}, {0x3001, 0xFEFE}, {0xFF00, 0x10FFFF}};
 
-static bool is_plain(uint32_t cp)
+static bool vocab_is_plain(uint32_t cp)
 {
     size_t i = 0;
     while (i + 1 < SL_PLAIN_RANGES && cp > sl_plain_ranges[i][1])
@@ -39,7 +39,7 @@ static uint32_t plain_chars(const char *s, size_t n)
     uint32_t count = 0, cp;
     for (size_t i = 0, k; i < n; i += k, count++) {
         k = sl_utf8_decode(s + i, n - i, &cp);
-        if (k == 0 || !is_plain(cp))
+        if (k == 0 || !vocab_is_plain(cp))
             return 0;
     }
     return count <= SL_VOCAB_MAX_RUN ? count : 0;
@@ -51,7 +51,7 @@ struct entry {
     int32_t id;
 };
 
-static int by_bytes(const void *a, const void *b)
+static int vocab_by_bytes(const void *a, const void *b)
 {
     const struct entry *x = a, *y = b;
     int c = memcmp(x->s, y->s, SL_MIN(x->n, y->n));
@@ -101,7 +101,7 @@ static void leave(struct branch *b, uint32_t depth, uint32_t n_nodes)
     }
 }
 
-static void count_chars(struct branch *b, const struct entry *e, uint32_t chars)
+static void vocab_count_chars(struct branch *b, const struct entry *e, uint32_t chars)
 {
     uint32_t here = 0;
     for (uint32_t d = 1; d <= e->n; d++) {
@@ -114,7 +114,7 @@ static void count_chars(struct branch *b, const struct entry *e, uint32_t chars)
 }
 
 /* The tree of sorted entries, all of them plain or none. */
-static int build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, bool plain)
+static int vocab_build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, bool plain)
 {
     struct branch b = {.t = t};
     uint32_t n_nodes = count_nodes(e, n), at = 0;
@@ -137,7 +137,7 @@ static int build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, boo
                                                   .longest = plain ? 0 : UINT8_MAX};
         }
         if (plain)
-            count_chars(&b, &e[i], plain_chars(e[i].s, e[i].n));
+            vocab_count_chars(&b, &e[i], plain_chars(e[i].s, e[i].n));
         t->ids[i] = e[i].id;
     }
     leave(&b, 0, at);
@@ -147,7 +147,7 @@ static int build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, boo
     return 0;
 }
 
-static bool is_end(const struct sl_vocab *v, uint32_t id)
+static bool vocab_is_end(const struct sl_vocab *v, uint32_t id)
 {
     for (uint32_t i = 0; i < v->n_ends; i++)
         if ((uint32_t)v->ends[i] == id)
@@ -155,7 +155,7 @@ static bool is_end(const struct sl_vocab *v, uint32_t id)
     return false;
 }
 
-static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
+static int vocab_fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
 {
     struct entry *e = sl_malloc((v->n_tokens + 1) * sizeof *e), *rest;
     size_t total = 0;
@@ -170,7 +170,7 @@ static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
     total = 0;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         v->start[i] = (uint32_t)total;
-        if (tokens[i].special && is_end(v, i)) {
+        if (tokens[i].special && vocab_is_end(v, i)) {
             continue; /* ends a text and is never part of one */
         } else if (tokens[i].special) {
             sl_vocab_special_text((int32_t)i, v->bytes + total);
@@ -187,7 +187,7 @@ static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
         if (v->start[i + 1] > v->start[i])
             e[n++] =
                 (struct entry){v->bytes + v->start[i], v->start[i + 1] - v->start[i], (int32_t)i};
-    qsort(e, n, sizeof *e, by_bytes);
+    qsort(e, n, sizeof *e, vocab_by_bytes);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t chars = plain_chars(e[i].s, e[i].n);
         for (uint32_t k = chars; chars > 0 && k <= SL_VOCAB_MAX_RUN; k++)
@@ -197,8 +197,8 @@ static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
         else
             e[n_plain++] = e[i];
     }
-    rc = build(&v->plain, e, n_plain, true);
-    rc = rc == 0 ? build(&v->rest, rest, n_rest, false) : rc;
+    rc = vocab_build(&v->plain, e, n_plain, true);
+    rc = rc == 0 ? vocab_build(&v->rest, rest, n_rest, false) : rc;
 done:
     sl_free(e);
     sl_free(rest);
@@ -223,7 +223,7 @@ int sl_vocab_create(const struct sl_vocab_token *tokens, uint32_t n_tokens, cons
         for (uint32_t i = 0; i < n_ends; i++)
             if (ends[i] >= 0 && (uint32_t)ends[i] < n_tokens)
                 v->ends[v->n_ends++] = ends[i];
-        rc = fill(v, tokens);
+        rc = vocab_fill(v, tokens);
         rc = rc == 0 ? sl_shapes_make(v) : rc;
     }
     if (rc != 0) {

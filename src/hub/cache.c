@@ -137,7 +137,7 @@ struct names {
     size_t n;
 };
 
-static int add_name(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
+static int cache_add_name(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
 {
     struct names *all = arg;
     (void)n_bytes;
@@ -219,8 +219,8 @@ static bool repo_of(const char *folder, char repo[200])
     return sl_hub_name_parse(repo, &name) && strcmp(name.repo, repo) == 0;
 }
 
-static int measure(struct sl_buf *path, const char *repo, struct sl_buf *revisions,
-                   struct sl_hub_entry *e, struct sl_error *err)
+static int cache_measure(struct sl_buf *path, const char *repo, struct sl_buf *revisions,
+                         struct sl_hub_entry *e, struct sl_error *err)
 {
     *e = (struct sl_hub_entry){.repo = repo};
     sl_buf_clear(revisions);
@@ -244,7 +244,7 @@ int sl_hub_list(const struct sl_hub_config *cfg, void (*fn)(void *, const struct
     char repo[200];
     int rc = sl_hub_root(cfg, &path, err);
     if (rc == 0)
-        rc = sl_list_folder(path.data, add_name, &all, err);
+        rc = sl_list_folder(path.data, cache_add_name, &all, err);
     if (all.n > 1)
         qsort(all.items, all.n, sizeof *all.items, by_name);
     size_t n_root = path.n_bytes;
@@ -252,7 +252,7 @@ int sl_hub_list(const struct sl_hub_config *cfg, void (*fn)(void *, const struct
         if (!repo_of(all.items[i], repo))
             continue;
         sl_buf_printf(&path, "/%s", all.items[i]);
-        rc = measure(&path, repo, &revisions, &e, err);
+        rc = cache_measure(&path, repo, &revisions, &e, err);
         path.n_bytes = n_root;
         if (rc == 0)
             fn(arg, &e);
@@ -290,7 +290,7 @@ int sl_hub_remove(const struct sl_hub_config *cfg, const char *text, uint64_t *n
             rc = sl_fail(err, SL_ENOTFOUND, "%s is not in the cache", name.repo);
     }
     if (rc == 0)
-        rc = measure(&path, name.repo, &revisions, &e, err);
+        rc = cache_measure(&path, name.repo, &revisions, &e, err);
     if (rc == 0) {
         *n_bytes = e.n_bytes;
         rc = sl_remove_tree(path.data, err);

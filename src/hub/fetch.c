@@ -9,7 +9,8 @@
 
 #define POLL_MS 200 /* between looks at locks, waits and the progress */
 
-static void tell(const struct sl_fetch *f, const struct sl_fetch_job *finished, const char *note)
+static void fetch_tell(const struct sl_fetch *f, const struct sl_fetch_job *finished,
+                       const char *note)
 {
     if (f->opt->progress != NULL)
         f->opt->progress(f->opt->progress_arg, finished, note);
@@ -31,7 +32,7 @@ static int init_jobs(struct sl_fetch *f, struct sl_error *err)
     return 0;
 }
 
-static size_t count(const struct sl_fetch *f, enum sl_fetch_state state)
+static size_t fetch_count(const struct sl_fetch *f, enum sl_fetch_state state)
 {
     size_t n = 0;
     for (size_t i = 0; i < f->n_jobs; i++)
@@ -44,12 +45,12 @@ static void after(const struct sl_fetch *f, struct sl_fetch_job *job)
     if (job->state != SL_FETCH_DONE)
         return;
     sl_fetch_job_close(job); /* others may have the lock now */
-    tell(f, job, NULL);
+    fetch_tell(f, job, NULL);
 }
 
 static int start_some(struct sl_fetch *f, struct sl_error *err)
 {
-    size_t n_running = count(f, SL_FETCH_RUNNING);
+    size_t n_running = fetch_count(f, SL_FETCH_RUNNING);
     for (size_t i = 0; i < f->n_jobs && n_running < (size_t)f->opt->n_parallel; i++) {
         struct sl_fetch_job *job = &f->jobs[i];
         bool waited = job->waits;
@@ -62,7 +63,7 @@ static int start_some(struct sl_fetch *f, struct sl_error *err)
         if (job->waits && !waited) {
             snprintf(note, sizeof note, "%.100s: waiting for another process that fetches it",
                      job->label);
-            tell(f, NULL, note);
+            fetch_tell(f, NULL, note);
         }
         n_running += job->state == SL_FETCH_RUNNING;
         after(f, job);
@@ -94,17 +95,17 @@ static int take_ends(struct sl_fetch *f, struct sl_error *err)
 static int run_multi(struct sl_fetch *f, struct sl_error *err)
 {
     int rc = 0, n_running;
-    while (rc == 0 && count(f, SL_FETCH_DONE) < f->n_jobs) {
+    while (rc == 0 && fetch_count(f, SL_FETCH_DONE) < f->n_jobs) {
         if (f->opt->cancelled != NULL && f->opt->cancelled(f->opt->cancelled_arg))
             return sl_fail(err, SL_ECANCELED, "the download was cancelled");
         rc = start_some(f, err);
         CURLMcode code = rc == 0 ? f->curl->multi_perform(f->multi, &n_running) : CURLM_OK;
         if (rc == 0 && code == CURLM_OK)
             rc = take_ends(f, err);
-        if (rc == 0 && count(f, SL_FETCH_DONE) < f->n_jobs) {
+        if (rc == 0 && fetch_count(f, SL_FETCH_DONE) < f->n_jobs) {
             if (code == CURLM_OK)
                 code = f->curl->multi_poll(f->multi, NULL, 0, POLL_MS, NULL);
-            tell(f, NULL, NULL);
+            fetch_tell(f, NULL, NULL);
         }
         if (rc == 0 && code != CURLM_OK)
             rc = sl_fail(err, SL_EIO, "libcurl: %s", f->curl->multi_strerror(code));

@@ -167,7 +167,7 @@ static int digest_partial(struct sl_fetch_job *job, struct sl_error *err)
     return rc;
 }
 
-static size_t store(struct sl_fetch_job *job, const char *data, size_t n)
+static size_t fetch_job_store(struct sl_fetch_job *job, const char *data, size_t n)
 {
     SL_ASSERT(job->fd >= 0 && job->lock_fd >= 0); /* nobody else writes this file */
     if (job->sized && n > job->n_bytes - SL_MIN(job->at, job->n_bytes)) {
@@ -190,7 +190,7 @@ static size_t store(struct sl_fetch_job *job, const char *data, size_t n)
     return n;
 }
 
-static size_t on_data(char *data, size_t size, size_t n, void *arg)
+static size_t fetch_job_on_data(char *data, size_t size, size_t n, void *arg)
 {
     struct sl_fetch_job *job = arg;
     long status = 0;
@@ -213,7 +213,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *arg)
             return 0;
         }
     }
-    return store(job, data, n);
+    return fetch_job_store(job, data, n);
 }
 
 /* ---- start */
@@ -251,7 +251,7 @@ static int prepare_file(struct sl_fetch_job *job, struct sl_error *err)
     return rc == 0 ? 1 : rc;
 }
 
-static void set_options(struct sl_fetch_job *job)
+static void fetch_job_set_options(struct sl_fetch_job *job)
 {
     const struct sl_curl *c = job->fetch->curl;
     const struct sl_fetch_options *opt = job->fetch->opt;
@@ -274,7 +274,7 @@ static void set_options(struct sl_fetch_job *job)
     c->easy_setopt(job->easy, CURLOPT_HTTPHEADER, job->send_headers);
     c->easy_setopt(job->easy, CURLOPT_HEADERFUNCTION, on_header);
     c->easy_setopt(job->easy, CURLOPT_HEADERDATA, (void *)job);
-    c->easy_setopt(job->easy, CURLOPT_WRITEFUNCTION, on_data);
+    c->easy_setopt(job->easy, CURLOPT_WRITEFUNCTION, fetch_job_on_data);
     c->easy_setopt(job->easy, CURLOPT_WRITEDATA, (void *)job);
     if (opt->ca_file != NULL)
         c->easy_setopt(job->easy, CURLOPT_CAINFO, opt->ca_file);
@@ -328,7 +328,7 @@ int sl_fetch_job_start(struct sl_fetch_job *job, struct sl_error *err)
     job->headers = (struct sl_fetch_headers){0};
     job->error = (struct sl_error){0};
     job->began = false;
-    set_options(job);
+    fetch_job_set_options(job);
     CURLMcode code = job->fetch->curl->multi_add_handle(job->fetch->multi, job->easy);
     if (code != CURLM_OK)
         return sl_fail(err, SL_EINTERNAL, "libcurl: %s", job->fetch->curl->multi_strerror(code));

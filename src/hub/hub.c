@@ -42,7 +42,7 @@ struct find {
 };
 
 /* Paths and addresses that live as long as the list of files. */
-static const char *keep(struct find *f, struct sl_buf *b, struct sl_error *err)
+static const char *hub_keep(struct find *f, struct sl_buf *b, struct sl_error *err)
 {
     char *s = sl_buf_ok(b) && b->data != NULL
                   ? sl_arena_strndup(&f->files.arena, b->data, b->n_bytes)
@@ -58,14 +58,14 @@ static const char *repo_path(struct find *f, const char *a, const char *b, const
 {
     struct sl_buf p = {0};
     sl_buf_printf(&p, "%s/%s/%s%s%s", f->repo.data, a, b, c[0] != '\0' ? "/" : "", c);
-    return keep(f, &p, err);
+    return hub_keep(f, &p, err);
 }
 
 static const char *lock_path(struct find *f, const char *id, struct sl_error *err)
 {
     struct sl_buf p = {0};
     sl_buf_printf(&p, "%s/.locks%s/%s.lock", f->root.data, f->repo.data + f->root.n_bytes, id);
-    return keep(f, &p, err);
+    return hub_keep(f, &p, err);
 }
 
 static const char *file_url(struct find *f, const char *path, struct sl_error *err)
@@ -73,12 +73,12 @@ static const char *file_url(struct find *f, const char *path, struct sl_error *e
     struct sl_buf p = {0};
     sl_buf_printf(&p, "%s/%s/resolve/%s/", f->endpoint.data, f->name.repo, f->files.commit);
     sl_hub_escape(&p, path, true);
-    return keep(f, &p, err);
+    return hub_keep(f, &p, err);
 }
 
 /* ---- the cache */
 
-static int add_cached(void *arg, const char *path, uint64_t n_bytes, struct sl_error *err)
+static int hub_add_cached(void *arg, const char *path, uint64_t n_bytes, struct sl_error *err)
 {
     struct find *f = arg;
     struct sl_hub_file *file;
@@ -134,7 +134,7 @@ static int pick(struct find *f, struct sl_error *err)
     return sl_hub_files_pick(&f->files, &f->name, &f->pick, err);
 }
 
-static void forget(struct find *f)
+static void hub_forget(struct find *f)
 {
     sl_hub_files_deinit(&f->files);
     sl_free(f->index);
@@ -142,7 +142,7 @@ static void forget(struct find *f)
     f->pick = (struct sl_hub_pick){0};
 }
 
-static int result(struct find *f, char **path, struct sl_error *err)
+static int hub_result(struct find *f, char **path, struct sl_error *err)
 {
     const char *found =
         repo_path(f, "snapshots", f->files.commit, f->pick.main != NULL ? f->pick.main : "", err);
@@ -157,7 +157,7 @@ static int find_cached(struct find *f, char **path, struct sl_error *err)
     if (rc != 0)
         return rc;
     const char *snapshot = repo_path(f, "snapshots", f->files.commit, "", err);
-    rc = snapshot != NULL ? sl_walk(snapshot, add_cached, f, err) : SL_ENOMEM;
+    rc = snapshot != NULL ? sl_walk(snapshot, hub_add_cached, f, err) : SL_ENOMEM;
     f->pick.only_cached = true;
     if (rc == 0)
         rc = pick(f, err);
@@ -166,12 +166,12 @@ static int find_cached(struct find *f, char **path, struct sl_error *err)
         if (rc == 0)
             rc = pick(f, err);
     }
-    return rc == 0 ? result(f, path, err) : rc;
+    return rc == 0 ? hub_result(f, path, err) : rc;
 }
 
 /* ---- transfers */
 
-static void tell(struct find *f, const struct sl_fetch_job *finished, const char *note)
+static void hub_tell(struct find *f, const struct sl_fetch_job *finished, const char *note)
 {
     struct sl_hub_progress p = {.repo = f->name.repo,
                                 .note = note,
@@ -197,7 +197,7 @@ static void on_progress(void *arg, const struct sl_fetch_job *finished, const ch
 {
     struct find *f = arg;
     if (f->n_jobs > 0 || note != NULL) /* questions to the hub's API are no progress */
-        tell(f, finished, note);
+        hub_tell(f, finished, note);
 }
 
 /* The name says no quantisation and the cache has one, not the default: that one is used. */
@@ -210,7 +210,7 @@ static void tell_quant(struct find *f)
     sl_buf_printf(&note, "%s: using %s, the only GGUF file in the cache; %s:QUANT names another",
                   f->name.repo, slash != NULL ? slash + 1 : f->pick.main, f->name.repo);
     if (sl_buf_ok(&note))
-        tell(f, NULL, note.data);
+        hub_tell(f, NULL, note.data);
     sl_buf_deinit(&note);
 }
 
@@ -221,7 +221,7 @@ static int ask_hub(struct find *f, struct sl_error *err)
     sl_buf_printf(&url, "%s/api/models/%s/revision/", f->endpoint.data, f->name.repo);
     sl_hub_escape(&url, f->revision, false);
     sl_buf_puts(&url, "?blobs=true");
-    job.url = keep(f, &url, err);
+    job.url = hub_keep(f, &url, err);
     if (job.url == NULL)
         return SL_ENOMEM;
     int rc = sl_fetch_run(&f->fetch, &job, 1, err);
@@ -232,7 +232,7 @@ static int ask_hub(struct find *f, struct sl_error *err)
         struct sl_hub_files listed = {0};
         rc = sl_hub_files_parse(&listed, job.body.data != NULL ? job.body.data : "",
                                 job.body.n_bytes, err);
-        forget(f);
+        hub_forget(f);
         f->files = listed;
     }
     sl_fetch_deinit_jobs(&job, 1);
@@ -345,7 +345,7 @@ static int link_files(struct find *f, struct sl_error *err)
         for (const char *s = file->path; (s = strchr(s, '/')) != NULL; s++)
             sl_buf_puts(&target, "../");
         sl_buf_printf(&target, "blobs/%s", file->id);
-        const char *to = keep(f, &target, err);
+        const char *to = hub_keep(f, &target, err);
         int rc = to != NULL ? sl_make_parent(path, err) : SL_ENOMEM;
         if (rc == 0)
             rc = sl_make_link(to, path, err);
@@ -371,7 +371,7 @@ static int fetch_wanted(struct find *f, struct sl_error *err)
     if (rc == 0)
         rc = check_space(f, err);
     if (rc == 0 && f->n_jobs > 0) {
-        tell(f, NULL, NULL);
+        hub_tell(f, NULL, NULL);
         rc = sl_fetch_run(&f->fetch, f->jobs, f->n_jobs, err);
     }
     if (f->jobs != NULL)
@@ -391,7 +391,7 @@ static int write_ref(struct find *f, struct sl_error *err)
     return rc == 0 ? sl_replace_file(ref, f->files.commit, 40, err) : rc;
 }
 
-static int download(struct find *f, char **path, struct sl_error *err)
+static int hub_download(struct find *f, char **path, struct sl_error *err)
 {
     int rc = ask_hub(f, err);
     if (rc == 0)
@@ -407,7 +407,7 @@ static int download(struct find *f, char **path, struct sl_error *err)
     }
     if (rc == 0)
         rc = write_ref(f, err);
-    return rc == 0 ? result(f, path, err) : rc;
+    return rc == 0 ? hub_result(f, path, err) : rc;
 }
 
 /* ---- settings */
@@ -472,10 +472,10 @@ static int find_model(struct find *f, char **path, struct sl_error *err)
             return sl_fail(err, SL_ENOTFOUND, "%s %.80s%s%.60s, and downloads are off (offline)",
                            begun ? "incomplete in the cache" : "not in the cache", f->root.data,
                            begun ? ": " : "", begun ? why.msg : "");
-        forget(f);
+        hub_forget(f);
     }
     rc = read_environment(f, err);
-    return rc == 0 ? download(f, path, err) : rc;
+    return rc == 0 ? hub_download(f, path, err) : rc;
 }
 
 int sl_model_find(const char *name, const struct sl_hub_config *cfg, char **path,
@@ -497,7 +497,7 @@ int sl_model_find(const char *name, const struct sl_hub_config *cfg, char **path
     int rc = find_model(&f, path, err);
     if (rc != 0)
         sl_error_prefix(err, rc, "%.100s", name);
-    forget(&f);
+    hub_forget(&f);
     sl_buf_deinit(&f.root);
     sl_buf_deinit(&f.repo);
     sl_buf_deinit(&f.endpoint);

@@ -9,7 +9,7 @@
 
 #define MAX_PART 96 /* bytes of an organisation's or repository's name, as the hub has it */
 
-static bool is_word(char c)
+static bool name_is_word(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
@@ -20,11 +20,11 @@ static size_t part_len(const char *s, const char *ends)
 {
     size_t n = strcspn(s, ends);
     SL_DCHECK(n <= strlen(s));
-    if (n == 0 || n > MAX_PART || !is_word(s[0]) || s[n - 1] == '.' || s[n - 1] == '-')
+    if (n == 0 || n > MAX_PART || !name_is_word(s[0]) || s[n - 1] == '.' || s[n - 1] == '-')
         return 0;
     for (size_t i = 0; i < n; i++) {
         bool punctuation = s[i] == '-' || s[i] == '.';
-        if (!is_word(s[i]) && !punctuation && s[i] != '_')
+        if (!name_is_word(s[i]) && !punctuation && s[i] != '_')
             return 0;
         if (punctuation && s[i] == s[i - 1])
             return 0;
@@ -38,7 +38,7 @@ static bool parse_quant(const char *s, struct sl_hub_name *out)
     if (n == 0 || n >= sizeof out->quant)
         return false;
     for (size_t i = 0; i < n; i++) {
-        if (!is_word(s[i]) && s[i] != '_' && s[i] != '-' && s[i] != '.')
+        if (!name_is_word(s[i]) && s[i] != '_' && s[i] != '-' && s[i] != '.')
             return false;
     }
     memcpy(out->quant, s, n + 1);
@@ -103,7 +103,7 @@ bool sl_hub_is_hex(const char *s, size_t n_digits)
 void sl_hub_escape(struct sl_buf *b, const char *text, bool keep_slash)
 {
     for (const char *p = text; *p != '\0'; p++) {
-        bool plain = is_word(*p) || *p == '-' || *p == '_' || *p == '.' || *p == '~';
+        bool plain = name_is_word(*p) || *p == '-' || *p == '_' || *p == '.' || *p == '~';
         if (plain || (keep_slash && *p == '/'))
             sl_buf_putc(b, *p);
         else

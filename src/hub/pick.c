@@ -48,7 +48,7 @@ static bool is_tokenizer(const char *path)
 }
 
 /* The modules of a sentence encoder lie in folders like 1_Pooling. */
-static bool is_module(const char *path)
+static bool pick_is_module(const char *path)
 {
     const char *slash = strchr(path, '/');
     if (slash == NULL || path[0] < '0' || path[0] > '9')
@@ -63,7 +63,7 @@ static bool is_small(const char *path)
 {
     static const char *const tails[] = {".json", ".jinja", ".model", ".tiktoken"};
     if (strchr(path, '/') != NULL)
-        return is_module(path);
+        return pick_is_module(path);
     if (strcmp(path, "merges.txt") == 0 || strcmp(path, "vocab.txt") == 0 ||
         is_versioned_model(path))
         return true;

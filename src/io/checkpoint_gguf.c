@@ -14,7 +14,7 @@
 
 #define SPLIT_TAIL_BYTES 20 /* "-00001-of-00003.gguf" */
 
-static int no_memory(const struct sl_ckpt *c, struct sl_error *err)
+static int checkpoint_gguf_no_memory(const struct sl_ckpt *c, struct sl_error *err)
 {
     return sl_fail(err, SL_ENOMEM, "%s: out of memory", sl_names_path_tail(c->path));
 }
@@ -61,7 +61,7 @@ static int open_sibling(struct sl_ckpt *c, size_t idx, struct sl_error *err)
     uint64_t no, count;
     const char *name = split_name(c, idx);
     if (name == NULL)
-        return no_memory(c, err);
+        return checkpoint_gguf_no_memory(c, err);
     c->shard_names[idx] = sl_names_path_tail(name);
     int rc = map_shard(&c->gguf[idx], name, err);
     if (rc == SL_ENOTFOUND)
@@ -133,7 +133,7 @@ static int add_tensors(struct sl_ckpt *c, uint32_t shard_idx, struct sl_error *e
             row.unsupported =
                 info != NULL ? info->name : sl_arena_strndup(&c->arena, text, (size_t)n);
             if (row.unsupported == NULL)
-                return no_memory(c, err);
+                return checkpoint_gguf_no_memory(c, err);
         }
         rc = sl_ckpt_impl_add(c, &row, err);
     }
@@ -179,7 +179,7 @@ int sl_ckpt_impl_open_gguf(struct sl_ckpt *c, const char *path, struct sl_error 
         c->gguf = sl_arena_array(&c->arena, n_shards, sizeof *c->gguf);
         c->shard_names = sl_arena_array(&c->arena, n_shards, sizeof(const char *));
         if (c->gguf == NULL || c->shard_names == NULL)
-            rc = no_memory(c, err);
+            rc = checkpoint_gguf_no_memory(c, err);
     }
     if (rc != 0) {
         c->gguf = NULL;

@@ -16,7 +16,7 @@
 #define SINGLE_FILE "model.safetensors"
 #define INDEX_FILE  "model.safetensors.index.json"
 
-static int no_memory(const struct sl_ckpt *c, struct sl_error *err)
+static int checkpoint_hf_no_memory(const struct sl_ckpt *c, struct sl_error *err)
 {
     return sl_fail(err, SL_ENOMEM, "%s: out of memory", sl_names_path_tail(c->path));
 }
@@ -55,8 +55,8 @@ static const char *shape_reason(struct sl_ckpt *c, const struct sl_st_tensor *t,
     return sl_arena_strndup(&c->arena, text, (size_t)n);
 }
 
-static int add_tensor(struct sl_ckpt *c, uint32_t shard_idx, const uint8_t *data,
-                      const struct sl_st_tensor *t, struct sl_error *err)
+static int checkpoint_hf_add_tensor(struct sl_ckpt *c, uint32_t shard_idx, const uint8_t *data,
+                                    const struct sl_st_tensor *t, struct sl_error *err)
 {
     int dtype = sl_dtype_from_st(t->dtype, strlen(t->dtype));
     int32_t n_outer = SL_MAX(t->n_dims - SL_MAX_DIMS, 0); /* folded into the first dimension */
@@ -77,7 +77,7 @@ static int add_tensor(struct sl_ckpt *c, uint32_t shard_idx, const uint8_t *data
         row.tensor.dtype = SL_DTYPE_COUNT;
         row.unsupported = shape_reason(c, t, dtype >= 0 ? " without elements" : "");
         if (row.unsupported == NULL)
-            return no_memory(c, err);
+            return checkpoint_hf_no_memory(c, err);
     }
     if (n_outer == 0 && !empty)
         row.raw = t->dtype; /* lives as long as the shard */
@@ -90,7 +90,7 @@ static int open_shards(struct sl_ckpt *c, struct sl_error *err)
     uint64_t n_tensors = 0;
     c->st = sl_arena_array(&c->arena, c->n_shards, sizeof(struct sl_st *));
     if (c->st == NULL)
-        return no_memory(c, err);
+        return checkpoint_hf_no_memory(c, err);
     for (size_t i = 0; i < c->n_shards; i++) {
         int rc = open_shard(c, i, err);
         if (rc != 0)
@@ -106,7 +106,7 @@ static int open_shards(struct sl_ckpt *c, struct sl_error *err)
             return rc;
         rc = 0;
         for (size_t j = 0; rc == 0 && j < sl_st_n_tensors(c->st[i]); j++)
-            rc = add_tensor(c, (uint32_t)i, data, sl_st_tensor_at(c->st[i], j), err);
+            rc = checkpoint_hf_add_tensor(c, (uint32_t)i, data, sl_st_tensor_at(c->st[i], j), err);
     }
     return rc;
 }
@@ -119,7 +119,7 @@ static int collect_shards(struct sl_ckpt *c, json_t *map, struct sl_names *shard
     json_t *file;
     c->shard_names = sl_arena_array(&c->arena, SL_MAX_SHARDS, sizeof(const char *));
     if (c->shard_names == NULL || !sl_names_init(shards, &c->arena, SL_MAX_SHARDS))
-        return no_memory(c, err);
+        return checkpoint_hf_no_memory(c, err);
     json_object_foreach(map, tensor, file)
     {
         const char *name = json_string_value(file);
@@ -137,7 +137,7 @@ static int collect_shards(struct sl_ckpt *c, json_t *map, struct sl_names *shard
             return sl_fail(err, SL_ELIMIT, "%s: more than %d shards", INDEX_FILE, SL_MAX_SHARDS);
         char *copy = sl_arena_strndup(&c->arena, name, n);
         if (copy == NULL)
-            return no_memory(c, err);
+            return checkpoint_hf_no_memory(c, err);
         sl_names_add(shards, copy, n, (uint32_t)c->n_shards);
         c->shard_names[c->n_shards++] = copy;
     }
@@ -199,7 +199,7 @@ static int open_weights(struct sl_ckpt *c, struct sl_error *err)
         return open_sharded(c, err);
     c->shard_names = sl_arena_array(&c->arena, 1, sizeof(const char *));
     if (c->shard_names == NULL)
-        return no_memory(c, err);
+        return checkpoint_hf_no_memory(c, err);
     c->shard_names[0] = SINGLE_FILE;
     c->n_shards = 1;
     return open_shards(c, err);

@@ -30,7 +30,7 @@ struct cursor {
     uint64_t n, pos;
 };
 
-static bool take(struct cursor *c, void *out, size_t n)
+static bool gguf_take(struct cursor *c, void *out, size_t n)
 {
     SL_ASSERT(c->pos <= c->n);
     if (n > c->n - c->pos)
@@ -45,7 +45,7 @@ static int ends_early(const struct sl_gguf *g, const char *where, struct sl_erro
     return sl_fail(err, SL_EFORMAT, "%s: file ends inside " NAME_FMT, g->what, where);
 }
 
-static int no_memory(const struct sl_gguf *g, struct sl_error *err)
+static int gguf_no_memory(const struct sl_gguf *g, struct sl_error *err)
 {
     return sl_fail(err, SL_ENOMEM, "%s: out of memory for the GGUF header", g->what);
 }
@@ -63,11 +63,11 @@ uint64_t sl_gguf_impl_size(enum sl_gguf_type type)
 }
 
 /* A u64 length and that many bytes, printable and unique enough to be a name: copied with a NUL. */
-static int read_name(struct sl_gguf *g, struct cursor *c, const char *kind, size_t idx,
-                     uint64_t max_bytes, const char **out, struct sl_error *err)
+static int gguf_read_name(struct sl_gguf *g, struct cursor *c, const char *kind, size_t idx,
+                          uint64_t max_bytes, const char **out, struct sl_error *err)
 {
     uint64_t n;
-    if (!take(c, &n, sizeof n) || n > c->n - c->pos)
+    if (!gguf_take(c, &n, sizeof n) || n > c->n - c->pos)
         return sl_fail(err, SL_EFORMAT, "%s: file ends inside the name of %s %zu", g->what, kind,
                        idx);
     const char *s = (const char *)c->data + c->pos;
@@ -82,7 +82,7 @@ static int read_name(struct sl_gguf *g, struct cursor *c, const char *kind, size
     SL_ASSERT(n > 0 && c->pos <= c->n);
     *out = sl_arena_strndup(&g->arena, s, (size_t)n);
     SL_DCHECK(*out == NULL || strlen(*out) == n); /* no NUL inside, so a C string will do */
-    return *out != NULL ? 0 : no_memory(g, err);
+    return *out != NULL ? 0 : gguf_no_memory(g, err);
 }
 
 static int check_bools(const struct sl_gguf *g, const struct sl_gguf_kv *kv, struct sl_error *err)
@@ -96,10 +96,10 @@ static int check_bools(const struct sl_gguf *g, const struct sl_gguf_kv *kv, str
     return 0;
 }
 
-static int read_string(const struct sl_gguf *g, struct cursor *c, const char *key, uint64_t *n,
-                       struct sl_error *err)
+static int gguf_read_string(const struct sl_gguf *g, struct cursor *c, const char *key, uint64_t *n,
+                            struct sl_error *err)
 {
-    if (!take(c, n, sizeof *n) || *n > c->n - c->pos)
+    if (!gguf_take(c, n, sizeof *n) || *n > c->n - c->pos)
         return ends_early(g, key, err);
     if (*n > SL_MAX_GGUF_STRING)
         return sl_fail(err, SL_ELIMIT,
@@ -115,7 +115,7 @@ static int read_array(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
 {
     SL_ASSERT(kv->type == SL_GGUF_ARRAY && kv->value == NULL);
     uint32_t type;
-    if (!take(c, &type, sizeof type) || !take(c, &kv->n, sizeof kv->n))
+    if (!gguf_take(c, &type, sizeof type) || !gguf_take(c, &kv->n, sizeof kv->n))
         return ends_early(g, kv->key, err);
     if (type > SL_GGUF_F64)
         return sl_fail(err, SL_EFORMAT, "%s: key " NAME_FMT ": unknown element type %u", g->what,
@@ -137,7 +137,7 @@ static int read_array(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
     } else {
         for (uint64_t i = 0; i < kv->n; i++) {
             uint64_t n;
-            int rc = read_string(g, c, kv->key, &n, err);
+            int rc = gguf_read_string(g, c, kv->key, &n, err);
             if (rc != 0)
                 return rc;
         }
@@ -152,7 +152,7 @@ static int read_value(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
                       struct sl_error *err)
 {
     uint32_t type;
-    if (!take(c, &type, sizeof type))
+    if (!gguf_take(c, &type, sizeof type))
         return ends_early(g, kv->key, err);
     if (type > SL_GGUF_F64)
         return sl_fail(err, SL_EFORMAT, "%s: key " NAME_FMT ": unknown type %u", g->what, kv->key,
@@ -161,7 +161,7 @@ static int read_value(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
     if (kv->type == SL_GGUF_ARRAY)
         return read_array(g, c, kv, err);
     if (kv->type == SL_GGUF_STRING) {
-        int rc = read_string(g, c, kv->key, &kv->n, err);
+        int rc = gguf_read_string(g, c, kv->key, &kv->n, err);
         kv->n_bytes = kv->n;
         kv->value = c->data + c->pos - (rc == 0 ? kv->n : 0);
         SL_ASSERT(rc != 0 || kv->value + kv->n_bytes == c->data + c->pos);
@@ -187,10 +187,10 @@ static int read_kvs(struct sl_gguf *g, struct cursor *c, uint64_t n_kv, struct s
                        n_kv, SL_MAX_GGUF_KV);
     g->kv = sl_arena_array(&g->arena, (size_t)n_kv, sizeof *g->kv);
     if (g->kv == NULL || !sl_names_init(&g->keys, &g->arena, (size_t)n_kv))
-        return no_memory(g, err);
+        return gguf_no_memory(g, err);
     for (size_t i = 0; i < n_kv; i++) {
         struct sl_gguf_kv *kv = &g->kv[i];
-        int rc = read_name(g, c, "key", i, MAX_KEY_BYTES, &kv->key, err);
+        int rc = gguf_read_name(g, c, "key", i, MAX_KEY_BYTES, &kv->key, err);
         if (rc == 0 && !sl_names_add(&g->keys, kv->key, strlen(kv->key), (uint32_t)i))
             rc = sl_fail(err, SL_EFORMAT, "%s: key " NAME_FMT " appears twice", g->what, kv->key);
         if (rc == 0)
@@ -203,11 +203,11 @@ static int read_kvs(struct sl_gguf *g, struct cursor *c, uint64_t n_kv, struct s
     return 0;
 }
 
-static int read_shape(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_tensor *t,
-                      uint64_t *n_elems, struct sl_error *err)
+static int gguf_read_shape(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_tensor *t,
+                           uint64_t *n_elems, struct sl_error *err)
 {
     uint32_t n_dims;
-    if (!take(c, &n_dims, sizeof n_dims))
+    if (!gguf_take(c, &n_dims, sizeof n_dims))
         return ends_early(g, t->name, err);
     if (n_dims < 1 || n_dims > SL_MAX_DIMS)
         return sl_fail(err, SL_EFORMAT,
@@ -219,7 +219,7 @@ static int read_shape(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
     for (uint32_t i = 0; i < 4; i++)
         t->ne[i] = 1;
     for (uint32_t i = 0; i < n_dims; i++) {
-        if (!take(c, &t->ne[i], sizeof t->ne[i]))
+        if (!gguf_take(c, &t->ne[i], sizeof t->ne[i]))
             return ends_early(g, t->name, err);
         if (t->ne[i] == 0 || !sl_mul_u64(*n_elems, t->ne[i], n_elems) || *n_elems > INT64_MAX)
             return sl_fail(err, SL_EFORMAT,
@@ -229,17 +229,18 @@ static int read_shape(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
     return 0;
 }
 
-static int read_tensor(struct sl_gguf *g, struct cursor *c, size_t idx, struct sl_error *err)
+static int gguf_read_tensor(struct sl_gguf *g, struct cursor *c, size_t idx, struct sl_error *err)
 {
     SL_ASSERT(idx == g->n_tensors && g->tensors[idx].name == NULL);
     struct sl_gguf_tensor *t = &g->tensors[idx];
     uint64_t n_elems = 1;
-    int rc = read_name(g, c, "tensor", idx, SL_MAX_TENSOR_NAME, &t->name, err);
+    int rc = gguf_read_name(g, c, "tensor", idx, SL_MAX_TENSOR_NAME, &t->name, err);
     if (rc == 0)
-        rc = read_shape(g, c, t, &n_elems, err);
+        rc = gguf_read_shape(g, c, t, &n_elems, err);
     if (rc != 0)
         return rc;
-    if (!take(c, &t->gguf_type, sizeof t->gguf_type) || !take(c, &t->offset, sizeof t->offset))
+    if (!gguf_take(c, &t->gguf_type, sizeof t->gguf_type) ||
+        !gguf_take(c, &t->offset, sizeof t->offset))
         return ends_early(g, t->name, err);
     const struct sl_gguf_type_info *info = sl_gguf_type_info(t->gguf_type);
     if (info == NULL)
@@ -263,9 +264,9 @@ static int read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t n, struct 
         return sl_fail(err, SL_EFORMAT, "%s: too short for its %" PRIu64 " tensors", g->what, n);
     g->tensors = sl_arena_array(&g->arena, (size_t)n, sizeof *g->tensors);
     if (g->tensors == NULL || !sl_names_init(&names, &g->arena, (size_t)n))
-        return no_memory(g, err);
+        return gguf_no_memory(g, err);
     for (size_t i = 0; i < n; i++) {
-        int rc = read_tensor(g, c, i, err);
+        int rc = gguf_read_tensor(g, c, i, err);
         if (rc != 0)
             return rc;
         const char *name = g->tensors[i].name;
@@ -313,7 +314,7 @@ static int check_overlap(struct sl_gguf *g, struct sl_error *err)
 {
     const struct sl_gguf_tensor **sorted = sl_arena_array(&g->arena, g->n_tensors, sizeof *sorted);
     if (sorted == NULL)
-        return no_memory(g, err);
+        return gguf_no_memory(g, err);
     for (size_t i = 0; i < g->n_tensors; i++)
         sorted[i] = &g->tensors[i];
     qsort(sorted, g->n_tensors, sizeof *sorted, by_offset);
@@ -369,20 +370,20 @@ static int check_version(const struct sl_gguf *g, uint32_t version, struct sl_er
     return sl_fail(err, SL_EUNSUPPORTED, "%s: GGUF version %u is not supported", g->what, version);
 }
 
-static int parse(struct sl_gguf *g, struct sl_error *err)
+static int gguf_parse(struct sl_gguf *g, struct sl_error *err)
 {
     struct cursor c = {g->data, g->n_bytes, 0};
     uint8_t magic[4];
     uint32_t version;
     uint64_t n_tensors, n_kv;
-    if (!take(&c, magic, sizeof magic) || memcmp(magic, "GGUF", sizeof magic) != 0)
+    if (!gguf_take(&c, magic, sizeof magic) || memcmp(magic, "GGUF", sizeof magic) != 0)
         return sl_fail(err, SL_EFORMAT, "%s: not a GGUF file", g->what);
-    if (!take(&c, &version, sizeof version))
+    if (!gguf_take(&c, &version, sizeof version))
         return ends_early(g, "the header", err);
     int rc = check_version(g, version, err);
     if (rc != 0)
         return rc;
-    if (!take(&c, &n_tensors, sizeof n_tensors) || !take(&c, &n_kv, sizeof n_kv))
+    if (!gguf_take(&c, &n_tensors, sizeof n_tensors) || !gguf_take(&c, &n_kv, sizeof n_kv))
         return ends_early(g, "the header", err);
     SL_ASSERT(c.pos == sizeof magic + sizeof version + sizeof n_tensors + sizeof n_kv);
     if (n_tensors > SL_MAX_TENSORS)
@@ -409,7 +410,8 @@ int sl_gguf_open(const uint8_t *data, size_t n_bytes, const char *what, struct s
         !sl_add_size(g->arena.max_bytes, MEMORY_BASE, &g->arena.max_bytes)) /* unreachable: too */
         g->arena.max_bytes = SIZE_MAX;
     g->what = sl_arena_strndup(&g->arena, what, strlen(what));
-    int rc = g->what != NULL ? parse(g, err) : sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
+    int rc =
+        g->what != NULL ? gguf_parse(g, err) : sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (rc != 0) {
         sl_gguf_close(g);
         return sl_names_scrub(err, rc);

@@ -16,15 +16,15 @@ const char *sl_gguf_type_name(enum sl_gguf_type type)
     return (unsigned)type < SL_COUNT(names) ? names[type] : "?";
 }
 
-static const struct sl_gguf_kv *find(const struct sl_gguf *g, const char *key)
+static const struct sl_gguf_kv *gguf_get_find(const struct sl_gguf *g, const char *key)
 {
     int64_t idx = sl_names_find(&g->keys, key, strlen(key));
     SL_ASSERT(idx < (int64_t)g->n_kv);
     return idx >= 0 ? &g->kv[idx] : NULL;
 }
 
-static int wrong_type(const struct sl_gguf *g, const struct sl_gguf_kv *kv, const char *want,
-                      struct sl_error *err)
+static int gguf_get_wrong_type(const struct sl_gguf *g, const struct sl_gguf_kv *kv,
+                               const char *want, struct sl_error *err)
 {
     bool array = kv->type == SL_GGUF_ARRAY;
     return sl_fail(err, SL_EFORMAT, "%s: key " KEY_FMT " has type %s%s, not %s", g->what, kv->key,
@@ -69,13 +69,13 @@ static bool load_int(enum sl_gguf_type type, const uint8_t *p, bool *negative, u
 
 int sl_gguf_u64(const struct sl_gguf *g, const char *key, uint64_t *out, struct sl_error *err)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     bool negative;
     uint64_t v;
     if (kv == NULL)
         return 0;
     if (!load_int(kv->type, kv->value, &negative, &v))
-        return wrong_type(g, kv, "an integer", err);
+        return gguf_get_wrong_type(g, kv, "an integer", err);
     SL_ASSERT(kv->n_bytes == sl_gguf_impl_size(kv->type)); /* load_int reads as many */
     if (negative)
         return sl_fail(err, SL_EFORMAT, "%s: key " KEY_FMT " = %" PRId64 " is negative", g->what,
@@ -86,13 +86,13 @@ int sl_gguf_u64(const struct sl_gguf *g, const char *key, uint64_t *out, struct 
 
 int sl_gguf_i64(const struct sl_gguf *g, const char *key, int64_t *out, struct sl_error *err)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     bool negative;
     uint64_t v;
     if (kv == NULL)
         return 0;
     if (!load_int(kv->type, kv->value, &negative, &v))
-        return wrong_type(g, kv, "an integer", err);
+        return gguf_get_wrong_type(g, kv, "an integer", err);
     if (!negative && v > INT64_MAX)
         return sl_fail(err, SL_EFORMAT, "%s: key " KEY_FMT " = %" PRIu64 " is too large", g->what,
                        key, v);
@@ -103,7 +103,7 @@ int sl_gguf_i64(const struct sl_gguf *g, const char *key, int64_t *out, struct s
 
 int sl_gguf_f64(const struct sl_gguf *g, const char *key, double *out, struct sl_error *err)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     if (kv == NULL)
         return 0;
     if (kv->type == SL_GGUF_F32) {
@@ -114,7 +114,7 @@ int sl_gguf_f64(const struct sl_gguf *g, const char *key, double *out, struct sl
         return 1;
     }
     if (kv->type != SL_GGUF_F64)
-        return wrong_type(g, kv, "f32 or f64", err);
+        return gguf_get_wrong_type(g, kv, "f32 or f64", err);
     SL_ASSERT(kv->n_bytes == sizeof *out);
     memcpy(out, kv->value, sizeof *out);
     return 1;
@@ -122,11 +122,11 @@ int sl_gguf_f64(const struct sl_gguf *g, const char *key, double *out, struct sl
 
 int sl_gguf_bool(const struct sl_gguf *g, const char *key, bool *out, struct sl_error *err)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     if (kv == NULL)
         return 0;
     if (kv->type != SL_GGUF_BOOL)
-        return wrong_type(g, kv, "bool", err);
+        return gguf_get_wrong_type(g, kv, "bool", err);
     SL_ASSERT(kv->n_bytes == 1 && kv->value[0] <= 1); /* others were refused when it was read */
     *out = kv->value[0] != 0;
     return 1;
@@ -135,11 +135,11 @@ int sl_gguf_bool(const struct sl_gguf *g, const char *key, bool *out, struct sl_
 int sl_gguf_str(const struct sl_gguf *g, const char *key, const char **s, size_t *n,
                 struct sl_error *err)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     if (kv == NULL)
         return 0;
     if (kv->type != SL_GGUF_STRING)
-        return wrong_type(g, kv, "string", err);
+        return gguf_get_wrong_type(g, kv, "string", err);
     SL_ASSERT(kv->n == kv->n_bytes);
     *s = (const char *)kv->value;
     *n = (size_t)kv->n;
@@ -148,7 +148,7 @@ int sl_gguf_str(const struct sl_gguf *g, const char *key, const char **s, size_t
 
 int sl_gguf_type_of(const struct sl_gguf *g, const char *key, enum sl_gguf_type *type)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     if (kv == NULL)
         return 0;
     *type = kv->type;
@@ -166,16 +166,16 @@ static bool is_integer(enum sl_gguf_type type)
 int sl_gguf_array(const struct sl_gguf *g, const char *key, enum sl_gguf_type want,
                   struct sl_gguf_array *out, struct sl_error *err)
 {
-    const struct sl_gguf_kv *kv = find(g, key);
+    const struct sl_gguf_kv *kv = gguf_get_find(g, key);
     if (kv == NULL)
         return 0;
     if (kv->type != SL_GGUF_ARRAY)
-        return wrong_type(g, kv, "an array", err);
+        return gguf_get_wrong_type(g, kv, "an array", err);
     if (want == SL_GGUF_ARRAY ? !is_integer(kv->elem_type) : kv->elem_type != want) {
         char name[32] = "an array of integers";
         if (want != SL_GGUF_ARRAY)
             snprintf(name, sizeof name, "array of %s", sl_gguf_type_name(want));
-        return wrong_type(g, kv, name, err);
+        return gguf_get_wrong_type(g, kv, name, err);
     }
     SL_ASSERT(kv->elem_type <= SL_GGUF_F64 && kv->elem_type != SL_GGUF_ARRAY);
     *out = (struct sl_gguf_array){kv->elem_type, kv->n, kv->value, kv->n_bytes};

@@ -46,7 +46,7 @@ static void put_u16(struct sl_buf *b, uint16_t v)
     sl_buf_put(b, &v, sizeof v);
 }
 
-static void put_u32(struct sl_buf *b, uint32_t v)
+static void gguf_write_put_u32(struct sl_buf *b, uint32_t v)
 {
     sl_buf_put(b, &v, sizeof v);
 }
@@ -62,62 +62,62 @@ static void put_str(struct sl_buf *b, const char *s, size_t n)
     sl_buf_put(b, s, n);
 }
 
-static void put_key(struct sl_gguf_writer *w, const char *key, enum sl_gguf_type type)
+static void gguf_write_put_key(struct sl_gguf_writer *w, const char *key, enum sl_gguf_type type)
 {
     if (w->out.in_data && w->out.failure.code == 0)
         (void)sl_fail(&w->out.failure, SL_EINVAL, "%s: key %s added after the header was written",
                       w->out.path, key);
     put_str(&w->kv, key, strlen(key));
-    put_u32(&w->kv, type);
+    gguf_write_put_u32(&w->kv, type);
     w->n_kv++;
 }
 
 void sl_gguf_writer_add_u16(struct sl_gguf_writer *w, const char *key, uint16_t v)
 {
-    put_key(w, key, SL_GGUF_U16);
+    gguf_write_put_key(w, key, SL_GGUF_U16);
     put_u16(&w->kv, v);
 }
 
 void sl_gguf_writer_add_u32(struct sl_gguf_writer *w, const char *key, uint32_t v)
 {
-    put_key(w, key, SL_GGUF_U32);
-    put_u32(&w->kv, v);
+    gguf_write_put_key(w, key, SL_GGUF_U32);
+    gguf_write_put_u32(&w->kv, v);
 }
 
 void sl_gguf_writer_add_i32(struct sl_gguf_writer *w, const char *key, int32_t v)
 {
-    put_key(w, key, SL_GGUF_I32);
-    put_u32(&w->kv, (uint32_t)v);
+    gguf_write_put_key(w, key, SL_GGUF_I32);
+    gguf_write_put_u32(&w->kv, (uint32_t)v);
 }
 
 void sl_gguf_writer_add_u64(struct sl_gguf_writer *w, const char *key, uint64_t v)
 {
-    put_key(w, key, SL_GGUF_U64);
+    gguf_write_put_key(w, key, SL_GGUF_U64);
     put_u64(&w->kv, v);
 }
 
 void sl_gguf_writer_add_f32(struct sl_gguf_writer *w, const char *key, float v)
 {
-    put_key(w, key, SL_GGUF_F32);
+    gguf_write_put_key(w, key, SL_GGUF_F32);
     sl_buf_put(&w->kv, &v, sizeof v);
 }
 
 void sl_gguf_writer_add_bool(struct sl_gguf_writer *w, const char *key, bool v)
 {
-    put_key(w, key, SL_GGUF_BOOL);
+    gguf_write_put_key(w, key, SL_GGUF_BOOL);
     sl_buf_putc(&w->kv, v ? 1 : 0);
 }
 
 void sl_gguf_writer_add_str(struct sl_gguf_writer *w, const char *key, const char *s)
 {
-    put_key(w, key, SL_GGUF_STRING);
+    gguf_write_put_key(w, key, SL_GGUF_STRING);
     put_str(&w->kv, s, strlen(s));
 }
 
 static void put_array(struct sl_gguf_writer *w, const char *key, enum sl_gguf_type type, size_t n)
 {
-    put_key(w, key, SL_GGUF_ARRAY);
-    put_u32(&w->kv, type);
+    gguf_write_put_key(w, key, SL_GGUF_ARRAY);
+    gguf_write_put_u32(&w->kv, type);
     put_u64(&w->kv, n);
 }
 
@@ -141,11 +141,11 @@ void sl_gguf_writer_add_arr_i32(struct sl_gguf_writer *w, const char *key, const
 {
     put_array(w, key, SL_GGUF_I32, n);
     for (size_t i = 0; i < n; i++)
-        put_u32(&w->kv, (uint32_t)x[i]);
+        gguf_write_put_u32(&w->kv, (uint32_t)x[i]);
 }
 
-static int add_tensor(struct sl_gguf_writer *w, const char *name, enum sl_dtype dtype,
-                      int32_t n_dims, const int64_t *dims)
+static int gguf_write_add_tensor(struct sl_gguf_writer *w, const char *name, enum sl_dtype dtype,
+                                 int32_t n_dims, const int64_t *dims)
 {
     struct sl_error *err = &w->out.failure;
     const struct sl_dtype_info *info = sl_dtype_info(dtype);
@@ -171,10 +171,10 @@ static int add_tensor(struct sl_gguf_writer *w, const char *name, enum sl_dtype 
     if (rc != 0)
         return rc;
     put_str(&w->tensors, name, strlen(name));
-    put_u32(&w->tensors, (uint32_t)n_dims);
+    gguf_write_put_u32(&w->tensors, (uint32_t)n_dims);
     for (int32_t i = n_dims - 1; i >= 0; i--)
         put_u64(&w->tensors, (uint64_t)dims[i]);
-    put_u32(&w->tensors, (uint32_t)info->gguf_id);
+    gguf_write_put_u32(&w->tensors, (uint32_t)info->gguf_id);
     put_u64(&w->tensors, offset);
     return 0;
 }
@@ -183,7 +183,7 @@ void sl_gguf_writer_add_tensor(struct sl_gguf_writer *w, const char *name, enum 
                                int32_t n_dims, const int64_t *dims)
 {
     if (w->out.failure.code == 0)
-        (void)add_tensor(w, name, dtype, n_dims, dims);
+        (void)gguf_write_add_tensor(w, name, dtype, n_dims, dims);
 }
 
 int sl_gguf_writer_begin_data(struct sl_gguf_writer *w, struct sl_error *err)
@@ -193,7 +193,7 @@ int sl_gguf_writer_begin_data(struct sl_gguf_writer *w, struct sl_error *err)
         return rc;
     struct sl_buf head = {0};
     sl_buf_puts(&head, "GGUF");
-    put_u32(&head, 3);
+    gguf_write_put_u32(&head, 3);
     put_u64(&head, w->out.n_tensors);
     put_u64(&head, w->n_kv);
     const struct sl_buf *const parts[] = {&head, &w->kv, &w->tensors};

@@ -202,8 +202,8 @@ static int read_config(struct sl_peft *p, const char *dir, struct sl_error *err)
 
 /* ------------------------------------------------------------------ files */
 
-static int get(struct sl_peft *p, const char *name, const uint8_t **data, size_t *n,
-               struct sl_error *err)
+static int peft_get(struct sl_peft *p, const char *name, const uint8_t **data, size_t *n,
+                    struct sl_error *err)
 {
     int rc = sl_files_get(p->files, name, data, n, err);
     if (rc < 0)
@@ -214,20 +214,20 @@ static int get(struct sl_peft *p, const char *name, const uint8_t **data, size_t
                              strcmp(name, WEIGHTS) == 0 ? " (adapter_model.bin is not read)" : "");
 }
 
-static int open_files(struct sl_peft *p, const char *dir, struct sl_error *err)
+static int peft_open_files(struct sl_peft *p, const char *dir, struct sl_error *err)
 {
     const uint8_t *config;
     size_t n_config, n_data;
     int rc = sl_files_open(dir, &p->files, err);
     if (rc == 0)
-        rc = get(p, CONFIG, &config, &n_config, err);
+        rc = peft_get(p, CONFIG, &config, &n_config, err);
     if (rc == 0)
         rc = sl_json_object((const char *)config, n_config, SL_JSON_MAX_CONFIG, CONFIG, &p->config,
                             err);
     if (rc == 0)
         rc = read_config(p, dir, err);
     if (rc == 0)
-        rc = get(p, WEIGHTS, &p->data, &n_data, err);
+        rc = peft_get(p, WEIGHTS, &p->data, &n_data, err);
     if (rc == 0)
         rc = sl_st_open(p->data, n_data, WEIGHTS, &p->st, err);
     if (rc != 0)
@@ -245,7 +245,7 @@ int sl_peft_open(const char *dir, struct sl_peft **out, struct sl_error *err)
     *out = NULL;
     if (p == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening an adapter");
-    int rc = open_files(p, dir, err);
+    int rc = peft_open_files(p, dir, err);
     if (rc != 0) {
         sl_peft_close(p);
         return rc;

@@ -62,7 +62,7 @@ static const struct {
     {"F8_E5M2FNUZ", 8}, {"F6_E3M2", 6},
 };
 
-static int no_memory(const struct parser *p)
+static int safetensors_no_memory(const struct parser *p)
 {
     return sl_fail(p->err, SL_ENOMEM, "%s: out of memory for the header", p->st->what);
 }
@@ -74,7 +74,7 @@ static int bad_syntax(const struct parser *p, const char *want)
                    want);
 }
 
-static void skip_space(struct parser *p)
+static void safetensors_skip_space(struct parser *p)
 {
     SL_DCHECK(p->pos <= p->n);
     while (p->pos < p->n && (p->s[p->pos] == ' ' || p->s[p->pos] == '\n' || p->s[p->pos] == '\t' ||
@@ -83,9 +83,9 @@ static void skip_space(struct parser *p)
 }
 
 /* Skips space, then consumes c if it is next. */
-static bool accept(struct parser *p, char c)
+static bool safetensors_accept(struct parser *p, char c)
 {
-    skip_space(p);
+    safetensors_skip_space(p);
     if (p->pos >= p->n || p->s[p->pos] != c)
         return false;
     p->pos++;
@@ -93,7 +93,7 @@ static bool accept(struct parser *p, char c)
 }
 
 /* One \escape at s[*pos] into out (at most 4 bytes); returns its length, 0 when malformed. */
-static size_t unescape(const char *s, size_t n, size_t *pos, char *out)
+static size_t safetensors_unescape(const char *s, size_t n, size_t *pos, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     SL_ASSERT(*pos < n && s[*pos] == '\\');
@@ -129,13 +129,13 @@ static int decode_string(struct parser *p, size_t start, size_t end, struct st_s
     char *text = sl_arena_alloc(&p->st->arena, end - start + 4);
     size_t n = 0, pos = start;
     if (text == NULL)
-        return no_memory(p);
+        return safetensors_no_memory(p);
     while (pos < end) {
         if (p->s[pos] != '\\') {
             text[n++] = p->s[pos++];
             continue;
         }
-        size_t len = unescape(p->s, end, &pos, text + n);
+        size_t len = safetensors_unescape(p->s, end, &pos, text + n);
         if (len == 0) {
             p->pos = pos;
             return bad_syntax(p, "a valid escape");
@@ -149,9 +149,9 @@ static int decode_string(struct parser *p, size_t start, size_t end, struct st_s
 }
 
 /* Borrowed from the header when there is no escape in it. */
-static int read_string(struct parser *p, struct st_span *out)
+static int safetensors_read_string(struct parser *p, struct st_span *out)
 {
-    if (!accept(p, '"'))
+    if (!safetensors_accept(p, '"'))
         return bad_syntax(p, "a string");
     size_t start = p->pos;
     bool escaped = false;
@@ -175,9 +175,9 @@ static int read_string(struct parser *p, struct st_span *out)
     return 0;
 }
 
-static int read_number(struct parser *p, uint64_t *out)
+static int safetensors_read_number(struct parser *p, uint64_t *out)
 {
-    skip_space(p);
+    safetensors_skip_space(p);
     size_t start = p->pos;
     while (p->pos < p->n && p->s[p->pos] >= '0' && p->s[p->pos] <= '9')
         p->pos++;
@@ -196,32 +196,32 @@ static bool span_is(struct st_span a, const char *text)
 }
 
 /* [a, b, ...] into out; *n of them. */
-static int read_numbers(struct parser *p, uint64_t *out, int max, int *n, const char *field,
-                        const char *tensor)
+static int safetensors_read_numbers(struct parser *p, uint64_t *out, int max, int *n,
+                                    const char *field, const char *tensor)
 {
     *n = 0;
     SL_ASSERT(max > 0 && max <= SL_ST_MAX_DIMS);
-    if (!accept(p, '['))
+    if (!safetensors_accept(p, '['))
         return bad_syntax(p, "'['");
-    if (accept(p, ']'))
+    if (safetensors_accept(p, ']'))
         return 0;
     do {
         if (*n == max)
             return sl_fail(p->err, SL_EFORMAT, "%s: tensor " NAME_FMT ": %s has more than %d items",
                            p->st->what, tensor, field, max);
-        int rc = read_number(p, &out[(*n)++]);
+        int rc = safetensors_read_number(p, &out[(*n)++]);
         if (rc != 0)
             return rc;
-    } while (accept(p, ','));
+    } while (safetensors_accept(p, ','));
     SL_ASSERT(*n > 0 && *n <= max);
-    return accept(p, ']') ? 0 : bad_syntax(p, "',' or ']'");
+    return safetensors_accept(p, ']') ? 0 : bad_syntax(p, "',' or ']'");
 }
 
 static int read_dtype(struct parser *p, struct sl_st_tensor *t, uint32_t *bits)
 {
     SL_ASSERT(t->dtype == NULL && t->name != NULL);
     struct st_span name;
-    int rc = read_string(p, &name);
+    int rc = safetensors_read_string(p, &name);
     if (rc != 0)
         return rc;
     for (size_t i = 0; i < SL_COUNT(st_types); i++) {
@@ -236,7 +236,7 @@ static int read_dtype(struct parser *p, struct sl_st_tensor *t, uint32_t *bits)
         return sl_fail(p->err, SL_EFORMAT, "%s: tensor " NAME_FMT ": malformed dtype", p->st->what,
                        t->name);
     t->dtype = sl_arena_strndup(&p->st->arena, name.s, name.n);
-    return t->dtype != NULL ? 0 : no_memory(p);
+    return t->dtype != NULL ? 0 : safetensors_no_memory(p);
 }
 
 static int check_size(const struct parser *p, const struct sl_st_tensor *t, uint32_t bits)
@@ -270,7 +270,7 @@ static int read_field(struct parser *p, struct sl_st_tensor *t, uint32_t *bits, 
     SL_ASSERT((*seen & ~(unsigned)FIELD_ALL) == 0);
     struct st_span key;
     uint64_t numbers[SL_ST_MAX_DIMS];
-    int n, rc = read_string(p, &key);
+    int n, rc = safetensors_read_string(p, &key);
     if (rc != 0)
         return rc;
     unsigned field = span_is(key, "dtype")          ? FIELD_DTYPE
@@ -282,12 +282,12 @@ static int read_field(struct parser *p, struct sl_st_tensor *t, uint32_t *bits, 
                        t->name, (int)SL_MIN(key.n, 40u), key.s,
                        field == 0 ? "is not known" : "appears twice");
     *seen |= field;
-    if (!accept(p, ':'))
+    if (!safetensors_accept(p, ':'))
         return bad_syntax(p, "':'");
     if (field == FIELD_DTYPE)
         return read_dtype(p, t, bits);
     if (field == FIELD_SHAPE) {
-        rc = read_numbers(p, numbers, SL_ST_MAX_DIMS, &t->n_dims, "shape", t->name);
+        rc = safetensors_read_numbers(p, numbers, SL_ST_MAX_DIMS, &t->n_dims, "shape", t->name);
         for (int i = 0; rc == 0 && i < t->n_dims; i++) {
             if (numbers[i] > INT64_MAX)
                 return sl_fail(p->err, SL_EFORMAT, "%s: tensor " NAME_FMT ": shape overflows",
@@ -296,7 +296,7 @@ static int read_field(struct parser *p, struct sl_st_tensor *t, uint32_t *bits, 
         }
         return rc;
     }
-    rc = read_numbers(p, numbers, 2, &n, "data_offsets", t->name);
+    rc = safetensors_read_numbers(p, numbers, 2, &n, "data_offsets", t->name);
     if (rc != 0)
         return rc;
     if (n != 2 || numbers[0] > numbers[1] || numbers[1] > p->data_bytes)
@@ -323,7 +323,7 @@ static void *grown(void *table, size_t n, size_t *cap, size_t size)
     return p;
 }
 
-static int read_tensor(struct parser *p, struct st_span name)
+static int safetensors_read_tensor(struct parser *p, struct st_span name)
 {
     struct sl_st *st = p->st;
     if (name.n > SL_MAX_TENSOR_NAME)
@@ -336,23 +336,23 @@ static int read_tensor(struct parser *p, struct st_span name)
         return sl_fail(p->err, SL_ELIMIT, "%s: more than %d tensors", st->what, SL_MAX_TENSORS);
     void *table = grown(st->tensors, st->n_tensors, &st->cap_tensors, sizeof *st->tensors);
     if (table == NULL)
-        return no_memory(p);
+        return safetensors_no_memory(p);
     st->tensors = table;
     SL_ASSERT(st->n_tensors < st->cap_tensors);
     struct sl_st_tensor *t = &st->tensors[st->n_tensors];
     *t = (struct sl_st_tensor){.name = sl_arena_strndup(&st->arena, name.s, name.n)};
     if (t->name == NULL)
-        return no_memory(p);
+        return safetensors_no_memory(p);
     uint32_t bits = 0;
     unsigned seen = 0;
-    if (!accept(p, '{'))
+    if (!safetensors_accept(p, '{'))
         return bad_syntax(p, "'{'");
     do {
         int rc = read_field(p, t, &bits, &seen);
         if (rc != 0)
             return rc;
-    } while (accept(p, ','));
-    if (!accept(p, '}'))
+    } while (safetensors_accept(p, ','));
+    if (!safetensors_accept(p, '}'))
         return bad_syntax(p, "',' or '}'");
     if (seen != FIELD_ALL)
         return sl_fail(p->err, SL_EFORMAT, "%s: tensor " NAME_FMT ": field %s is missing", st->what,
@@ -368,11 +368,11 @@ static int read_pair(struct parser *p)
 {
     struct sl_st *st = p->st;
     struct st_span key, value;
-    int rc = read_string(p, &key);
-    if (rc == 0 && !accept(p, ':'))
+    int rc = safetensors_read_string(p, &key);
+    if (rc == 0 && !safetensors_accept(p, ':'))
         rc = bad_syntax(p, "':'");
     if (rc == 0)
-        rc = read_string(p, &value);
+        rc = safetensors_read_string(p, &value);
     if (rc != 0)
         return rc;
     if (memchr(key.s, '\0', key.n) != NULL || memchr(value.s, '\0', value.n) != NULL)
@@ -382,14 +382,14 @@ static int read_pair(struct parser *p)
                        SL_MAX_GGUF_KV);
     void *table = grown(st->metadata, st->n_metadata, &st->cap_metadata, sizeof *st->metadata);
     if (table == NULL)
-        return no_memory(p);
+        return safetensors_no_memory(p);
     st->metadata = table;
     SL_ASSERT(st->n_metadata < st->cap_metadata);
     struct st_pair *pair = &st->metadata[st->n_metadata];
     pair->key = sl_arena_strndup(&st->arena, key.s, key.n);
     pair->value = sl_arena_strndup(&st->arena, value.s, value.n);
     if (pair->key == NULL || pair->value == NULL)
-        return no_memory(p);
+        return safetensors_no_memory(p);
     st->n_metadata++;
     return 0;
 }
@@ -399,21 +399,21 @@ static int read_metadata(struct parser *p)
     if (p->seen_metadata)
         return sl_fail(p->err, SL_EFORMAT, "%s: __metadata__ appears twice", p->st->what);
     p->seen_metadata = true;
-    skip_space(p);
+    safetensors_skip_space(p);
     if (p->n - p->pos >= 4 && memcmp(p->s + p->pos, "null", 4) == 0) { /* some writers' "none" */
         p->pos += 4;
         return 0;
     }
-    if (!accept(p, '{'))
+    if (!safetensors_accept(p, '{'))
         return bad_syntax(p, "'{' or null");
-    if (accept(p, '}'))
+    if (safetensors_accept(p, '}'))
         return 0;
     do {
         int rc = read_pair(p);
         if (rc != 0)
             return rc;
-    } while (accept(p, ','));
-    return accept(p, '}') ? 0 : bad_syntax(p, "',' or '}'");
+    } while (safetensors_accept(p, ','));
+    return safetensors_accept(p, '}') ? 0 : bad_syntax(p, "',' or '}'");
 }
 
 static int read_header(struct parser *p)
@@ -429,21 +429,22 @@ static int read_header(struct parser *p)
         SL_DCHECK(i <= p->n);
     }
     p->pos = 1;
-    if (!accept(p, '}')) {
+    if (!safetensors_accept(p, '}')) {
         do {
             struct st_span name;
-            int rc = read_string(p, &name);
-            if (rc == 0 && !accept(p, ':'))
+            int rc = safetensors_read_string(p, &name);
+            if (rc == 0 && !safetensors_accept(p, ':'))
                 rc = bad_syntax(p, "':'");
             if (rc == 0)
-                rc = span_is(name, "__metadata__") ? read_metadata(p) : read_tensor(p, name);
+                rc = span_is(name, "__metadata__") ? read_metadata(p)
+                                                   : safetensors_read_tensor(p, name);
             if (rc != 0)
                 return rc;
-        } while (accept(p, ','));
-        if (!accept(p, '}'))
+        } while (safetensors_accept(p, ','));
+        if (!safetensors_accept(p, '}'))
             return bad_syntax(p, "',' or '}'");
     }
-    skip_space(p);
+    safetensors_skip_space(p);
     SL_ASSERT(p->pos <= p->n);
     return p->pos == p->n ? 0 : bad_syntax(p, "nothing after the object");
 }
@@ -454,7 +455,7 @@ static int index_names(struct parser *p)
     SL_ASSERT(st->n_tensors <= SL_MAX_TENSORS && st->n_metadata <= SL_MAX_GGUF_KV);
     if (!sl_names_init(&st->names, &st->arena, st->n_tensors) ||
         !sl_names_init(&st->keys, &st->arena, st->n_metadata))
-        return no_memory(p);
+        return safetensors_no_memory(p);
     for (size_t i = 0; i < st->n_tensors; i++) {
         const char *name = st->tensors[i].name;
         if (!sl_names_add(&st->names, name, strlen(name), (uint32_t)i))
@@ -485,7 +486,7 @@ static int check_ranges(struct parser *p, uint64_t data_start)
     struct sl_st *st = p->st;
     struct sl_st_tensor **sorted = sl_arena_array(&st->arena, st->n_tensors, sizeof *sorted);
     if (sorted == NULL)
-        return no_memory(p);
+        return safetensors_no_memory(p);
     for (size_t i = 0; i < st->n_tensors; i++)
         sorted[i] = &st->tensors[i];
     qsort(sorted, st->n_tensors, sizeof *sorted, by_range);
@@ -507,7 +508,8 @@ static int check_ranges(struct parser *p, uint64_t data_start)
     return 0;
 }
 
-static int parse(struct sl_st *st, const uint8_t *data, size_t n_bytes, struct sl_error *err)
+static int safetensors_parse(struct sl_st *st, const uint8_t *data, size_t n_bytes,
+                             struct sl_error *err)
 {
     uint64_t n_header;
     if (n_bytes < sizeof n_header)
@@ -544,7 +546,7 @@ int sl_st_open(const uint8_t *data, size_t n_bytes, const char *what, struct sl_
     if (st == NULL)
         return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     st->what = sl_arena_strndup(&st->arena, what, strlen(what));
-    int rc = st->what != NULL ? parse(st, data, n_bytes, err)
+    int rc = st->what != NULL ? safetensors_parse(st, data, n_bytes, err)
                               : sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (rc != 0) {
         sl_st_close(st);

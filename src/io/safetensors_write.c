@@ -49,8 +49,9 @@ void sl_st_writer_add_metadata(struct sl_st_writer *w, const char *key, const ch
     sl_buf_json_string(&w->metadata, value, strlen(value));
 }
 
-static int add_tensor(struct sl_st_writer *w, const char *name, const char *st_name,
-                      size_t elem_bytes, int32_t n_dims, const int64_t *dims)
+static int safetensors_write_add_tensor(struct sl_st_writer *w, const char *name,
+                                        const char *st_name, size_t elem_bytes, int32_t n_dims,
+                                        const int64_t *dims)
 {
     struct sl_error *err = &w->out.failure;
     if (w->out.in_data)
@@ -96,7 +97,7 @@ void sl_st_writer_add_raw(struct sl_st_writer *w, const char *name, const char *
                           size_t elem_bytes, int32_t n_dims, const int64_t *dims)
 {
     if (w->out.failure.code == 0)
-        (void)add_tensor(w, name, st_name, elem_bytes, n_dims, dims);
+        (void)safetensors_write_add_tensor(w, name, st_name, elem_bytes, n_dims, dims);
 }
 
 int sl_st_writer_begin_data(struct sl_st_writer *w, struct sl_error *err)

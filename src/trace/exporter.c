@@ -143,7 +143,7 @@ static uint64_t next_attempt(struct sl_exporter *x, int n_tried, uint64_t t0_ns,
     return at < t0_ns + TRIES_FOR_NS && at < deadline(x) ? at : 0;
 }
 
-static void tell(struct sl_exporter *x, bool failing, int32_t n, const char *why)
+static void exporter_tell(struct sl_exporter *x, bool failing, int32_t n, const char *why)
 {
     if (failing && !x->failing)
         sl_log(SL_LOG_WARN, "traces: %d spans are lost, %s: %s (the next loss is only counted)", n,
@@ -170,7 +170,7 @@ static void deliver(struct sl_exporter *x, const struct sl_buf *body, int32_t n)
             wait_until(x, at);
         pthread_mutex_unlock(&x->lock);
     }
-    tell(x, end != SL_POST_DONE, n, sl_buf_ok(body) ? reply.why : "out of memory");
+    exporter_tell(x, end != SL_POST_DONE, n, sl_buf_ok(body) ? reply.why : "out of memory");
     if (end != SL_POST_DONE) {
         atomic_fetch_add(&x->n_failed, (uint64_t)n);
         return;

@@ -29,7 +29,7 @@ struct sl_post {
 };
 
 /* Takes all, keeps the beginning: a reply that is too long is no reason to fail. */
-static size_t on_data(char *data, size_t size, size_t n, void *arg)
+static size_t post_on_data(char *data, size_t size, size_t n, void *arg)
 {
     struct sl_post *p = arg;
     SL_ASSERT(size == 1 && p->reply.n_bytes <= MAX_REPLY);
@@ -55,7 +55,7 @@ static int make_headers(struct sl_post *p, struct sl_error *err)
     return ok ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
 }
 
-static void set_options(struct sl_post *p)
+static void post_set_options(struct sl_post *p)
 {
     const struct sl_curl *c = p->curl;
     const struct sl_trace_settings *s = p->settings;
@@ -68,7 +68,7 @@ static void set_options(struct sl_post *p)
     c->easy_setopt(p->easy, CURLOPT_TIMEOUT_MS, timeout_ms);
     c->easy_setopt(p->easy, CURLOPT_CONNECTTIMEOUT_MS, SL_MIN(timeout_ms, CONNECTS_FOR * 1000L));
     c->easy_setopt(p->easy, CURLOPT_HTTPHEADER, p->headers);
-    c->easy_setopt(p->easy, CURLOPT_WRITEFUNCTION, on_data);
+    c->easy_setopt(p->easy, CURLOPT_WRITEFUNCTION, post_on_data);
     c->easy_setopt(p->easy, CURLOPT_WRITEDATA, (void *)p);
     c->easy_setopt(p->easy, CURLOPT_ERRORBUFFER, p->error);
     /* A resolver that hangs does not hold up the end of the process; older libcurls have no such
@@ -101,7 +101,7 @@ int sl_post_create(const struct sl_trace_settings *settings, struct sl_post **ou
     rc = p->multi != NULL && p->easy != NULL ? make_headers(p, err)
                                              : sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)
-        set_options(p);
+        post_set_options(p);
     if (rc != 0) {
         sl_post_destroy(p);
         *out = NULL;
@@ -206,8 +206,8 @@ static bool is_over(struct sl_post *p, CURLcode *code)
     return false;
 }
 
-static enum sl_post_end run(struct sl_post *p, int wake_fd, uint64_t (*limit)(void *arg), void *arg,
-                            struct sl_post_reply *reply)
+static enum sl_post_end post_run(struct sl_post *p, int wake_fd, uint64_t (*limit)(void *arg),
+                                 void *arg, struct sl_post_reply *reply)
 {
     struct curl_waitfd wake = {.fd = wake_fd, .events = CURL_WAIT_POLLIN};
     unsigned n_wake = 1;
@@ -249,7 +249,7 @@ enum sl_post_end sl_post_send(struct sl_post *p, const char *body, size_t n, int
         copy_why(reply, p->curl->multi_strerror(rc));
         return SL_POST_RETRY;
     }
-    enum sl_post_end end = run(p, wake_fd, limit, arg, reply);
+    enum sl_post_end end = post_run(p, wake_fd, limit, arg, reply);
     p->curl->multi_remove_handle(p->multi, p->easy);
     return end;
 }

@@ -19,7 +19,7 @@
 #define TRACES_PATH  "v1/traces"
 
 /* A variable for traces alone goes before the one for all signals. */
-static const char *either(const char *traces, const char *all, const char **name)
+static const char *settings_either(const char *traces, const char *all, const char **name)
 {
     const char *v = sl_environment(traces);
     *name = v != NULL ? traces : all;
@@ -51,7 +51,7 @@ static void trim(const char **s, const char **end)
 }
 
 /* false: an escape is none, or stands for a control character. */
-static bool unescape(struct sl_buf *out, const char *s, const char *end)
+static bool settings_unescape(struct sl_buf *out, const char *s, const char *end)
 {
     while (s < end) {
         uint64_t c = (unsigned char)*s;
@@ -93,7 +93,7 @@ static bool walk_list(struct sl_trace_settings *s, const char *text, take_fn tak
             sl_buf_clear(&key);
             sl_buf_clear(&value);
             ok = equals != NULL && at < key_end && ++n_pairs <= MAX_PAIRS &&
-                 unescape(&key, at, key_end) && unescape(&value, from, stop) &&
+                 settings_unescape(&key, at, key_end) && settings_unescape(&value, from, stop) &&
                  take(s, key.data, value.data != NULL && value.n_bytes > 0 ? value.data : "");
         }
         SL_ASSERT(next > text && next <= end);
@@ -139,7 +139,7 @@ static void read_headers(struct sl_trace_settings *s)
 {
     const char *name;
     const char *text =
-        either("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS", &name);
+        settings_either("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS", &name);
     if (text == NULL || walk_list(s, text, take_header))
         return;
     drop_headers(s);
@@ -161,7 +161,7 @@ void sl_trace_put_string(struct sl_buf *b, const char *key, size_t n_key, const 
     sl_buf_puts(b, "}}");
 }
 
-static void put(struct sl_buf *b, const char *key, const char *value)
+static void settings_put(struct sl_buf *b, const char *key, const char *value)
 {
     sl_trace_put_string(b, key, strlen(key), value, strlen(value));
 }
@@ -171,7 +171,7 @@ static bool take_resource(struct sl_trace_settings *s, const char *key, const ch
 {
     if (strcmp(key, "service.name") == 0 && sl_environment("OTEL_SERVICE_NAME") != NULL)
         return true;
-    put(&s->resource, key, value);
+    settings_put(&s->resource, key, value);
     return sl_buf_ok(&s->resource);
 }
 
@@ -195,9 +195,9 @@ static int read_resource(struct sl_trace_settings *s, struct sl_error *err)
     }
     SL_ASSERT(s->resource.n_bytes == 0 || s->resource.data[s->resource.n_bytes - 1] == '}');
     if (service != NULL || !has_attribute(&s->resource, "service.name"))
-        put(&s->resource, "service.name", service != NULL ? service : "sluice");
+        settings_put(&s->resource, "service.name", service != NULL ? service : "sluice");
     if (!has_attribute(&s->resource, "service.version"))
-        put(&s->resource, "service.version", SLUICE_VERSION);
+        settings_put(&s->resource, "service.version", SLUICE_VERSION);
     int rc = sl_random(id, sizeof id, err);
     if (rc != 0)
         return rc;
@@ -206,10 +206,10 @@ static int read_resource(struct sl_trace_settings *s, struct sl_error *err)
              (unsigned)(id[1] >> 48 & 0x3fff) | 0x8000u,
              (unsigned long long)(id[1] & 0xffffffffffffu));
     if (!has_attribute(&s->resource, "service.instance.id"))
-        put(&s->resource, "service.instance.id", uuid);
-    put(&s->resource, "telemetry.sdk.name", "sluice");
-    put(&s->resource, "telemetry.sdk.language", "c");
-    put(&s->resource, "telemetry.sdk.version", SLUICE_VERSION);
+        settings_put(&s->resource, "service.instance.id", uuid);
+    settings_put(&s->resource, "telemetry.sdk.name", "sluice");
+    settings_put(&s->resource, "telemetry.sdk.language", "c");
+    settings_put(&s->resource, "telemetry.sdk.version", SLUICE_VERSION);
     return sl_buf_ok(&s->resource) ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
 }
 
@@ -246,8 +246,8 @@ static int read_endpoint(struct sl_trace_settings *s, const char *flag, struct s
     const char *name = "--otlp-traces-endpoint";
     struct sl_buf b = {0};
     const char *url = flag != NULL ? flag
-                                   : either("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-                                            "OTEL_EXPORTER_OTLP_ENDPOINT", &name);
+                                   : settings_either("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+                                                     "OTEL_EXPORTER_OTLP_ENDPOINT", &name);
     if (url == NULL)
         return 0;
     sl_buf_puts(&b, url);
@@ -263,7 +263,7 @@ static int check_protocol(struct sl_error *err)
 {
     const char *name;
     const char *p =
-        either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL", &name);
+        settings_either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL", &name);
     /* A collector that takes protobuf over HTTP takes JSON at the same place. */
     if (p == NULL || strcmp(p, "http/json") == 0 || strcmp(p, "http/protobuf") == 0)
         return 0;
@@ -340,10 +340,11 @@ static bool switched_off(void)
     return exporter != NULL && !list_names(exporter, "otlp");
 }
 
-static void read_numbers(struct sl_trace_settings *s)
+static void settings_read_numbers(struct sl_trace_settings *s)
 {
     const char *name, *text;
-    text = either("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT", &name);
+    text =
+        settings_either("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT", &name);
     s->timeout_ms = read_count(name, text, 1, 10000);
     name = "OTEL_BSP_SCHEDULE_DELAY";
     s->delay_ms = read_count(name, sl_environment(name), 0, 5000);
@@ -358,14 +359,14 @@ static void read_numbers(struct sl_trace_settings *s)
 static void read_files(struct sl_trace_settings *s)
 {
     const char *name;
-    s->ca_file =
-        either("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE", &name);
+    s->ca_file = settings_either("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+                                 "OTEL_EXPORTER_OTLP_CERTIFICATE", &name);
     if (s->ca_file == NULL)
         s->ca_file = sl_environment("SSL_CERT_FILE");
-    s->cert_file = either("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
-                          "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &name);
-    s->key_file =
-        either("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY", &name);
+    s->cert_file = settings_either("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+                                   "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &name);
+    s->key_file = settings_either("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+                                  "OTEL_EXPORTER_OTLP_CLIENT_KEY", &name);
 }
 
 int sl_trace_settings_read(struct sl_trace_settings *s, const char *endpoint, struct sl_error *err)
@@ -385,7 +386,7 @@ int sl_trace_settings_read(struct sl_trace_settings *s, const char *endpoint, st
     if (rc != 0)
         return rc;
     read_headers(s);
-    read_numbers(s);
+    settings_read_numbers(s);
     read_files(s);
     read_sampler(s);
     s->propagate = propagators == NULL || list_names(propagators, "tracecontext");

@@ -204,7 +204,7 @@ static bool own_attr(struct sl_jvm *vm, struct sl_jval obj, unsigned method,
     }
 }
 
-static int fail_undefined(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval *out)
+static int jinja_access_fail_undefined(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval *out)
 {
     return sl_jinja_unary(vm, false, obj, out);
 }
@@ -213,7 +213,7 @@ int sl_jinja_getattr(struct sl_jvm *vm, struct sl_jval obj, unsigned method,
                      const struct sl_jstr *name, struct sl_jval *out)
 {
     if (obj.type == SL_J_UNDEFINED)
-        return fail_undefined(vm, obj, out);
+        return jinja_access_fail_undefined(vm, obj, out);
     if (method != 0 && sl_jinja_has_method(obj.type, method)) {
         struct sl_jmethod *m = sl_jinja_alloc(vm, sizeof *m);
         if (m == NULL)
@@ -269,7 +269,7 @@ static bool is_indexable(uint8_t type)
 int sl_jinja_getitem(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval key, struct sl_jval *out)
 {
     if (obj.type == SL_J_UNDEFINED)
-        return fail_undefined(vm, obj, out);
+        return jinja_access_fail_undefined(vm, obj, out);
     if (obj.type == SL_J_DICT) {
         int code = sl_jinja_dict_get(vm, obj.u.dict, key, false, out);
         if (code != 0 || out->type != SL_J_MISSING)
@@ -377,7 +377,7 @@ int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start, 
     size_t n = 0, count = 0;
     int64_t at[2] = {0, 0}, step = 1;
     if (obj.type == SL_J_UNDEFINED)
-        return fail_undefined(vm, obj, out);
+        return jinja_access_fail_undefined(vm, obj, out);
     if (!is_indexable(obj.type))
         return sl_jinja_fail(vm, "'%s' object cannot be sliced", sl_jinja_type_name(obj));
     if (sl_jinja_length(vm, obj, &n) != 0 || slice_bounds(vm, part, n, at, &step, &count) != 0)

@@ -58,7 +58,7 @@ static struct sl_jnode *two(struct sl_jparser *p, enum sl_jkind kind, uint8_t op
     return e;
 }
 
-static struct sl_jnode *constant(struct sl_jparser *p, struct sl_jval v)
+static struct sl_jnode *jinja_expr_constant(struct sl_jparser *p, struct sl_jval v)
 {
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_CONST);
     if (e != NULL)
@@ -91,7 +91,7 @@ static struct sl_jnode *parse_strings(struct sl_jparser *p)
         sl_jlex_next(p);
     }
     const struct sl_jstr *str = sl_jparse_str(p, s, n);
-    return str != NULL ? constant(p, str_value(str)) : NULL;
+    return str != NULL ? jinja_expr_constant(p, str_value(str)) : NULL;
 }
 
 static void note_macro_use(struct sl_jparser *p, const struct sl_jtoken *tok)
@@ -126,7 +126,7 @@ static struct sl_jnode *parse_name(struct sl_jparser *p, bool with_ns)
             struct sl_jval v = {.type = words[i].type};
             if (v.type == SL_J_BOOL)
                 v.u.b = words[i].b;
-            return constant(p, v);
+            return jinja_expr_constant(p, v);
         }
     sl_jlex_next(p);
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_NAME);
@@ -197,11 +197,11 @@ static struct sl_jnode *parse_primary(struct sl_jparser *p, bool with_ns)
     case SL_JT_STRING:
         return parse_strings(p);
     case SL_JT_INT:
-        e = constant(p, (struct sl_jval){.type = SL_J_INT, .u.i = p->cur.i});
+        e = jinja_expr_constant(p, (struct sl_jval){.type = SL_J_INT, .u.i = p->cur.i});
         sl_jlex_next(p);
         return e;
     case SL_JT_FLOAT:
-        e = constant(p, (struct sl_jval){.type = SL_J_FLOAT, .u.f = p->cur.f});
+        e = jinja_expr_constant(p, (struct sl_jval){.type = SL_J_FLOAT, .u.f = p->cur.f});
         sl_jlex_next(p);
         return e;
     default:
@@ -351,7 +351,7 @@ static struct sl_jnode *parse_subscript(struct sl_jparser *p, struct sl_jnode *o
             SL_ASSERT(e->id < SL_JMETHOD_COUNT);
         } else if (p->cur.type == SL_JT_INT) {
             e->kind = SL_JN_ITEM;
-            e->b = constant(p, (struct sl_jval){.type = SL_J_INT, .u.i = p->cur.i});
+            e->b = jinja_expr_constant(p, (struct sl_jval){.type = SL_J_INT, .u.i = p->cur.i});
         } else {
             sl_jparse_fail(p, "expected name or number");
         }

@@ -53,7 +53,7 @@ static int soft(struct sl_jvm *vm, struct sl_jval v, struct sl_jval *out)
     return sl_jinja_to_str(vm, v, out);
 }
 
-static int no_args(struct sl_jvm *vm, const char *what, const struct sl_jargs *args)
+static int jinja_filters_no_args(struct sl_jvm *vm, const char *what, const struct sl_jargs *args)
 {
     if (args->n_pos + args->n_kw > 0)
         return sl_jinja_fail(vm, "the filter %s takes no arguments", what);
@@ -95,19 +95,21 @@ int sl_jinja_escape(struct sl_jvm *vm, struct sl_jval v, bool force, struct sl_j
 int sl_jinja_f_escape(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                       struct sl_jval *out)
 {
-    return no_args(vm, "escape", args) != 0 ? vm->code : sl_jinja_escape(vm, v, false, out);
+    return jinja_filters_no_args(vm, "escape", args) != 0 ? vm->code
+                                                          : sl_jinja_escape(vm, v, false, out);
 }
 
 int sl_jinja_f_forceescape(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                            struct sl_jval *out)
 {
-    return no_args(vm, "forceescape", args) != 0 ? vm->code : sl_jinja_escape(vm, v, true, out);
+    return jinja_filters_no_args(vm, "forceescape", args) != 0 ? vm->code
+                                                               : sl_jinja_escape(vm, v, true, out);
 }
 
 int sl_jinja_f_safe(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                     struct sl_jval *out)
 {
-    if (no_args(vm, "safe", args) != 0 || sl_jinja_to_str(vm, v, out) != 0)
+    if (jinja_filters_no_args(vm, "safe", args) != 0 || sl_jinja_to_str(vm, v, out) != 0)
         return vm->code;
     out->markup = 1;
     return 0;
@@ -210,7 +212,7 @@ static size_t tag_len(const char *s, size_t n)
 int sl_jinja_f_striptags(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                          struct sl_jval *out)
 {
-    if (no_args(vm, "striptags", args) != 0 || sl_jinja_to_str(vm, v, &v) != 0 ||
+    if (jinja_filters_no_args(vm, "striptags", args) != 0 || sl_jinja_to_str(vm, v, &v) != 0 ||
         sl_jinja_burn(vm, v.u.s->n_bytes) != 0)
         return vm->code;
     const char *s = v.u.s->data;
@@ -250,7 +252,7 @@ int sl_jinja_f_striptags(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
 static int recase(struct sl_jvm *vm, const char *what, struct sl_jval v,
                   const struct sl_jargs *args, enum sl_jcase how, struct sl_jval *out)
 {
-    if (no_args(vm, what, args) != 0 || soft(vm, v, &v) != 0)
+    if (jinja_filters_no_args(vm, what, args) != 0 || soft(vm, v, &v) != 0)
         return vm->code;
     return sl_jinja_recase(vm, v.u.s, how, out);
 }
@@ -277,7 +279,7 @@ int sl_jinja_f_capitalize(struct sl_jvm *vm, struct sl_jval v, const struct sl_j
 int sl_jinja_f_title(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                      struct sl_jval *out)
 {
-    if (no_args(vm, "title", args) != 0 || soft(vm, v, &v) != 0 ||
+    if (jinja_filters_no_args(vm, "title", args) != 0 || soft(vm, v, &v) != 0 ||
         sl_jinja_burn(vm, v.u.s->n_bytes) != 0)
         return vm->code;
     const struct sl_jstr *s = v.u.s;
@@ -315,7 +317,7 @@ int sl_jinja_f_title(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs 
 int sl_jinja_f_string(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                       struct sl_jval *out)
 {
-    return no_args(vm, "string", args) != 0 ? vm->code : soft(vm, v, out);
+    return jinja_filters_no_args(vm, "string", args) != 0 ? vm->code : soft(vm, v, out);
 }
 
 int sl_jinja_f_trim(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
@@ -444,7 +446,7 @@ int sl_jinja_f_wordcount(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
 {
     int64_t n = 0;
     bool in_word = false;
-    if (no_args(vm, "wordcount", args) != 0 || soft(vm, v, &v) != 0 ||
+    if (jinja_filters_no_args(vm, "wordcount", args) != 0 || soft(vm, v, &v) != 0 ||
         sl_jinja_burn(vm, v.u.s->n_bytes / 2) != 0)
         return vm->code;
     const struct sl_jstr *s = v.u.s;
@@ -510,7 +512,7 @@ int sl_jinja_f_urlencode(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
     struct sl_jseq seq;
     struct sl_jval item;
     size_t mark = vm->out->n_bytes;
-    if (no_args(vm, "urlencode", args) != 0)
+    if (jinja_filters_no_args(vm, "urlencode", args) != 0)
         return vm->code;
     if (v.type == SL_J_STR || !sl_jinja_iterable(v))
         return quote_url(vm, v, false) != 0 ? vm->code : sl_jinja_take(vm, mark, out);
@@ -535,7 +537,7 @@ int sl_jinja_f_pprint(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
                       struct sl_jval *out)
 {
     size_t mark = vm->out->n_bytes;
-    if (no_args(vm, "pprint", args) != 0 || sl_jinja_repr(vm, v) != 0)
+    if (jinja_filters_no_args(vm, "pprint", args) != 0 || sl_jinja_repr(vm, v) != 0)
         return vm->code;
     return sl_jinja_take(vm, mark, out);
 }
@@ -545,7 +547,7 @@ int sl_jinja_f_pprint(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
 int sl_jinja_f_abs(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                    struct sl_jval *out)
 {
-    if (no_args(vm, "abs", args) != 0)
+    if (jinja_filters_no_args(vm, "abs", args) != 0)
         return vm->code;
     bool negative = v.type == SL_J_INT ? v.u.i < 0 : v.type == SL_J_FLOAT && signbit(v.u.f);
     return sl_jinja_unary(vm, negative, v, out);

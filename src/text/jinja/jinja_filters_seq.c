@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-static int no_args(struct sl_jvm *vm, const char *what, const struct sl_jargs *args)
+static int jinja_filters_seq_no_args(struct sl_jvm *vm, const char *what,
+                                     const struct sl_jargs *args)
 {
     if (args->n_pos + args->n_kw > 0)
         return sl_jinja_fail(vm, "the filter %s takes no arguments", what);
@@ -399,8 +400,8 @@ static int pick_how(struct sl_jvm *vm, const struct sl_jargs *args, bool by_attr
     return 0;
 }
 
-static int pick(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args, bool by_attr,
-                bool reject, struct sl_jval *out)
+static int jinja_filters_seq_pick(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
+                                  bool by_attr, bool reject, struct sl_jval *out)
 {
     struct applied how;
     struct sl_jval item, of, none = {0};
@@ -429,25 +430,25 @@ static int pick(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args
 int sl_jinja_f_select(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                       struct sl_jval *out)
 {
-    return pick(vm, v, args, false, false, out);
+    return jinja_filters_seq_pick(vm, v, args, false, false, out);
 }
 
 int sl_jinja_f_reject(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                       struct sl_jval *out)
 {
-    return pick(vm, v, args, false, true, out);
+    return jinja_filters_seq_pick(vm, v, args, false, true, out);
 }
 
 int sl_jinja_f_selectattr(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                           struct sl_jval *out)
 {
-    return pick(vm, v, args, true, false, out);
+    return jinja_filters_seq_pick(vm, v, args, true, false, out);
 }
 
 int sl_jinja_f_rejectattr(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                           struct sl_jval *out)
 {
-    return pick(vm, v, args, true, true, out);
+    return jinja_filters_seq_pick(vm, v, args, true, true, out);
 }
 
 /* ---------------------------------------------------------------- whole sequences */
@@ -456,7 +457,7 @@ int sl_jinja_f_length(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
                       struct sl_jval *out)
 {
     size_t n;
-    if (no_args(vm, "length", args) != 0 || sl_jinja_length(vm, v, &n) != 0)
+    if (jinja_filters_seq_no_args(vm, "length", args) != 0 || sl_jinja_length(vm, v, &n) != 0)
         return vm->code;
     *out = sl_jinja_int((int64_t)n);
     return 0;
@@ -466,7 +467,7 @@ int sl_jinja_f_list(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *
                     struct sl_jval *out)
 {
     struct sl_jlist *l;
-    if (no_args(vm, "list", args) != 0 || sl_jinja_to_list(vm, v, &l) != 0)
+    if (jinja_filters_seq_no_args(vm, "list", args) != 0 || sl_jinja_to_list(vm, v, &l) != 0)
         return vm->code;
     *out = sl_jinja_list_val(l);
     return 0;
@@ -476,7 +477,7 @@ int sl_jinja_f_items(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs 
                      struct sl_jval *out)
 {
     struct sl_jlist *l;
-    if (no_args(vm, "items", args) != 0)
+    if (jinja_filters_seq_no_args(vm, "items", args) != 0)
         return vm->code;
     if (v.type != SL_J_DICT && v.type != SL_J_UNDEFINED)
         return sl_jinja_fail(vm, "Can only get item pairs from a mapping.");
@@ -491,7 +492,7 @@ int sl_jinja_f_first(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs 
                      struct sl_jval *out)
 {
     struct sl_jseq seq;
-    if (no_args(vm, "first", args) != 0 || sl_jinja_iter(vm, v, &seq) != 0)
+    if (jinja_filters_seq_no_args(vm, "first", args) != 0 || sl_jinja_iter(vm, v, &seq) != 0)
         return vm->code;
     if (!sl_jinja_next(vm, &seq, out) && vm->code == 0)
         *out = sl_jinja_hint(vm, "No first item, sequence was empty.");
@@ -504,7 +505,7 @@ int sl_jinja_f_last(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *
     struct sl_jlist *l;
     if (v.type == SL_J_ITER)
         return sl_jinja_fail(vm, "'generator' object is not reversible");
-    if (no_args(vm, "last", args) != 0 || sl_jinja_to_list(vm, v, &l) != 0)
+    if (jinja_filters_seq_no_args(vm, "last", args) != 0 || sl_jinja_to_list(vm, v, &l) != 0)
         return vm->code;
     *out = l->n > 0 ? l->items[l->n - 1] : sl_jinja_hint(vm, "No last item, sequence was empty.");
     return vm->code;
@@ -514,7 +515,7 @@ int sl_jinja_f_reverse(struct sl_jvm *vm, struct sl_jval v, const struct sl_jarg
                        struct sl_jval *out)
 {
     struct sl_jlist *l;
-    if (no_args(vm, "reverse", args) != 0)
+    if (jinja_filters_seq_no_args(vm, "reverse", args) != 0)
         return vm->code;
     if (v.type == SL_J_STR)
         return sl_jinja_slice(vm, v, sl_jinja_none(), sl_jinja_none(), sl_jinja_int(-1), out);

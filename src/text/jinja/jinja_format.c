@@ -105,7 +105,7 @@ static int put_grouped(struct sl_jvm *vm, const struct spec *sp, const char *pre
     return vm->code != 0 ? vm->code : sl_jinja_put(vm, body, n);
 }
 
-static int put_int(struct sl_jvm *vm, const struct spec *sp, int64_t v, char type)
+static int jinja_format_put_int(struct sl_jvm *vm, const struct spec *sp, int64_t v, char type)
 {
     char body[140], prefix[8];
     unsigned base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
@@ -201,7 +201,7 @@ static int put_double(struct sl_jvm *vm, const struct spec *sp, double x, char t
     return put_field(vm, sp, sp->align != 0 ? sp->align : '>', sign, 0, body, n);
 }
 
-static int put_text(struct sl_jvm *vm, const struct spec *sp, const struct sl_jstr *s)
+static int jinja_format_put_text(struct sl_jvm *vm, const struct spec *sp, const struct sl_jstr *s)
 {
     size_t n = s->n_bytes;
     if (sp->precision >= 0 && (size_t)sp->precision < sl_jinja_chars(s))
@@ -220,7 +220,7 @@ static int put_char(struct sl_jvm *vm, const struct spec *sp, struct sl_jval v)
         s.n_bytes = sl_utf8_encode((uint32_t)cp, text);
     if (s.n_bytes == 0)
         return sl_jinja_fail(vm, "%%c requires a character or the number of one");
-    return put_text(vm, sp, &s);
+    return jinja_format_put_text(vm, sp, &s);
 }
 
 /* ---------------------------------------------------------------- percent */
@@ -295,7 +295,7 @@ static int percent_int(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         return sl_jinja_fail(vm, "%%%c format: a number is required, not %s", type,
                              sl_jinja_type_name(v));
     int64_t i = v.type == SL_J_INT ? v.u.i : v.u.b;
-    return put_int(vm, sp, i, type);
+    return jinja_format_put_int(vm, sp, i, type);
 }
 
 /* Python's ascii(): what is not, escaped. */
@@ -332,7 +332,8 @@ static int percent_value(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         if (sp->align == '=')
             sp->align = '>';
         sp->fill[0] = ' ';
-        return sl_jinja_to_str(vm, v, &text) != 0 ? vm->code : put_text(vm, sp, text.u.s);
+        return sl_jinja_to_str(vm, v, &text) != 0 ? vm->code
+                                                  : jinja_format_put_text(vm, sp, text.u.s);
     case 'r':
     case 'a':
         sp->fill[0] = ' ';
@@ -341,13 +342,13 @@ static int percent_value(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         if (sp->type == 'a' &&
             (put_ascii(vm, text.u.s) != 0 || sl_jinja_take(vm, mark, &text) != 0))
             return vm->code;
-        return put_text(vm, sp, text.u.s);
+        return jinja_format_put_text(vm, sp, text.u.s);
     case 'c':
         sp->fill[0] = ' ';
         sp->align = sp->align == '=' ? '>' : sp->align;
         sp->precision = -1;
         if (v.type == SL_J_STR && sl_jinja_chars(v.u.s) == 1)
-            return put_text(vm, sp, v.u.s);
+            return jinja_format_put_text(vm, sp, v.u.s);
         return put_char(vm, sp, v);
     case 'd':
     case 'i':
@@ -595,7 +596,7 @@ static int put_formatted(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         return vm->code;
     if (v.type == SL_J_STR) {
         sp->align = sp->align == '=' ? '<' : sp->align;
-        return put_text(vm, sp, v.u.s);
+        return jinja_format_put_text(vm, sp, v.u.s);
     }
     if (v.type == SL_J_FLOAT && sp->type == 'n')
         sp->type = 'g';
@@ -605,7 +606,8 @@ static int put_formatted(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         sp->align = sp->align == 0 || sp->align == '=' ? '>' : sp->align;
         return put_char(vm, sp, v);
     }
-    return put_int(vm, sp, v.type == SL_J_INT ? v.u.i : v.u.b, sp->type == 0 ? 'd' : sp->type);
+    return jinja_format_put_int(vm, sp, v.type == SL_J_INT ? v.u.i : v.u.b,
+                                sp->type == 0 ? 'd' : sp->type);
 }
 
 static int put_replacement(struct sl_jvm *vm, struct braces *b)

@@ -64,7 +64,7 @@ int sl_jinja_iter(struct sl_jvm *vm, struct sl_jval v, struct sl_jseq *seq)
     }
 }
 
-static int next_char(struct sl_jvm *vm, struct sl_jseq *seq, struct sl_jval *out)
+static int jinja_iter_next_char(struct sl_jvm *vm, struct sl_jseq *seq, struct sl_jval *out)
 {
     const char *s = seq->u.str->data + seq->byte;
     size_t n = sl_utf8_valid_len(s, seq->u.str->n_bytes - seq->byte);
@@ -80,7 +80,7 @@ bool sl_jinja_next(struct sl_jvm *vm, struct sl_jseq *seq, struct sl_jval *out)
     size_t i = seq->pos++;
     switch (seq->type) {
     case SL_J_STR:
-        return next_char(vm, seq, out) == 0;
+        return jinja_iter_next_char(vm, seq, out) == 0;
     case SL_J_LIST:
         *out = seq->u.list->items[i];
         return true;

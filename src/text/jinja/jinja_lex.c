@@ -30,7 +30,7 @@ static void advance(struct sl_jparser *p, size_t to)
         p->line += p->src[p->pos] == '\n';
 }
 
-static void skip_space(struct sl_jparser *p)
+static void jinja_lex_skip_space(struct sl_jparser *p)
 {
     size_t at = p->pos, len;
     while ((len = space_len(p->src + at, p->n - at)) > 0)
@@ -136,7 +136,7 @@ static void pass_end(struct sl_jparser *p, char sign, bool trim_newline)
               at(p, p->pos + (sign != 0), "}}"));
     advance(p, p->pos + (sign != 0 ? 3 : 2));
     if (sign == '-')
-        skip_space(p);
+        jinja_lex_skip_space(p);
     else if (sign == 0 && trim_newline && p->pos < p->n && p->src[p->pos] == '\n')
         advance(p, p->pos + 1);
     p->line_start = p->src[p->pos - 1] == '\n';
@@ -378,7 +378,8 @@ static int64_t hex_value(const char *s, size_t avail, size_t n)
 }
 
 /* Decodes the escape after a backslash at s; returns the bytes read, 0 on error. */
-static size_t unescape(struct sl_jparser *p, const char *s, size_t n, char *out, size_t *n_out)
+static size_t jinja_lex_unescape(struct sl_jparser *p, const char *s, size_t n, char *out,
+                                 size_t *n_out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     SL_ASSERT(n > 0); /* the string's end is no escaped quote */
@@ -453,7 +454,7 @@ static void lex_string(struct sl_jparser *p, struct sl_jtoken *tok)
                 continue;
             }
             i++;
-            i += unescape(p, p->src + i, end - i, text, &n);
+            i += jinja_lex_unescape(p, p->src + i, end - i, text, &n);
         }
         SL_ASSERT(n <= 2 * (end - from) + 4); /* tok may be gone: the first error empties p->cur */
         tok->s = text;
@@ -509,7 +510,7 @@ static void lex_op(struct sl_jparser *p, struct sl_jtoken *tok)
 static void lex_tag(struct sl_jparser *p, struct sl_jtoken *tok)
 {
     SL_ASSERT(p->mode != SL_JLEX_DATA);
-    skip_space(p);
+    jinja_lex_skip_space(p);
     *tok = (struct sl_jtoken){.type = SL_JT_EOF, .line = p->line};
     if (p->pos >= p->n)
         return;

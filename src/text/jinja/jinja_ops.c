@@ -25,7 +25,7 @@ static int64_t as_int(struct sl_jval v)
     return v.type == SL_J_BOOL ? v.u.b : v.u.i;
 }
 
-static int fail_undefined(struct sl_jvm *vm, struct sl_jval v)
+static int jinja_ops_fail_undefined(struct sl_jvm *vm, struct sl_jval v)
 {
     SL_ASSERT(v.u.s != NULL); /* its name, or a hint */
     int n = (int)SL_MIN(v.u.s->n_bytes, 80);
@@ -41,9 +41,9 @@ static int fail_undefined(struct sl_jvm *vm, struct sl_jval v)
 static int fail_types(struct sl_jvm *vm, const char *op, struct sl_jval a, struct sl_jval b)
 {
     if (a.type == SL_J_UNDEFINED)
-        return fail_undefined(vm, a);
+        return jinja_ops_fail_undefined(vm, a);
     if (b.type == SL_J_UNDEFINED)
-        return fail_undefined(vm, b);
+        return jinja_ops_fail_undefined(vm, b);
     return sl_jinja_fail(vm, "unsupported operand type(s) for %s: '%s' and '%s'", op,
                          sl_jinja_type_name(a), sl_jinja_type_name(b));
 }
@@ -51,7 +51,7 @@ static int fail_types(struct sl_jvm *vm, const char *op, struct sl_jval a, struc
 int sl_jinja_unary(struct sl_jvm *vm, bool negate, struct sl_jval a, struct sl_jval *out)
 {
     if (a.type == SL_J_UNDEFINED)
-        return fail_undefined(vm, a);
+        return jinja_ops_fail_undefined(vm, a);
     if (!sl_jinja_is_number(a))
         return sl_jinja_fail(vm, "bad operand type for unary %c: '%s'", negate ? '-' : '+',
                              sl_jinja_type_name(a));
@@ -192,7 +192,8 @@ static int float_op(struct sl_jvm *vm, enum sl_jop op, double a, double b, struc
 
 /* ---------------------------------------------------------------- sequences */
 
-static int repeat(struct sl_jvm *vm, struct sl_jval seq, int64_t times, struct sl_jval *out)
+static int jinja_ops_repeat(struct sl_jvm *vm, struct sl_jval seq, int64_t times,
+                            struct sl_jval *out)
 {
     size_t n = seq.type == SL_J_STR ? seq.u.s->n_bytes : seq.u.list->n, total;
     if (times <= 0 || n == 0) {
@@ -224,7 +225,7 @@ static bool is_seq(struct sl_jval v)
     return v.type == SL_J_STR || v.type == SL_J_LIST || v.type == SL_J_TUPLE;
 }
 
-static int add(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, struct sl_jval *out)
+static int jinja_ops_add(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, struct sl_jval *out)
 {
     if (vm->javascript && (a.type == SL_J_STR || b.type == SL_J_STR) && a.type != SL_J_UNDEFINED &&
         b.type != SL_J_UNDEFINED)
@@ -257,12 +258,12 @@ int sl_jinja_binary(struct sl_jvm *vm, enum sl_jop op, struct sl_jval a, struct 
         return int_op(vm, op, as_int(a), as_int(b), out);
     }
     if (op == SL_JOP_ADD)
-        return add(vm, a, b, out);
+        return jinja_ops_add(vm, a, b, out);
     if (op == SL_JOP_MOD && a.type == SL_J_STR)
         return sl_jinja_percent(vm, a.u.s, b, out);
     if (op == SL_JOP_MUL && is_seq(a) && (b.type == SL_J_INT || b.type == SL_J_BOOL))
-        return repeat(vm, a, as_int(b), out);
+        return jinja_ops_repeat(vm, a, as_int(b), out);
     if (op == SL_JOP_MUL && is_seq(b) && (a.type == SL_J_INT || a.type == SL_J_BOOL))
-        return repeat(vm, b, as_int(a), out);
+        return jinja_ops_repeat(vm, b, as_int(a), out);
     return fail_types(vm, names[op], a, b);
 }

@@ -200,7 +200,7 @@ static bool stores_loop(const struct sl_jparser *p, const struct sl_jnode *targe
     return false;
 }
 
-static struct sl_jnode *parse_for(struct sl_jparser *p)
+static struct sl_jnode *jinja_parse_for(struct sl_jparser *p)
 {
     static const char *const body_ends[] = {"endfor", "else", NULL}, *const else_ends[] = {"endfor",
                                                                                            NULL};
@@ -519,7 +519,7 @@ static struct sl_jnode *parse_statement(struct sl_jparser *p)
     if (sl_jparse_is_name(p, "if"))
         return parse_if(p);
     if (sl_jparse_is_name(p, "for"))
-        return parse_for(p);
+        return jinja_parse_for(p);
     if (sl_jparse_is_name(p, "set"))
         return parse_set(p);
     if (sl_jparse_is_name(p, "macro"))
@@ -571,7 +571,7 @@ static struct sl_jnode *parse_print_tag(struct sl_jparser *p)
     return s;
 }
 
-static bool is_end(const struct sl_jparser *p, const char *const *ends)
+static bool jinja_parse_is_end(const struct sl_jparser *p, const char *const *ends)
 {
     for (; ends != NULL && *ends != NULL; ends++)
         if (sl_jparse_is_name(p, *ends))
@@ -599,7 +599,7 @@ static struct sl_jnode *parse_body(struct sl_jparser *p, const char *const *ends
         } else {
             SL_ASSERT(p->cur.type == SL_JT_BLOCK_BEGIN);
             sl_jlex_next(p); /* "{%" */
-            if (is_end(p, ends)) {
+            if (jinja_parse_is_end(p, ends)) {
                 sl_jparse_leave(p);
                 return first;
             }

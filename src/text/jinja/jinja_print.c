@@ -15,7 +15,7 @@
 
 static int repr_at(struct sl_jvm *vm, struct sl_jval v, unsigned depth);
 
-static int put_int(struct sl_jvm *vm, int64_t i)
+static int jinja_print_put_int(struct sl_jvm *vm, int64_t i)
 {
     char text[24];
     return sl_jinja_put(vm, text, (size_t)snprintf(text, sizeof text, "%" PRId64, i));
@@ -211,7 +211,7 @@ static int repr_at(struct sl_jvm *vm, struct sl_jval v, unsigned depth)
             return sl_jinja_puts(vm, v.u.b ? "true" : "false");
         return sl_jinja_puts(vm, v.u.b ? "True" : "False");
     case SL_J_INT:
-        return put_int(vm, v.u.i);
+        return jinja_print_put_int(vm, v.u.i);
     case SL_J_FLOAT:
         return put_float(vm, v.u.f);
     case SL_J_STR:
@@ -399,7 +399,7 @@ static int json_value(struct sl_jvm *vm, struct sl_jval v, const struct sl_jinja
     case SL_J_BOOL:
         return sl_jinja_puts(vm, v.u.b ? "true" : "false");
     case SL_J_INT:
-        return put_int(vm, v.u.i);
+        return jinja_print_put_int(vm, v.u.i);
     case SL_J_FLOAT:
         return json_float(vm, v.u.f);
     case SL_J_STR:

@@ -48,7 +48,7 @@ static uint64_t find_cost(size_t n, size_t m)
     return 1 + (m <= 1 ? n / 16 : m <= 8 ? n / 4 : n / 2);
 }
 
-static size_t count_chars(const char *s, size_t n)
+static size_t jinja_strings_count_chars(const char *s, size_t n)
 {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
@@ -91,7 +91,8 @@ static int find_method(struct sl_jvm *vm, const struct sl_jstr *s, unsigned id,
             (last ? find_last : sl_jinja_find)(s->data + from, to - from, sub->data, sub->n_bytes);
     if (hit == NULL && (id == M(index) || id == M(rindex)))
         return sl_jinja_fail(vm, "substring not found");
-    *out = sl_jinja_int(hit != NULL ? (int64_t)count_chars(s->data, (size_t)(hit - s->data)) : -1);
+    *out = sl_jinja_int(
+        hit != NULL ? (int64_t)jinja_strings_count_chars(s->data, (size_t)(hit - s->data)) : -1);
     return 0;
 }
 
@@ -109,7 +110,8 @@ static int count_method(struct sl_jvm *vm, const struct sl_jstr *s, const struct
         sl_jinja_burn(vm, find_cost(s->n_bytes, sub->n_bytes)) != 0)
         return vm->code;
     if (sub->n_bytes == 0) {
-        *out = sl_jinja_int(in_range ? (int64_t)count_chars(s->data + from, to - from) + 1 : 0);
+        *out = sl_jinja_int(
+            in_range ? (int64_t)jinja_strings_count_chars(s->data + from, to - from) + 1 : 0);
         return 0;
     }
     for (const char *at = s->data + from, *end = s->data + to;; n++) {
@@ -163,7 +165,7 @@ static bool in_set(const struct sl_jstr *set, const char *c, size_t len)
     return sl_jinja_find(set->data, set->n_bytes, c, len) != NULL;
 }
 
-static size_t char_before(const char *s, size_t end)
+static size_t jinja_strings_char_before(const char *s, size_t end)
 {
     size_t at = end - 1;
     while (at > 0 && ((unsigned char)s[at] & 0xC0) == 0x80)
@@ -192,7 +194,7 @@ int sl_jinja_strip(struct sl_jvm *vm, struct sl_jval v, const struct sl_jstr *ch
         from += len;
     }
     while (right && to > from && s->n_bytes - (to - from) <= most) {
-        size_t at = char_before(s->data, to);
+        size_t at = jinja_strings_char_before(s->data, to);
         if (!in_set(chars, s->data + at, to - at))
             break;
         to = at;
@@ -250,7 +252,7 @@ static int split_space(struct sl_jvm *vm, const struct sl_jstr *s, int64_t max, 
 static size_t skip_back(const char *s, size_t end, bool spaces)
 {
     while (end > 0) {
-        size_t at = char_before(s, end);
+        size_t at = jinja_strings_char_before(s, end);
         if (in_set(NULL, s + at, end - at) != spaces)
             break;
         end = at;
@@ -487,7 +489,7 @@ static bool is_final_sigma(const struct sl_jstr *s, size_t at)
     uint32_t cp = 0;
     size_t i = at;
     while (i > 0) {
-        size_t before = char_before(s->data, i);
+        size_t before = jinja_strings_char_before(s->data, i);
         sl_utf8_decode(s->data + before, i - before, &cp);
         i = before;
         if (cp != '\'' && cp != 0x2019 && cp != 0xAD && cp != '.' && cp != ':')
@@ -508,7 +510,8 @@ static bool is_final_sigma(const struct sl_jstr *s, size_t at)
     return true;
 }
 
-static int put_lower(struct sl_jvm *vm, const struct sl_jstr *s, size_t at, uint32_t cp)
+static int jinja_strings_put_lower(struct sl_jvm *vm, const struct sl_jstr *s, size_t at,
+                                   uint32_t cp)
 {
     uint32_t to[2] = {sl_jinja_lower(cp), 0x307};
     if (cp == 0x3A3)
@@ -557,7 +560,7 @@ int sl_jinja_recase(struct sl_jvm *vm, const struct sl_jstr *s, enum sl_jcase ho
         } else if (low) {
             if (how == SL_JCASE_FOLD && (cp == 0x3A3 || cp == 0x3C2))
                 cp = 0x3C3;
-            if (put_lower(vm, s, i, cp) != 0)
+            if (jinja_strings_put_lower(vm, s, i, cp) != 0)
                 return vm->code;
         } else if (up || title) {
             size_t n = title ? sl_jinja_titlecase(cp, to) : sl_jinja_upper(cp, to);

@@ -32,13 +32,13 @@ static size_t step_back(const char *s, size_t at)
     return to;
 }
 
-static uint32_t char_before(const char *s, size_t at)
+static uint32_t jinja_wrap_char_before(const char *s, size_t at)
 {
     return at > 0 ? char_at(s, at, step_back(s, at)) : 0;
 }
 
 /* Behind the character at `at`, which must be there. */
-static size_t step(const char *s, size_t n, size_t at)
+static size_t jinja_wrap_step(const char *s, size_t n, size_t at)
 {
     do
         at++;
@@ -51,30 +51,30 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-static bool is_word(uint32_t cp)
+static bool jinja_wrap_is_word(uint32_t cp)
 {
     return cp == '_' || sl_jinja_is_alpha(cp) || sl_jinja_is_numeric(cp); /* digits are numeric */
 }
 
 static bool is_letter(uint32_t cp)
 {
-    return is_word(cp) && !sl_jinja_is_decimal(cp);
+    return jinja_wrap_is_word(cp) && !sl_jinja_is_decimal(cp);
 }
 
 static bool is_word_punct(uint32_t cp)
 {
-    return is_word(cp) || (cp != 0 && cp < 128 && strchr("!\"'&.,?", (int)cp) != NULL);
+    return jinja_wrap_is_word(cp) || (cp != 0 && cp < 128 && strchr("!\"'&.,?", (int)cp) != NULL);
 }
 
 /* The length of a dash of two or more hyphens between words, 0: there is none at `at`. */
 static size_t dash_len(const char *s, size_t n, size_t at)
 {
     size_t end = at;
-    if (at >= n || s[at] != '-' || !is_word_punct(char_before(s, at)))
+    if (at >= n || s[at] != '-' || !is_word_punct(jinja_wrap_char_before(s, at)))
         return 0;
     while (end < n && s[end] == '-')
         end++;
-    return end - at >= 2 && is_word(char_at(s, n, end)) ? end - at : 0;
+    return end - at >= 2 && jinja_wrap_is_word(char_at(s, n, end)) ? end - at : 0;
 }
 
 /* May a word be cut behind the hyphen at `at`? Two letters before it, or one of an abbreviation
@@ -84,12 +84,12 @@ static bool is_hyphen(const char *s, size_t n, size_t at)
     if (at >= n || s[at] != '-')
         return false;
     size_t one = step_back(s, at), two = step_back(s, one);
-    uint32_t a = char_before(s, at), b = char_before(s, one);
+    uint32_t a = jinja_wrap_char_before(s, at), b = jinja_wrap_char_before(s, one);
     bool before = (is_letter(a) && is_letter(b)) ||
-                  (is_letter(a) && b == '-' && is_letter(char_before(s, two)));
+                  (is_letter(a) && b == '-' && is_letter(jinja_wrap_char_before(s, two)));
     if (!before || !is_letter(char_at(s, n, at + 1)))
         return false;
-    size_t next = step(s, n, at + 1);
+    size_t next = jinja_wrap_step(s, n, at + 1);
     next += next < n && s[next] == '-';
     return is_letter(char_at(s, n, next));
 }
@@ -103,7 +103,7 @@ static size_t chunk_len(const char *s, size_t n, size_t at, bool on_hyphens)
     if (dash > 0)
         return dash;
     do {
-        i = step(s, n, i);
+        i = jinja_wrap_step(s, n, i);
         if (cut && is_hyphen(s, n, i))
             return i + 1 - at;
         if (cut && dash_len(s, n, i) > 0)
@@ -121,7 +121,7 @@ static size_t chars_in(const char *s, size_t n)
 /* Nothing but white space, or nothing. */
 static bool is_space(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i = step(s, n, i))
+    for (size_t i = 0; i < n; i = jinja_wrap_step(s, n, i))
         if (!sl_jinja_is_space(char_at(s, n, i)))
             return false;
     return true;
@@ -133,7 +133,7 @@ static size_t long_part(const struct wrap *w, const char *s, size_t n, size_t ch
 {
     size_t fits = 0, hyphen;
     for (; chars > 0; chars--)
-        fits = step(s, n, fits);
+        fits = jinja_wrap_step(s, n, fits);
     for (hyphen = fits; hyphen > 0 && s[hyphen - 1] != '-';)
         hyphen--;
     for (size_t i = 0; w->on_hyphens && i + 1 < hyphen; i++)

@@ -32,7 +32,7 @@ struct sink {
     size_t n;
 };
 
-static void put(struct sink *k, const char *s, size_t n)
+static void detok_put(struct sink *k, const char *s, size_t n)
 {
     if (n > 0)
         memcpy(k->out + k->n, s, n);
@@ -40,7 +40,7 @@ static void put(struct sink *k, const char *s, size_t n)
 }
 
 /* Resolves what is certain at the head of the pending bytes. */
-static void resolve(struct sink *k, bool end)
+static void detok_resolve(struct sink *k, bool end)
 {
     struct sl_detok *d = k->d;
     while (d->n_pending > 0) {
@@ -48,14 +48,14 @@ static void resolve(struct sink *k, bool end)
         if (len == 0 && !end && sl_utf8_incomplete_tail(d->pending, d->n_pending) == d->n_pending)
             return;
         if (len > 0) {
-            put(k, d->pending, len);
+            detok_put(k, d->pending, len);
         } else {
             used = 1;
             for (unsigned j = 2; j <= 3 && j <= d->n_pending; j++) {
                 if (sl_utf8_incomplete_tail(d->pending, j) == j)
                     used = j;
             }
-            put(k, "\xEF\xBF\xBD", 3);
+            detok_put(k, "\xEF\xBF\xBD", 3);
         }
         d->n_pending -= (unsigned)used;
         memmove(d->pending, d->pending + used, d->n_pending);
@@ -68,7 +68,7 @@ static void put_utf8(struct sink *k, const char *s, size_t n)
     while (n > 0) {
         if (d->n_pending == 0) {
             size_t good = tok_valid_prefix(s, n);
-            put(k, s, good);
+            detok_put(k, s, good);
             s += good;
             n -= good;
             if (n == 0)
@@ -76,12 +76,12 @@ static void put_utf8(struct sink *k, const char *s, size_t n)
         }
         d->pending[d->n_pending++] = *s++;
         n--;
-        resolve(k, false);
+        detok_resolve(k, false);
     }
 }
 
 /* Strips the start of the output. */
-static void put_text(struct sink *k, const char *s, size_t n)
+static void detok_put_text(struct sink *k, const char *s, size_t n)
 {
     struct sl_detok *d = k->d;
     const struct tok_decoder *dec = &d->tok->decoder;
@@ -113,7 +113,7 @@ static void put_first(struct sink *k, const char *s, size_t n, const char *text,
 {
     const struct tok_decoder *dec = &k->d->tok->decoder;
     if (dec->first == FIRST_NO_JOIN) { /* the piece itself: no prefix taken off, no space */
-        put_text(k, s, n);
+        detok_put_text(k, s, n);
     } else if (dec->first == FIRST_DROP_META) {
         for (size_t i = 0; i < n;) {
             if (n - i >= dec->n_meta && memcmp(s + i, dec->meta, dec->n_meta) == 0) {
@@ -123,10 +123,10 @@ static void put_first(struct sink *k, const char *s, size_t n, const char *text,
             size_t from = i++;
             while (i < n && ((uint8_t)s[i] & 0xC0) == 0x80)
                 i++;
-            put_text(k, s + from, i - from);
+            detok_put_text(k, s + from, i - from);
         }
     } else {
-        put_text(k, text, n_text);
+        detok_put_text(k, text, n_text);
     }
 }
 
@@ -140,22 +140,22 @@ static void put_token(struct sink *k, int32_t id, bool last)
     const char *s = tok_str(&t->pieces, (uint32_t)id, &n);
     const char *text = tok_str(t->dec, (uint32_t)id, &n_text);
     for (; d->n_held > 0; d->n_held--)
-        put(k, dec->strip, dec->n_strip);
+        detok_put(k, dec->strip, dec->n_strip);
     if (t->unk_is_mark && (t->attr[id] & SL_TOKEN_UNKNOWN))
         d->strip_left = 0;
     if (dec->delay && last) {
         for (size_t i = 0; i < n;) {
             bool skip = n - i >= dec->n_suffix && memcmp(s + i, dec->suffix, dec->n_suffix) == 0;
             if (!skip)
-                put_text(k, s + i, 1);
+                detok_put_text(k, s + i, 1);
             i += skip ? dec->n_suffix : 1;
         }
     } else if (d->at_start) {
         put_first(k, s, n, text, n_text);
     } else {
         if (t->join_space)
-            put_text(k, " ", 1);
-        put_text(k, text, n_text);
+            detok_put_text(k, " ", 1);
+        detok_put_text(k, text, n_text);
     }
     d->at_start = false;
     hold_end(k);
@@ -214,8 +214,8 @@ size_t sl_detok_finish(struct sl_detok *d, char *out)
     d->waiting1 = 0;
     if (d->n_pending > 0) { /* then what was held back is not the end after all */
         for (; d->n_held > 0; d->n_held--)
-            put(&k, dec->strip, dec->n_strip);
-        resolve(&k, true);
+            detok_put(&k, dec->strip, dec->n_strip);
+        detok_resolve(&k, true);
     }
     d->n_held = 0;
     return k.n;

@@ -53,7 +53,7 @@ int tok_added_build(struct sl_tokenizer *t, struct sl_error *err)
     return rc;
 }
 
-static bool is_word(const char *s, size_t n)
+static bool tok_added_is_word(const char *s, size_t n)
 {
     uint32_t cp;
     tok_char(s, n, &cp);
@@ -61,7 +61,7 @@ static bool is_word(const char *s, size_t n)
 }
 
 /* Start of the character that ends at s[n]. */
-static size_t char_before(const char *s, size_t n)
+static size_t tok_added_char_before(const char *s, size_t n)
 {
     size_t i = n - 1;
     while (i > 0 && n - i < 4 && ((uint8_t)s[i] & 0xC0) == 0x80)
@@ -78,22 +78,23 @@ static bool is_space_at(const char *s, size_t n, size_t *len)
 }
 
 /* Is the match s[start..end) of token a taken? Widens it by the spaces a strips. */
-static bool accept(const struct tok_enc *e, const struct tok_added_flags *a, const char *s,
-                   size_t n, size_t floor, size_t *start, size_t *end)
+static bool tok_added_accept(const struct tok_enc *e, const struct tok_added_flags *a,
+                             const char *s, size_t n, size_t floor, size_t *start, size_t *end)
 {
     size_t len;
     if (a->special && !(e->flags & SL_ENCODE_PARSE_SPECIAL))
         return false;
     if (a->single_word) {
-        if (*start > 0 && is_word(s + char_before(s, *start), *start - char_before(s, *start)))
+        if (*start > 0 && tok_added_is_word(s + tok_added_char_before(s, *start),
+                                            *start - tok_added_char_before(s, *start)))
             return false;
-        if (*end < n && is_word(s + *end, n - *end))
+        if (*end < n && tok_added_is_word(s + *end, n - *end))
             return false;
     }
     if (a->lstrip) /* of what a token before it took, nothing is left to take */
         *start = SL_MAX(*start, floor);
     while (a->lstrip && *start > floor) {
-        size_t before = char_before(s, *start);
+        size_t before = tok_added_char_before(s, *start);
         if (before < floor || !is_space_at(s + before, *start - before, &len))
             break;
         *start = before;
@@ -103,9 +104,9 @@ static bool accept(const struct tok_enc *e, const struct tok_added_flags *a, con
     return true;
 }
 
-static int plain(struct tok_enc *e, const char *s, size_t n, bool normalized, bool first);
+static int tok_added_plain(struct tok_enc *e, const char *s, size_t n, bool normalized, bool first);
 
-static int scan(struct tok_enc *e, const char *s, size_t n, bool normalized, bool first)
+static int tok_added_scan(struct tok_enc *e, const char *s, size_t n, bool normalized, bool first)
 {
     const struct tok_added *l = &e->t->added;
     const struct tok_trie *trie = normalized ? &l->normalized : &l->raw;
@@ -124,26 +125,26 @@ static int scan(struct tok_enc *e, const char *s, size_t n, bool normalized, boo
         }
         size_t start = i, end = i + len;
         i = end;
-        if (!accept(e, &l->v[k], s, n, done, &start, &end) || start >= end)
+        if (!tok_added_accept(e, &l->v[k], s, n, done, &start, &end) || start >= end)
             continue;
         if (start > done)
-            rc = plain(e, s + done, start - done, normalized, first && done == 0);
+            rc = tok_added_plain(e, s + done, start - done, normalized, first && done == 0);
         if (rc == 0)
             rc = tok_push(e, l->v[k].id);
         done = end; /* as in that library, spaces it took may be another token, or begin one */
     }
     if (rc == 0 && done < n)
-        rc = plain(e, s + done, n - done, normalized, first && done == 0);
+        rc = tok_added_plain(e, s + done, n - done, normalized, first && done == 0);
     return rc;
 }
 
 /* A stretch without added tokens of this pass. The two passes are the only nesting. */
-static int plain(struct tok_enc *e, const char *s, size_t n, bool normalized, bool first)
+static int tok_added_plain(struct tok_enc *e, const char *s, size_t n, bool normalized, bool first)
 {
     if (normalized)
         return tok_pretokenize(e, s, n, first);
     int rc = tok_normalize(e->t, s, n, e->norm, &s, &n, e->err);
-    return rc != 0 ? rc : scan(e, s, n, true, first);
+    return rc != 0 ? rc : tok_added_scan(e, s, n, true, first);
 }
 
 int tok_encode_text(struct tok_enc *e, const char *s, size_t n)
@@ -156,5 +157,5 @@ int tok_encode_text(struct tok_enc *e, const char *s, size_t n)
         s = e->clean.data;
         n = e->clean.n_bytes;
     }
-    return scan(e, s, n, false, true);
+    return tok_added_scan(e, s, n, false, true);
 }

@@ -311,7 +311,7 @@ static int spm_syms(struct tok_enc *e, const char *s, size_t n, size_t *n_syms)
 
 /* A user-defined symbol never merges: its rank with its neighbours is none. Cutting the word at it
  * says the same and leaves the merge loops alone. */
-static int emit(struct tok_enc *e, const struct tok_word *w, size_t n)
+static int tok_bpe_emit(struct tok_enc *e, const struct tok_word *w, size_t n)
 {
     const struct tok_bpe *b = w->b;
     bool was_unknown = false;
@@ -348,7 +348,7 @@ static int merge_and_emit(struct tok_enc *e, struct tok_word *w)
         n = merge_scan(w);
     else if (w->b->n_ranks > 0)
         rc = tok_merge_long(e, w, &n);
-    return rc != 0 ? rc : emit(e, w, n);
+    return rc != 0 ? rc : tok_bpe_emit(e, w, n);
 }
 
 static int encode_symbols(struct tok_enc *e, const char *s, size_t n)

@@ -17,7 +17,7 @@
 
 #define MAX_STRIP_STOP 16
 
-static int unsupported(struct sl_error *err, const char *what)
+static int tok_decode_unsupported(struct sl_error *err, const char *what)
 {
     return sl_fail(err, SL_EUNSUPPORTED, "decoder: %s", what);
 }
@@ -42,12 +42,12 @@ static int check_op(struct sl_tokenizer *t, const struct tok_dec_op *op, bool *f
     struct tok_decoder *d = &t->decoder;
     bool positional = op->kind == DEC_METASPACE || op->kind == DEC_WORDPIECE || op->kind == DEC_BPE;
     if (*placed && op->kind != DEC_FUSE)
-        return unsupported(err, "a step after Metaspace, WordPiece or BPEDecoder");
+        return tok_decode_unsupported(err, "a step after Metaspace, WordPiece or BPEDecoder");
     if (*fused && (positional || op->kind == DEC_REPLACE_RE || op->kind == DEC_BYTE_LEVEL ||
                    op->kind == DEC_BYTE_FALLBACK))
-        return unsupported(err, "a step by token after Fuse");
+        return tok_decode_unsupported(err, "a step by token after Fuse");
     if (*fused && op->kind == DEC_REPLACE && !one_char(op->a, op->n_a))
-        return unsupported(err, "Replace of more than one character after Fuse");
+        return tok_decode_unsupported(err, "Replace of more than one character after Fuse");
     switch (op->kind) {
     case DEC_FUSE:
     case DEC_BYTE_LEVEL:
@@ -57,7 +57,7 @@ static int check_op(struct sl_tokenizer *t, const struct tok_dec_op *op, bool *f
         if (!*fused)
             break;
         if (d->n_strip > 0 || !one_char(op->a, op->n_a) || op->stop > MAX_STRIP_STOP)
-            return unsupported(err, "Strip");
+            return tok_decode_unsupported(err, "Strip");
         memcpy(d->strip, op->a, op->n_a);
         d->n_strip = (uint8_t)op->n_a;
         d->strip_start = op->start;
@@ -75,7 +75,7 @@ static int check_op(struct sl_tokenizer *t, const struct tok_dec_op *op, bool *f
         break;
     case DEC_BPE:
         if (op->n_a == 0 || op->n_a >= sizeof(d->suffix))
-            return unsupported(err, "BPEDecoder suffix");
+            return tok_decode_unsupported(err, "BPEDecoder suffix");
         d->delay = true;
         memcpy(d->suffix, op->a, op->n_a);
         d->n_suffix = (uint8_t)op->n_a;
@@ -111,7 +111,7 @@ struct replacing {
     struct sl_buf *out;
 };
 
-static int replace_match(void *arg, size_t start, size_t end)
+static int tok_decode_replace_match(void *arg, size_t start, size_t end)
 {
     struct replacing *r = arg;
     sl_buf_put(r->out, r->s + r->pos, start - r->pos);
@@ -162,7 +162,7 @@ static bool put_wordpiece(struct sl_buf *out, const struct tok_dec_op *op, const
     return ok;
 }
 
-static void put_bytes(struct sl_buf *out, const char *s, size_t n)
+static void tok_decode_put_bytes(struct sl_buf *out, const char *s, size_t n)
 {
     size_t start = out->n_bytes;
     for (size_t i = 0, len; i < n; i += len) {
@@ -192,11 +192,11 @@ static int apply(const struct tok_dec_op *op, const char *s, size_t n, struct sl
         put_replaced(out, s, n, op->a, op->n_a, " ", 1);
         break;
     case DEC_REPLACE_RE:
-        rc = tok_regex_each(op->re, NULL, s, n, replace_match, &r, err);
+        rc = tok_regex_each(op->re, NULL, s, n, tok_decode_replace_match, &r, err);
         sl_buf_put(out, s + r.pos, n - r.pos);
         break;
     case DEC_BYTE_LEVEL:
-        put_bytes(out, s, n);
+        tok_decode_put_bytes(out, s, n);
         break;
     case DEC_BYTE_FALLBACK:
         byte = tok_byte_piece(s, n);

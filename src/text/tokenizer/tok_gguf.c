@@ -131,7 +131,7 @@ static const struct pre *find_pre(const char *name)
 
 /* ---------------------------------------------------------------- vocabulary */
 
-static int type_of(const struct sl_vocab_gguf *v, uint32_t id)
+static int tok_gguf_type_of(const struct sl_vocab_gguf *v, uint32_t id)
 {
     SL_ASSERT(id < v->n_tokens);
     return v->types != NULL ? v->types[id] : TYPE_NORMAL;
@@ -152,8 +152,8 @@ static unsigned attr_of(int type, bool spm)
 }
 
 /* Two entries of one spelling occur (padding): the first keeps the name. */
-static int add_tokens(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, bool spm,
-                      struct sl_error *err)
+static int tok_gguf_add_tokens(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, bool spm,
+                               struct sl_error *err)
 {
     int rc = 0;
     SL_ASSERT(t->pieces.n == 0); /* so that an entry's place in the file is its id */
@@ -163,11 +163,11 @@ static int add_tokens(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, boo
     if (rc == 0)
         rc = tok_map_reserve(&t->by_piece, v->n_tokens, err);
     for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++)
-        rc = tok_vocab_add(t, i, v->tokens[i], v->token_bytes[i], attr_of(type_of(v, i), spm), true,
-                           err);
+        rc = tok_vocab_add(t, i, v->tokens[i], v->token_bytes[i],
+                           attr_of(tok_gguf_type_of(v, i), spm), true, err);
     SL_ASSERT(rc != 0 || t->pieces.n == v->n_tokens);
     for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++) {
-        int type = type_of(v, i);
+        int type = tok_gguf_type_of(v, i);
         struct tok_added_flags a = {.id = (int32_t)i, .special = type != TYPE_USER};
         if ((type == TYPE_CONTROL || type == TYPE_USER || type == TYPE_UNKNOWN) &&
             v->token_bytes[i] > 0)
@@ -257,7 +257,7 @@ static int load_bpe(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struc
         rc = tok_add_split(t, pre->patterns[i], strlen(pre->patterns[i]), SPLIT_ISOLATED, false,
                            err);
     if (rc == 0)
-        rc = add_tokens(t, v, false, err);
+        rc = tok_gguf_add_tokens(t, v, false, err);
     if (rc == 0)
         rc = tok_bpe_reserve(&t->bpe, v->n_merges, err);
     for (uint32_t i = 0; i < v->n_merges && rc == 0; i++) {
@@ -327,7 +327,7 @@ static int load_spm(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struc
     bool prefix = v->add_space_prefix != 0;
     int rc = check_scores(v, err);
     if (rc == 0)
-        rc = add_tokens(t, v, true, err);
+        rc = tok_gguf_add_tokens(t, v, true, err);
     if (rc != 0)
         return rc;
     t->model = MODEL_BPE;
@@ -352,7 +352,7 @@ static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, s
     struct tok_unigram *u = &t->uni;
     int rc = check_scores(v, err);
     if (rc == 0)
-        rc = add_tokens(t, v, true, err);
+        rc = tok_gguf_add_tokens(t, v, true, err);
     if (rc != 0)
         return rc;
     t->model = MODEL_UNIGRAM;
@@ -381,7 +381,7 @@ static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, s
 
 static int load_bert(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struct sl_error *err)
 {
-    int rc = add_tokens(t, v, false, err);
+    int rc = tok_gguf_add_tokens(t, v, false, err);
     if (rc != 0)
         return rc;
     t->model = MODEL_WORDPIECE;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* Tokens that stay of two texts which may have `room` together. */
-static void share(size_t room, size_t *n_a, size_t *n_b)
+static void tok_input_share(size_t room, size_t *n_a, size_t *n_b)
 {
     size_t *less = *n_a > *n_b ? n_b : n_a, *more = *n_a > *n_b ? n_a : n_b;
     if (*n_a + *n_b <= room)
@@ -27,7 +27,7 @@ static void share(size_t room, size_t *n_a, size_t *n_b)
     SL_ASSERT(*less + *more <= room);
 }
 
-static void put(int32_t *ids, size_t *at, const int32_t *from, size_t n)
+static void tok_input_put(int32_t *ids, size_t *at, const int32_t *from, size_t n)
 {
     if (n > 0)
         memcpy(ids + *at, from, n * sizeof *ids);
@@ -51,7 +51,7 @@ int sl_tokenizer_encode_input(const struct sl_tokenizer *tok, const char *a, siz
         rc = sl_fail(err, SL_ELIMIT, "%d tokens have no room for text beside %zu special ones",
                      max_ids, n_around);
     if (rc == 0 && max_ids > 0 && b != NULL)
-        share((size_t)max_ids - n_around, &one.n, &two.n);
+        tok_input_share((size_t)max_ids - n_around, &one.n, &two.n);
     else if (rc == 0 && max_ids > 0)
         one.n = SL_MIN(one.n, (size_t)max_ids - n_around);
     if (rc == 0 && one.n + two.n + n_around > INT32_MAX)
@@ -62,15 +62,15 @@ int sl_tokenizer_encode_input(const struct sl_tokenizer *tok, const char *a, siz
             rc = sl_fail(err, SL_ENOMEM, "out of memory for %zu tokens", one.n + two.n);
     }
     if (rc == 0) {
-        put(*ids, n_ids, tok->prefix_ids, tok->n_prefix_ids);
-        put(*ids, n_ids, one.data, one.n);
-        put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
+        tok_input_put(*ids, n_ids, tok->prefix_ids, tok->n_prefix_ids);
+        tok_input_put(*ids, n_ids, one.data, one.n);
+        tok_input_put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
         if (b != NULL) {
             if (tok->suffix_twice)
-                put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
+                tok_input_put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
             *second_from = (int32_t)*n_ids;
-            put(*ids, n_ids, two.data, two.n);
-            put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
+            tok_input_put(*ids, n_ids, two.data, two.n);
+            tok_input_put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
         }
     }
     sl_free(one.data);

@@ -33,7 +33,7 @@ static int malformed(struct reader *r, const char *what)
                    r->what != NULL ? r->what : "tokenizer.json", what, r->i);
 }
 
-static char peek(struct reader *r)
+static char tok_json_peek(struct reader *r)
 {
     SL_DCHECK(r->i <= r->n);
     while (r->i < r->n &&
@@ -42,15 +42,15 @@ static char peek(struct reader *r)
     return r->i < r->n ? r->s[r->i] : '\0';
 }
 
-static bool take(struct reader *r, char c)
+static bool tok_json_take(struct reader *r, char c)
 {
-    if (peek(r) != c)
+    if (tok_json_peek(r) != c)
         return false;
     r->i++;
     return true;
 }
 
-static bool hex4(struct reader *r, uint32_t *out)
+static bool tok_json_hex4(struct reader *r, uint32_t *out)
 {
     uint64_t v;
     if (r->n - r->i < 4 || !sl_parse_hex_u64(r->s + r->i, 4, &v))
@@ -62,7 +62,7 @@ static bool hex4(struct reader *r, uint32_t *out)
 }
 
 /* One escape, r->i behind the backslash. Lone surrogates are refused: they are no text. */
-static bool escape(struct reader *r)
+static bool tok_json_escape(struct reader *r)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     SL_ASSERT(r->i > 0 && r->s[r->i - 1] == '\\');
@@ -73,13 +73,13 @@ static bool escape(struct reader *r)
         return true;
     }
     uint32_t cp, low;
-    if (c != 'u' || !hex4(r, &cp) || (cp >= 0xDC00 && cp <= 0xDFFF))
+    if (c != 'u' || !tok_json_hex4(r, &cp) || (cp >= 0xDC00 && cp <= 0xDFFF))
         return false;
     if (cp >= 0xD800 && cp <= 0xDBFF) {
         if (r->n - r->i < 6 || r->s[r->i] != '\\' || r->s[r->i + 1] != 'u')
             return false;
         r->i += 2;
-        if (!hex4(r, &low) || low < 0xDC00 || low > 0xDFFF)
+        if (!tok_json_hex4(r, &low) || low < 0xDC00 || low > 0xDFFF)
             return false;
         cp = 0x10000 + ((cp & 0x3FF) << 10) + (low & 0x3FF);
     }
@@ -89,9 +89,9 @@ static bool escape(struct reader *r)
 }
 
 /* A string; *out lives until the next one is read. */
-static int read_string(struct reader *r, const char **out, size_t *n_out)
+static int tok_json_read_string(struct reader *r, const char **out, size_t *n_out)
 {
-    if (!take(r, '"'))
+    if (!tok_json_take(r, '"'))
         return malformed(r, "expected a string");
     size_t from = r->i;
     bool plain = true;
@@ -114,7 +114,7 @@ static int read_string(struct reader *r, const char **out, size_t *n_out)
             break;
         }
         plain = false;
-        if (!escape(r))
+        if (!tok_json_escape(r))
             return malformed(r, "malformed escape");
         from = r->i;
     }
@@ -129,7 +129,7 @@ static int read_string(struct reader *r, const char **out, size_t *n_out)
 static size_t number_length(struct reader *r)
 {
     size_t n = 0;
-    peek(r);
+    tok_json_peek(r);
     while (r->i + n < r->n && r->s[r->i + n] != '\0' &&
            strchr("+-.eE0123456789", r->s[r->i + n]) != NULL)
         n++;
@@ -159,7 +159,7 @@ static int skip_value(struct reader *r)
     int depth = 0;
     do {
         SL_DCHECK(depth >= 0 && depth <= SL_MAX_JSON_DEPTH);
-        char c = peek(r);
+        char c = tok_json_peek(r);
         if (c == '"') {
             if (!skip_string(r))
                 return malformed(r, "unterminated string");
@@ -207,20 +207,20 @@ static int find_members(struct reader *r, struct member *wanted, size_t n)
     const char *key;
     size_t n_key;
     int rc;
-    if (!take(r, '{'))
+    if (!tok_json_take(r, '{'))
         return malformed(r, "expected an object");
-    if (take(r, '}'))
+    if (tok_json_take(r, '}'))
         return 0;
     do {
-        if ((rc = read_string(r, &key, &n_key)) != 0)
+        if ((rc = tok_json_read_string(r, &key, &n_key)) != 0)
             return rc;
         size_t k = 0;
         while (k < n &&
                (strlen(wanted[k].name) != n_key || memcmp(wanted[k].name, key, n_key) != 0))
             k++;
-        if (!take(r, ':'))
+        if (!tok_json_take(r, ':'))
             return malformed(r, "expected a colon");
-        peek(r);
+        tok_json_peek(r);
         size_t from = r->i;
         if (k < n && wanted[k].at.to != 0)
             return malformed(r, "member listed twice");
@@ -233,8 +233,8 @@ static int find_members(struct reader *r, struct member *wanted, size_t n)
         SL_ASSERT(from < r->i && r->i <= r->n); /* `to` is not 0: it says that there is one */
         if (k < n)
             wanted[k].at = (struct range){from, r->i};
-    } while (take(r, ','));
-    return take(r, '}') ? 0 : malformed(r, "expected a comma or brace");
+    } while (tok_json_take(r, ','));
+    return tok_json_take(r, '}') ? 0 : malformed(r, "expected a comma or brace");
 }
 
 static int vocab_entry(struct sl_tokenizer *t, struct reader *r)
@@ -242,10 +242,11 @@ static int vocab_entry(struct sl_tokenizer *t, struct reader *r)
     const char *s;
     size_t n, len;
     uint64_t id;
-    int rc = read_string(r, &s, &n);
+    int rc = tok_json_read_string(r, &s, &n);
     if (rc != 0)
         return rc;
-    if (!take(r, ':') || (len = number_length(r)) == 0 || !sl_parse_u64(r->s + r->i, len, &id))
+    if (!tok_json_take(r, ':') || (len = number_length(r)) == 0 ||
+        !sl_parse_u64(r->s + r->i, len, &id))
         return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: vocab: id of \"%.*s\" is no number",
                        (int)SL_MIN(n, (size_t)64), s);
     r->i += len;
@@ -256,15 +257,15 @@ static int vocab_entry(struct sl_tokenizer *t, struct reader *r)
 static int read_vocab(struct sl_tokenizer *t, struct reader *r)
 {
     int rc;
-    if (!take(r, '{'))
+    if (!tok_json_take(r, '{'))
         return malformed(r, "model.vocab is not an object");
-    if (take(r, '}'))
+    if (tok_json_take(r, '}'))
         return 0;
     do {
         if ((rc = vocab_entry(t, r)) != 0)
             return rc;
-    } while (take(r, ','));
-    return take(r, '}') ? 0 : malformed(r, "expected a comma or brace");
+    } while (tok_json_take(r, ','));
+    return tok_json_take(r, '}') ? 0 : malformed(r, "expected a comma or brace");
 }
 
 /* A decimal number as the library's JSON reader makes it: digits as an integer, then one division
@@ -320,9 +321,9 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
     const char *s;
     size_t n, len;
     int rc;
-    if (!take(r, '['))
+    if (!tok_json_take(r, '['))
         return malformed(r, "model.vocab is not an array");
-    if (take(r, ']'))
+    if (tok_json_take(r, ']'))
         return 0;
     do {
         double score;
@@ -333,21 +334,21 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
                 return sl_fail(r->err, SL_ENOMEM, "tokenizer.json: %u scores", cap);
             u->score_d = grown;
         }
-        if (!take(r, '['))
+        if (!tok_json_take(r, '['))
             return malformed(r, "model.vocab: expected [piece, score]");
-        if ((rc = read_string(r, &s, &n)) != 0 ||
+        if ((rc = tok_json_read_string(r, &s, &n)) != 0 ||
             (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, true, r->err)) != 0)
             return rc; /* the library takes a piece that is listed twice here, unlike in BPE */
-        if (!take(r, ',') || (len = number_length(r)) == 0 ||
+        if (!tok_json_take(r, ',') || (len = number_length(r)) == 0 ||
             !sl_parse_double(r->s + r->i, len, &score))
             return malformed(r, "model.vocab: score is no number");
         SL_ASSERT(id < cap && id < t->pieces.n);
         u->score_d[id++] = scaled_decimal(r->s + r->i, len);
         r->i += len;
-        if (!take(r, ']'))
+        if (!tok_json_take(r, ']'))
             return malformed(r, "model.vocab: expected [piece, score]");
-    } while (take(r, ','));
-    return take(r, ']') ? 0 : malformed(r, "expected a comma or bracket");
+    } while (tok_json_take(r, ','));
+    return tok_json_take(r, ']') ? 0 : malformed(r, "expected a comma or bracket");
 }
 
 /* The space between the halves of a merge, NULL: there is none, or more than one may be meant. Some
@@ -376,8 +377,8 @@ static int merge_entry(struct sl_tokenizer *t, struct reader *r, uint32_t rank, 
     const char *s, *space;
     size_t n;
     int rc;
-    if (!take(r, '[')) {
-        if ((rc = read_string(r, &s, &n)) != 0)
+    if (!tok_json_take(r, '[')) {
+        if ((rc = tok_json_read_string(r, &s, &n)) != 0)
             return rc;
         space = pair_space(t, s, n);
         if (space == NULL)
@@ -388,17 +389,17 @@ static int merge_entry(struct sl_tokenizer *t, struct reader *r, uint32_t rank, 
         return tok_bpe_add_merge(t, s, (size_t)(space - s), space + 1, n - (size_t)(space - s) - 1,
                                  rank, r->err);
     }
-    if ((rc = read_string(r, &s, &n)) != 0)
+    if ((rc = tok_json_read_string(r, &s, &n)) != 0)
         return rc;
     sl_buf_clear(left);
     sl_buf_put(left, s, n);
     if (!sl_buf_ok(left))
         return sl_fail(r->err, SL_ENOMEM, "tokenizer.json: merge %u", rank);
-    if (!take(r, ','))
+    if (!tok_json_take(r, ','))
         return malformed(r, "merge is not a pair");
-    if ((rc = read_string(r, &s, &n)) != 0)
+    if ((rc = tok_json_read_string(r, &s, &n)) != 0)
         return rc;
-    if (!take(r, ']'))
+    if (!tok_json_take(r, ']'))
         return malformed(r, "merge is not a pair");
     return tok_bpe_add_merge(t, left->data != NULL ? left->data : "", left->n_bytes, s, n, rank,
                              r->err);
@@ -409,13 +410,13 @@ static int read_merges(struct sl_tokenizer *t, struct reader *r, size_t n_bytes)
     struct sl_buf left = {0};
     uint32_t rank = 0;
     int rc = 0;
-    if (!take(r, '['))
+    if (!tok_json_take(r, '['))
         return malformed(r, "model.merges is not an array");
-    if (take(r, ']'))
+    if (tok_json_take(r, ']'))
         return 0;
     /* The table's size follows from the number of merges: no more than there are brackets, or pairs
      * of quotes. */
-    bool pairs = peek(r) == '[';
+    bool pairs = tok_json_peek(r) == '[';
     size_t n = 1;
     for (size_t k = r->i; k < r->i + n_bytes && k < r->n; k++)
         n += r->s[k] == (pairs ? '[' : '"');
@@ -425,9 +426,9 @@ static int read_merges(struct sl_tokenizer *t, struct reader *r, size_t n_bytes)
         return rc;
     do
         rc = merge_entry(t, r, rank++, &left);
-    while (rc == 0 && take(r, ','));
+    while (rc == 0 && tok_json_take(r, ','));
     sl_buf_deinit(&left);
-    if (rc == 0 && !take(r, ']'))
+    if (rc == 0 && !tok_json_take(r, ']'))
         rc = malformed(r, "expected a comma or bracket");
     return rc;
 }
@@ -524,8 +525,9 @@ static int model_wordpiece(struct sl_tokenizer *t, const json_t *model, bool pie
     return rc;
 }
 
-static int load_model(struct sl_tokenizer *t, const json_t *model, struct reader *r,
-                      const struct range *vocab, const struct range *merges, struct sl_error *err)
+static int tok_json_load_model(struct sl_tokenizer *t, const json_t *model, struct reader *r,
+                               const struct range *vocab, const struct range *merges,
+                               struct sl_error *err)
 {
     const json_t *kind = json_object_get(model, "type");
     const char *type = json_string_value(kind);
@@ -588,7 +590,7 @@ static int add_token(struct sl_tokenizer *t, const json_t *o, uint64_t id, struc
     return tok_added_add(t, &a, err);
 }
 
-static int add_tokens(struct sl_tokenizer *t, const json_t *list, struct sl_error *err)
+static int tok_json_add_tokens(struct sl_tokenizer *t, const json_t *list, struct sl_error *err)
 {
     int rc = 0;
     if (list == NULL || json_is_null(list))
@@ -735,9 +737,9 @@ static int load(struct sl_tokenizer *t, const char *json, size_t n, const char *
     if (rc == 0)
         rc = small_part(json, n, big, SL_COUNT(big), &root, err);
     if (rc == 0)
-        rc = load_model(t, json_object_get(root, "model"), &r, &big[0], &big[1], err);
+        rc = tok_json_load_model(t, json_object_get(root, "model"), &r, &big[0], &big[1], err);
     if (rc == 0)
-        rc = add_tokens(t, json_object_get(root, "added_tokens"), err);
+        rc = tok_json_add_tokens(t, json_object_get(root, "added_tokens"), err);
     if (rc == 0)
         rc = tok_json_steps(t, root, err);
     if (rc == 0 && config != NULL)

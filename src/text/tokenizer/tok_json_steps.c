@@ -49,15 +49,16 @@ static int json_u32(const json_t *o, const char *key, uint32_t *out, struct sl_e
     return 0;
 }
 
-static const char *type_of(const json_t *o)
+static const char *tok_json_steps_type_of(const json_t *o)
 {
     const char *type = json_string_value(json_object_get(o, "type"));
     return type != NULL ? type : "";
 }
 
-static int unsupported(struct sl_error *err, const char *what, const json_t *o)
+static int tok_json_steps_unsupported(struct sl_error *err, const char *what, const json_t *o)
 {
-    return sl_fail(err, SL_EUNSUPPORTED, "tokenizer.json: %s type \"%.60s\"", what, type_of(o));
+    return sl_fail(err, SL_EUNSUPPORTED, "tokenizer.json: %s type \"%.60s\"", what,
+                   tok_json_steps_type_of(o));
 }
 
 typedef int (*step_fn)(struct sl_tokenizer *t, const json_t *o, struct sl_error *err);
@@ -70,7 +71,7 @@ static int each_step(struct sl_tokenizer *t, const json_t *o, const char *what, 
         return 0;
     if (!json_is_object(o))
         return sl_fail(err, SL_EFORMAT, "tokenizer.json: %s is not an object", what);
-    if (strcmp(type_of(o), "Sequence") != 0)
+    if (strcmp(tok_json_steps_type_of(o), "Sequence") != 0)
         return fn(t, o, err);
     const json_t *steps = json_object_get(o, list);
     if (!json_is_array(steps))
@@ -102,7 +103,7 @@ static int pattern_of(const json_t *o, const char **s, size_t *n, bool *regex, s
 
 /* ---------------------------------------------------------------- normalizers */
 
-static int base64_value(char c)
+static int tok_json_steps_base64_value(char c)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     _Static_assert(sizeof digits == 64 + 1, "a digit for each of six bits' values");
@@ -110,7 +111,7 @@ static int base64_value(char c)
     return at != NULL ? (int)(at - digits) : -1;
 }
 
-static int precompiled(struct tok_norm *op, const json_t *o, struct sl_error *err)
+static int tok_json_steps_precompiled(struct tok_norm *op, const json_t *o, struct sl_error *err)
 {
     const json_t *v = json_object_get(o, "precompiled_charsmap");
     const char *s = json_string_value(v);
@@ -127,7 +128,7 @@ static int precompiled(struct tok_norm *op, const json_t *o, struct sl_error *er
     while (n > 0 && s[n - 1] == '=')
         n--;
     for (size_t i = 0; i < n; i++) {
-        int d = base64_value(s[i]);
+        int d = tok_json_steps_base64_value(s[i]);
         if (d < 0) {
             sl_free(bytes);
             return sl_fail(err, SL_EFORMAT, "tokenizer.json: precompiled_charsmap is not base64");
@@ -201,10 +202,10 @@ static int norm_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
                  {"Precompiled", NORM_PRECOMPILED},
                  {"ByteLevel", NORM_BYTE_LEVEL}};
     size_t k = 0;
-    while (k < SL_COUNT(kinds) && strcmp(kinds[k].type, type_of(o)) != 0)
+    while (k < SL_COUNT(kinds) && strcmp(kinds[k].type, tok_json_steps_type_of(o)) != 0)
         k++;
     if (k == SL_COUNT(kinds))
-        return unsupported(err, "normalizer", o);
+        return tok_json_steps_unsupported(err, "normalizer", o);
     struct tok_norm *op = tok_add_norm(t, kinds[k].kind, err);
     if (op == NULL)
         return SL_ELIMIT;
@@ -221,7 +222,7 @@ static int norm_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
     case NORM_REPLACE:
         return norm_replace(op, o, err);
     case NORM_PRECOMPILED:
-        return precompiled(op, o, err);
+        return tok_json_steps_precompiled(op, o, err);
     case NORM_BYTE_LEVEL:
         t->bytes = true;
         return 0;
@@ -363,7 +364,7 @@ static int pre_delimiter(struct sl_tokenizer *t, const json_t *o, struct sl_erro
 
 static int pre_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *err)
 {
-    const char *type = type_of(o);
+    const char *type = tok_json_steps_type_of(o);
     enum tok_behavior behavior;
     bool each;
     int rc;
@@ -396,7 +397,7 @@ static int pre_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *er
         op->invert = true;
         return 0;
     }
-    return unsupported(err, "pre_tokenizer", o);
+    return tok_json_steps_unsupported(err, "pre_tokenizer", o);
 }
 
 /* Where ByteLevel is the last step, BPE works on the bytes themselves instead of their alphabet. */
@@ -506,7 +507,7 @@ static int post_template(struct sl_tokenizer *t, const json_t *o, struct sl_erro
 
 static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *err)
 {
-    const char *type = type_of(o);
+    const char *type = tok_json_steps_type_of(o);
     if (strcmp(type, "TemplateProcessing") == 0)
         return post_template(t, o, err);
     if (strcmp(type, "ByteLevel") == 0)
@@ -520,7 +521,7 @@ static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
         t->suffix_twice = type[0] == 'R';
         return rc != 0 ? rc : wrap(t, &a, err);
     }
-    return unsupported(err, "post_processor", o);
+    return tok_json_steps_unsupported(err, "post_processor", o);
 }
 
 /* ---------------------------------------------------------------- decoders */
@@ -548,10 +549,10 @@ static int dec_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *er
                  {"Strip", DEC_STRIP},
                  {"Replace", DEC_REPLACE}};
     size_t k = 0;
-    while (k < SL_COUNT(kinds) && strcmp(kinds[k].type, type_of(o)) != 0)
+    while (k < SL_COUNT(kinds) && strcmp(kinds[k].type, tok_json_steps_type_of(o)) != 0)
         k++;
     if (k == SL_COUNT(kinds))
-        return unsupported(err, "decoder", o);
+        return tok_json_steps_unsupported(err, "decoder", o);
     struct tok_dec_op *op = tok_add_dec(t, kinds[k].kind, err);
     if (op == NULL)
         return SL_ELIMIT;

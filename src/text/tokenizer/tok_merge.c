@@ -208,7 +208,7 @@ static int32_t pair_entry(const struct tok_word *w, const struct node *v, int32_
     return id >= 0 && (w->t->attr[id] & TOK_IN_MODEL) ? id : -1;
 }
 
-static uint32_t rank_of(const struct tok_word *w, const struct node *v, int32_t i)
+static uint32_t tok_merge_rank_of(const struct tok_word *w, const struct node *v, int32_t i)
 {
     size_t next = (size_t)i + v[i].span;
     if (next >= w->n)
@@ -237,7 +237,7 @@ static bool requeue(const struct tok_word *w, struct tok_bucketq *q, int32_t i, 
     struct node *x = &q->v[i];
     if (x->rank != TOK_HOLE && x->up != IN_HEAP)
         bucket_remove(q, i);
-    x->rank = rank_of(w, q->v, i);
+    x->rank = tok_merge_rank_of(w, q->v, i);
     if (x->rank == TOK_HOLE)
         return true;
     if (x->rank > now) {
@@ -307,7 +307,7 @@ static bool start(const struct tok_word *w, struct tok_bucketq *q)
         q->v[i] = (struct node){id, 1, TOK_HOLE, (int32_t)i - 1, -1, -1};
         if (i == 0)
             continue;
-        q->v[i - 1].rank = rank_of(w, q->v, (int32_t)i - 1);
+        q->v[i - 1].rank = tok_merge_rank_of(w, q->v, (int32_t)i - 1);
         if (q->v[i - 1].rank != TOK_HOLE)
             bucket_add(q, (int32_t)i - 1);
     }

@@ -180,7 +180,7 @@ static bool is_chinese(uint32_t c)
            (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-static void put_lower(struct sl_buf *out, uint32_t cp)
+static void tok_normalize_put_lower(struct sl_buf *out, uint32_t cp)
 {
     uint32_t low[2];
     unsigned k = tok_uni_lower(cp, low);
@@ -219,7 +219,7 @@ static int each_char(const struct tok_norm *op, const char *s, size_t n, struct 
         }
         switch (op->kind) {
         case NORM_LOWERCASE:
-            put_lower(out, cp);
+            tok_normalize_put_lower(out, cp);
             break;
         case NORM_STRIP_ACCENTS:
             if (!(tok_uni_prop(cp) & UNI_MARK))
@@ -305,7 +305,7 @@ struct replacing {
     struct sl_buf *out;
 };
 
-static int replace_match(void *arg, size_t start, size_t end)
+static int tok_normalize_replace_match(void *arg, size_t start, size_t end)
 {
     struct replacing *r = arg;
     sl_buf_put(r->out, r->s + r->pos, start - r->pos);
@@ -320,13 +320,13 @@ static int replace(const struct tok_norm *op, const char *s, size_t n, struct sl
     struct replacing r = {op, s, 0, out};
     int rc = 0;
     if (op->kind == NORM_REPLACE_RE) {
-        rc = tok_regex_each(op->re, NULL, s, n, replace_match, &r, err);
+        rc = tok_regex_each(op->re, NULL, s, n, tok_normalize_replace_match, &r, err);
     } else if (op->n_a > 0) {
         while (n - r.pos >= op->n_a) {
             const char *hit = memmem(s + r.pos, n - r.pos, op->a, op->n_a);
             if (hit == NULL)
                 break;
-            replace_match(&r, (size_t)(hit - s), (size_t)(hit - s) + op->n_a);
+            tok_normalize_replace_match(&r, (size_t)(hit - s), (size_t)(hit - s) + op->n_a);
         }
     }
     sl_buf_put(out, s + r.pos, n - r.pos);
@@ -394,7 +394,8 @@ static bool charsmap_find(const struct tok_charsmap *m, const char *s, size_t n,
     return found && *value < m->n_pool;
 }
 
-static int precompiled(const struct tok_norm *op, const char *s, size_t n, struct sl_buf *out)
+static int tok_normalize_precompiled(const struct tok_norm *op, const char *s, size_t n,
+                                     struct sl_buf *out)
 {
     uint32_t value;
     size_t len;
@@ -528,7 +529,7 @@ int tok_norm_run(const struct sl_tokenizer *t, const struct tok_norm *op, const 
         rc = replace(op, s, n, out, err);
         break;
     case NORM_PRECOMPILED:
-        rc = precompiled(op, s, n, out);
+        rc = tok_normalize_precompiled(op, s, n, out);
         break;
     case NORM_SPM:
         rc = spm(t, op, s, n, out);

@@ -119,7 +119,7 @@ static inline unsigned class_at(const char *s, size_t n, size_t pos, size_t *end
 }
 
 /* End of the run of characters of the classes `want` from pos on. */
-static inline size_t run_of(const char *s, size_t n, size_t pos, unsigned want)
+static inline size_t tok_split_run_of(const char *s, size_t n, size_t pos, unsigned want)
 {
     size_t end;
     while (pos < n && (class_at(s, n, pos, &end) & want))
@@ -200,9 +200,9 @@ static size_t next_gpt2(const char *s, size_t n, size_t pos, bool tail)
         }
     }
     if (c & C_L)
-        return run_of(s, n, end, C_L);
+        return tok_split_run_of(s, n, end, C_L);
     if (c & C_N)
-        return run_of(s, n, end, C_N);
+        return tok_split_run_of(s, n, end, C_N);
     if (!(c & C_S))
         return run_without(s, n, end, C_S | C_L | C_N);
     return spaces(s, n, pos, false, tail);
@@ -213,10 +213,10 @@ static size_t symbols(const char *s, size_t n, size_t pos, unsigned more)
 {
     size_t p = pos + (s[pos] == ' ');
     size_t end = run_without(s, n, p, C_S | C_L | C_N);
-    return end == p ? pos : run_of(s, n, end, more);
+    return end == p ? pos : tok_split_run_of(s, n, end, more);
 }
 
-static size_t digits(const char *s, size_t n, size_t pos, int max)
+static size_t tok_split_digits(const char *s, size_t n, size_t pos, int max)
 {
     size_t end = pos;
     for (int i = 0; i < max && pos < n && (class_at(s, n, pos, &end) & C_N); i++)
@@ -229,16 +229,16 @@ static size_t next_llama3(const char *s, size_t n, size_t pos, int max_digits, b
     size_t end, end2;
     unsigned c = class_at(s, n, pos, &end);
     if (c & C_L)
-        return run_of(s, n, end, C_L);
+        return tok_split_run_of(s, n, end, C_L);
     if (c & C_APOS) {
         size_t k = contraction(s, n, pos, true);
         if (k > 0)
             return pos + k;
     }
     if (c & C_N)
-        return digits(s, n, pos, max_digits);
+        return tok_split_digits(s, n, pos, max_digits);
     if (!(c & C_NL) && end < n && (class_at(s, n, end, &end2) & C_L))
-        return run_of(s, n, end2, C_L);
+        return tok_split_run_of(s, n, end2, C_L);
     size_t sym = symbols(s, n, pos, C_NL);
     return sym > pos ? sym : spaces(s, n, pos, true, tail);
 }
@@ -258,7 +258,7 @@ static size_t up_then_low(const char *s, size_t n, size_t p, size_t *stop)
     }
     *stop = q;
     if (q < n && (c & C_LOW))
-        return run_of(s, n, q, C_LOW);
+        return tok_split_run_of(s, n, q, C_LOW);
     return any ? fits : p;
 }
 
@@ -278,7 +278,7 @@ static size_t next_o200k(const char *s, size_t n, size_t pos, int max_digits, bo
         if (word < n && stop > word)
             match = stop;
         else if (c & C_UP)
-            match = run_of(s, n, pos, C_UP);
+            match = tok_split_run_of(s, n, pos, C_UP);
     }
     if (match > pos) {
         if (contractions && match < n && s[match] == '\'')
@@ -286,7 +286,7 @@ static size_t next_o200k(const char *s, size_t n, size_t pos, int max_digits, bo
         return match;
     }
     if (c & C_N)
-        return digits(s, n, pos, max_digits);
+        return tok_split_digits(s, n, pos, max_digits);
     size_t sym = symbols(s, n, pos, C_NL | C_SLASH);
     return sym > pos ? sym : spaces(s, n, pos, true, false);
 }

@@ -238,8 +238,8 @@ static int add_normalizer(struct sl_tokenizer *t, const struct spec *sp, struct 
                               err);
 }
 
-static int build(struct sl_tokenizer *t, const struct spec *sp, struct pieces *ps,
-                 struct sl_error *err)
+static int tok_spm_build(struct sl_tokenizer *t, const struct spec *sp, struct pieces *ps,
+                         struct sl_error *err)
 {
     int32_t id;
     int rc;
@@ -313,7 +313,7 @@ int sl_tokenizer_from_spm(const char *data, size_t n, struct sl_tokenizer **out,
         rc = sl_fail(err, SL_EFORMAT, "SentencePiece model: malformed at byte %zu",
                      (size_t)((const char *)all.p - data));
     if (rc == 0)
-        rc = build(t, &sp, &ps, err);
+        rc = tok_spm_build(t, &sp, &ps, err);
     sl_free(ps.scores);
     if (rc != 0) {
         sl_tokenizer_destroy(t);

@@ -34,7 +34,8 @@ static const char *const first_specials[] = {"<unk>",
                                              "[/SYSTEM_PROMPT]",
                                              "[TOOL_CONTENT]"};
 
-static int size_of(const json_t *config, const char *key, uint32_t *out, struct sl_error *err)
+static int tok_tekken_size_of(const json_t *config, const char *key, uint32_t *out,
+                              struct sl_error *err)
 {
     const json_t *v = json_object_get(config, key);
     json_int_t n = json_integer_value(v);
@@ -83,8 +84,8 @@ static int add_ranks(struct sl_tokenizer *t, const json_t *vocab, uint32_t n_spe
     return rc;
 }
 
-static int add_special(struct sl_tokenizer *t, uint64_t id, const char *s, size_t n,
-                       struct sl_error *err)
+static int tok_tekken_add_special(struct sl_tokenizer *t, uint64_t id, const char *s, size_t n,
+                                  struct sl_error *err)
 {
     int rc = tok_vocab_add(t, id, s, n, SL_TOKEN_SPECIAL, false, err);
     struct tok_added_flags a = {.id = (int32_t)id, .special = true};
@@ -106,29 +107,30 @@ static int add_specials(struct sl_tokenizer *t, const json_t *list, uint32_t n_s
             return sl_fail(err, SL_EFORMAT,
                            "tekken.json: special_tokens[%zu] has no token_str or no rank below %u",
                            i, n_special);
-        rc = add_special(t, (uint64_t)id, json_string_value(s), json_string_length(s), err);
+        rc = tok_tekken_add_special(t, (uint64_t)id, json_string_value(s), json_string_length(s),
+                                    err);
     }
     for (size_t i = 0;
          !json_is_array(list) && i < SL_MIN(SL_COUNT(first_specials), n_special) && rc == 0; i++)
-        rc = add_special(t, i, first_specials[i], strlen(first_specials[i]), err);
+        rc = tok_tekken_add_special(t, i, first_specials[i], strlen(first_specials[i]), err);
     for (uint32_t i = 0; i < n_special && rc == 0; i++) {
         char name[32];
         if (t->pieces.at[i].len != TOK_HOLE)
             continue;
         int n = snprintf(name, sizeof(name), "<SPECIAL_%u>", i);
-        rc = add_special(t, i, name, (size_t)n, err);
+        rc = tok_tekken_add_special(t, i, name, (size_t)n, err);
     }
     return rc;
 }
 
-static int build(struct sl_tokenizer *t, const json_t *root, struct sl_error *err)
+static int tok_tekken_build(struct sl_tokenizer *t, const json_t *root, struct sl_error *err)
 {
     const json_t *config = json_object_get(root, "config");
     const json_t *pattern = json_object_get(config, "pattern");
     uint32_t n_all = 0, n_special = 0;
-    int rc = size_of(config, "default_vocab_size", &n_all, err);
+    int rc = tok_tekken_size_of(config, "default_vocab_size", &n_all, err);
     if (rc == 0)
-        rc = size_of(config, "default_num_special_tokens", &n_special, err);
+        rc = tok_tekken_size_of(config, "default_num_special_tokens", &n_special, err);
     if (rc == 0 && n_special >= n_all)
         rc = sl_fail(err, SL_EFORMAT, "tekken.json: %u special tokens in a vocabulary of %u",
                      n_special, n_all);
@@ -160,7 +162,7 @@ int tok_tekken_load(struct sl_tokenizer *t, const char *json, size_t n, struct s
     int rc = tok_json_load("tekken.json", json, n, &root, err);
     if (rc != 0)
         return rc;
-    rc = build(t, root, err);
+    rc = tok_tekken_build(t, root, err);
     json_decref(root);
     return rc;
 }

@@ -103,7 +103,7 @@ static const struct family {
      reserved_llama4, SL_COUNT(reserved_llama4)},
 };
 
-static int base64_value(char c)
+static int tok_tiktoken_base64_value(char c)
 {
     if (c >= 'A' && c <= 'Z')
         return c - 'A';
@@ -125,7 +125,7 @@ bool tok_base64(const char *s, size_t n, char *out, size_t *n_out)
         uint32_t v = 0;
         for (size_t j = 0; j < 4; j++) {
             bool is_pad = i + j >= n - pad;
-            int d = is_pad ? 0 : base64_value(s[i + j]);
+            int d = is_pad ? 0 : tok_tiktoken_base64_value(s[i + j]);
             if (d < 0)
                 return false;
             v = v << 6 | (uint32_t)d;
@@ -161,7 +161,8 @@ static int add_line(struct sl_tokenizer *t, const char *s, size_t n, size_t line
     return rc == 0 ? 0 : sl_error_prefix(err, rc, "tiktoken line %zu", line);
 }
 
-static int add_special(struct sl_tokenizer *t, int32_t id, const char *name, struct sl_error *err)
+static int tok_tiktoken_add_special(struct sl_tokenizer *t, int32_t id, const char *name,
+                                    struct sl_error *err)
 {
     SL_ASSERT(id >= 0 && id < SL_MAX_VOCAB);
     struct tok_added_flags a = {.id = id, .special = true};
@@ -177,7 +178,7 @@ static int add_reserved(struct sl_tokenizer *t, const struct reserved *r, struct
         if ((uint32_t)id < t->pieces.n && t->pieces.at[id].len != TOK_HOLE)
             continue;
         (void)snprintf(name, sizeof(name), "<|%sreserved_special_token_%d|>", r->name, number++);
-        rc = add_special(t, id, name, err);
+        rc = tok_tiktoken_add_special(t, id, name, err);
     }
     return rc;
 }
@@ -187,7 +188,7 @@ static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_
     int rc = 0;
     SL_ASSERT(t->pieces.n == f->n_ranks);
     for (size_t i = 0; i < f->n_special && rc == 0; i++)
-        rc = add_special(t, f->special[i].id, f->special[i].name, err);
+        rc = tok_tiktoken_add_special(t, f->special[i].id, f->special[i].name, err);
     for (size_t i = 0; i < f->n_reserved && rc == 0; i++)
         rc = add_reserved(t, &f->reserved[i], err);
     if (rc == 0 && f->nfc && tok_add_norm(t, NORM_NFC, err) == NULL)
@@ -200,7 +201,8 @@ static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_
     return rc;
 }
 
-static int parse(struct sl_tokenizer *t, const char *data, size_t n, struct sl_error *err)
+static int tok_tiktoken_parse(struct sl_tokenizer *t, const char *data, size_t n,
+                              struct sl_error *err)
 {
     char *buf = NULL;
     size_t cap = 0, line = 1;
@@ -229,7 +231,7 @@ int sl_tokenizer_from_tiktoken(const char *data, size_t n, const char *pattern,
     if (t == NULL)
         return SL_ENOMEM;
     if ((rc = tok_strtab_reserve(&t->pieces, (uint32_t)SL_MIN(n / 8, 1u << 18), err)) != 0 ||
-        (rc = parse(t, data, n, err)) != 0)
+        (rc = tok_tiktoken_parse(t, data, n, err)) != 0)
         goto fail;
     for (size_t i = 0; i < SL_COUNT(families); i++) {
         if (families[i].n_ranks == t->pieces.n)

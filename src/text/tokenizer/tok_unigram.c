@@ -66,12 +66,12 @@ void tok_unigram_deinit(struct tok_unigram *u)
     tok_trie_deinit(&u->trie);
 }
 
-static double add(const struct tok_unigram *u, double a, double b)
+static double tok_unigram_add(const struct tok_unigram *u, double a, double b)
 {
     return u->score_f != NULL ? (double)((float)a + (float)b) : a + b;
 }
 
-static double score_of(const struct sl_tokenizer *t, uint32_t id, size_t n)
+static double tok_unigram_score_of(const struct sl_tokenizer *t, uint32_t id, size_t n)
 {
     const struct tok_unigram *u = &t->uni;
     if (u->score_d != NULL)
@@ -90,7 +90,7 @@ static void arrive(struct step *at, double score, int32_t id, size_t start)
 static void viterbi(const struct sl_tokenizer *t, struct step *best, const char *s, size_t n)
 {
     const struct tok_unigram *u = &t->uni;
-    double unk_score = add(u, u->min_score, -UNK_PENALTY);
+    double unk_score = tok_unigram_add(u, u->min_score, -UNK_PENALTY);
     for (size_t i = 0; i <= n; i++)
         best[i].id = NOT_REACHED;
     best[0] = (struct step){0, 0, 0, 0};
@@ -107,11 +107,12 @@ static void viterbi(const struct sl_tokenizer *t, struct step *best, const char 
             if (id < 0 || (t->attr[id] & SL_TOKEN_UNUSED))
                 continue;
             size_t k = j + 1 - i;
-            arrive(&best[j + 1], add(u, here, score_of(t, (uint32_t)id, k)), id, i);
+            arrive(&best[j + 1], tok_unigram_add(u, here, tok_unigram_score_of(t, (uint32_t)id, k)),
+                   id, i);
             single |= k == len;
         }
         if (!single)
-            arrive(&best[i + len], add(u, here, unk_score), UNKNOWN, i);
+            arrive(&best[i + len], tok_unigram_add(u, here, unk_score), UNKNOWN, i);
     }
 }
 

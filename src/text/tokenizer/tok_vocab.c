@@ -177,7 +177,7 @@ static int grow_edges(struct tok_trie *t, struct sl_error *err)
     return 0;
 }
 
-static int new_node(struct tok_trie *t, uint32_t *node, struct sl_error *err)
+static int tok_vocab_new_node(struct tok_trie *t, uint32_t *node, struct sl_error *err)
 {
     if (t->n_nodes == t->cap_nodes) {
         uint32_t cap = SL_MAX(t->cap_nodes * 2, 64u);
@@ -212,7 +212,7 @@ int tok_trie_add(struct tok_trie *t, const char *s, size_t n, int32_t value, str
     int rc = 0;
     if (n == 0)
         return 0;
-    if (t->n_nodes == 0 && (rc = new_node(t, &node, err)) != 0)
+    if (t->n_nodes == 0 && (rc = tok_vocab_new_node(t, &node, err)) != 0)
         return rc;
     for (size_t i = 0; i < n; i++) {
         if (t->edges == NULL || t->n_edges >= t->mask / 2) {
@@ -223,7 +223,7 @@ int tok_trie_add(struct tok_trie *t, const char *s, size_t n, int32_t value, str
         struct tok_edge *e = edge_slot(t->edges, t->mask, key1);
         if (e->key1 == 0) {
             uint32_t to = 0;
-            if ((rc = new_node(t, &to, err)) != 0)
+            if ((rc = tok_vocab_new_node(t, &to, err)) != 0)
                 return rc;
             *e = (struct tok_edge){key1, to};
             t->n_edges++;
