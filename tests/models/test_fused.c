@@ -3,7 +3,7 @@
  * the bit, in every format of matrices. Malformed tensors are refused.
  */
 #include "models/ckpt_edit.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The choice of experts, a warp a row. A lane has the experts lane, lane + 32, ..., and a bit of a
- * word for each of them; scores lie in shared memory. The steps and their order are those of
+ * word for each of them; scores lie in shared memory. A choice is two reductions of the warp, of
+ * the values as ordered numbers and of the index. The steps and their order are those of
  * src/cpu/route.c.
  */
 #include "cuda/launch.cuh"
@@ -15,62 +16,57 @@
 static_assert(SL_MAX_EXPERTS <= 32 * 32, "a bit for each expert of a lane");
 static_assert(SL_MAX_TOP_EXPERTS <= 32, "a lane for each expert of a row");
 
-struct choice {
-    float value;
-    int32_t idx; /* -1: none */
-};
-
-/* Of equal values the lower index; what is not a number comes behind all numbers. */
-static __device__ __forceinline__ bool is_better(const choice &a, const choice &b)
+/* Numbers that are ordered as values are, all above 1; -0 is 0. What is not a number comes behind
+ * all numbers, and 0 is nothing at all. */
+static __device__ __forceinline__ uint32_t order_of(float v)
 {
-    if (a.idx < 0 || b.idx < 0)
-        return a.idx >= 0;
-    const bool a_nan = isnan(a.value), b_nan = isnan(b.value);
-    if (a_nan || b_nan)
-        return a_nan == b_nan ? a.idx < b.idx : b_nan;
-    return a.value > b.value || (a.value == b.value && a.idx < b.idx);
+    const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.0f));
+    if (isnan(v))
+        return 1;
+    return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/* The warp's best of x[n] without what is taken, which it then is. */
-static __device__ choice take_best(const float *x, int32_t n, uint32_t *taken)
+/* The warp's best of x[n] without what is taken, which it then is; of equal ones the first. */
+static __device__ __forceinline__ int32_t take_best(const float *x, int32_t n, uint32_t *taken)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    choice c = {0.0f, -1};
+    uint32_t best = 0;
+    int32_t at = INT32_MAX;
     for (int32_t e = lane, i = 0; e < n; e += 32, i++) {
-        const choice o = {x[e], e};
-        if ((*taken >> i & 1) == 0 && is_better(o, c))
-            c = o;
+        const uint32_t o = (*taken >> i & 1) != 0 ? 0 : order_of(x[e]);
+        at = o > best ? e : at;
+        best = o > best ? o : best;
     }
-#pragma unroll
-    for (int m = 16; m > 0; m /= 2) {
-        const choice o = {__shfl_xor_sync(0xffffffffu, c.value, m),
-                          __shfl_xor_sync(0xffffffffu, c.idx, m)};
-        if (is_better(o, c))
-            c = o;
-    }
-    if (c.idx % 32 == lane)
-        *taken |= 1u << c.idx / 32;
-    return c;
+    const uint32_t most = __reduce_max_sync(0xffffffffu, best);
+    const int32_t first = __reduce_min_sync(0xffffffffu, best == most ? at : INT32_MAX);
+    if (first % 32 == lane)
+        *taken |= 1u << first / 32;
+    return first;
 }
 
-/* Fills score; returns the sum that softmax divides by, which is not done yet. */
-static __device__ float softmax(const float *logits, int32_t n, float *score)
+/* Fills score with exp(logit - the largest). */
+static __device__ void exponentials(const float *logits, int32_t n, float *score)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    float max = -INFINITY, sum = 0.0f;
-    for (int32_t e = lane; e < n; e += 32)
+    float max = -INFINITY;
+    for (int32_t e = static_cast<int32_t>(threadIdx.x % 32); e < n; e += 32)
         max = logits[e] > max ? logits[e] : max;
 #pragma unroll
     for (int m = 16; m > 0; m /= 2) {
         const float o = __shfl_xor_sync(0xffffffffu, max, m);
         max = o > max ? o : max;
     }
-    for (int32_t e = lane; e < n; e += 32)
+    for (int32_t e = static_cast<int32_t>(threadIdx.x % 32); e < n; e += 32)
         score[e] = sl_exp(__fsub_rn(logits[e], max));
     __syncwarp();
-    for (int32_t e = 0; e < n; e++) /* in the order the CPU has */
-        sum = __fadd_rn(sum, score[e]);
-    __syncwarp();
+}
+
+/* In the order the CPU has. */
+static __device__ float sum_of(const float *x, int32_t n)
+{
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int32_t e = 0; e < n; e++)
+        sum = __fadd_rn(sum, x[e]);
     return sum;
 }
 
@@ -81,7 +77,12 @@ static __device__ float score_experts(const sl_op_route &a, const float *logits,
     const int lane = static_cast<int>(threadIdx.x % 32);
     const bool sigmoid = a.rule.score == SL_ROUTE_SIGMOID;
     const bool by_logit = !sigmoid && a.bias == nullptr && a.rule.group_top <= 1;
-    const float sum = sigmoid ? 1.0f : softmax(logits, a.n_experts, score);
+    float sum = 1.0f;
+    if (!sigmoid)
+        exponentials(logits, a.n_experts, score);
+    if (!sigmoid && !(by_logit && a.rule.renormalize)) /* else nothing is divided by it */
+        sum = sum_of(score, a.n_experts);
+    __syncwarp();
     for (int32_t e = lane; e < a.n_experts; e += 32) {
         if (sigmoid)
             score[e] = __fdiv_rn(1.0f, __fadd_rn(1.0f, sl_exp(-logits[e])));
@@ -102,17 +103,19 @@ static __device__ uint32_t leave_groups_out(const sl_op_route &a, const float *c
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int32_t n_groups = a.rule.n_groups, size = a.n_experts / n_groups;
     for (int32_t g = lane; g < n_groups; g += 32) {
-        choice last = {0.0f, -1};
+        int32_t last = -1;
         float sum = 0.0f;
         for (int32_t i = 0; i < a.rule.group_top; i++) { /* the best of those behind the last */
-            choice c = {0.0f, -1};
+            uint32_t best = 0;
+            int32_t at = -1;
             for (int32_t e = g * size; e < (g + 1) * size; e++) {
-                const choice o = {choices[e], e};
-                if ((last.idx < 0 || is_better(last, o)) && e != last.idx && is_better(o, c))
-                    c = o;
+                const uint32_t o = order_of(choices[e]), l = last < 0 ? 0 : order_of(choices[last]);
+                const bool behind = last < 0 || o < l || (o == l && e > last);
+                at = behind && o > best ? e : at;
+                best = behind && o > best ? o : best;
             }
-            sum = __fadd_rn(sum, c.value);
-            last = c;
+            sum = __fadd_rn(sum, at < 0 ? 0.0f : choices[at]);
+            last = at;
         }
         groups[g] = sum;
     }
@@ -149,12 +152,12 @@ static __global__ void route_kernel(const sl_op_route a)
     uint32_t taken = a.rule.n_groups > 1 ? leave_groups_out(a, choices, choices + a.n_experts) : 0;
     float sum = 0.0f, mine = 0.0f;
     for (int32_t s = 0; s < a.top_k; s++) {
-        const choice c = take_best(choices, a.n_experts, &taken);
-        const float w = score[c.idx];
+        const int32_t e = take_best(choices, a.n_experts, &taken);
+        const float w = score[e];
         sum = __fadd_rn(sum, w);
         mine = s == lane ? w : mine;
         if (lane == 0)
-            a.experts[static_cast<int64_t>(t) * a.top_k + s] = c.idx;
+            a.experts[static_cast<int64_t>(t) * a.top_k + s] = e;
     }
     sum = !a.rule.renormalize ? whole : sum < a.rule.sum_min ? a.rule.sum_min : sum;
     if (lane < a.top_k)
