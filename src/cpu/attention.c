@@ -37,8 +37,8 @@ struct job {
     const struct sl_op_attention *a;
     const struct sl_span *spans; /* at most SL_MAX_SEQS of the batch */
     int32_t n_spans;
-    int32_t dim; /* head_dim padded to whole vectors, zeros behind */
-    size_t tile_bytes;
+    int32_t dim, v_dim; /* of keys and values, padded to whole vectors, zeros behind */
+    size_t k_tile_bytes, v_tile_bytes;
     int32_t n_group;               /* query heads of a key head */
     int32_t n_block_heads;         /* of them in one block */
     int32_t n_block_rows;          /* rows of a span in one block */
@@ -143,9 +143,10 @@ static void load_queries(const struct job *j, const struct block *b, struct sl_a
 
 /* What a block needs of a split is read by groups of tiles: the group of one key head, then the
  * same of the next. A few tiles make a group if there are several heads, else all of them. */
-struct split_tiles {
-    /* keys of the block's first head, and behind them where the next split starts */
+struct split_tiles { /* of the block's first key head */
+    /* keys, and behind them where the next split starts */
     const uint8_t *key[SL_ATTN_TILES + SL_ATTN_AHEAD];
+    const uint8_t *value[SL_ATTN_TILES];
     int first, n;        /* tiles of the split: first .. first + n - 1 */
     int group, n_groups; /* tiles of a group; groups of keys, and as many of values */
 };
@@ -155,12 +156,24 @@ struct tile_group {
     int at, n; /* tiles at .. at + n - 1 of what is read */
 };
 
-static const uint8_t *key_at(const struct job *j, const struct block *b, int32_t pos)
+static size_t tile_bytes(const struct job *j, bool values)
+{
+    return values ? j->v_tile_bytes : j->k_tile_bytes;
+}
+
+/* Bytes from the tiles of one key head to those of the next in a page. */
+static size_t head_bytes(const struct job *j, bool values)
+{
+    return (size_t)(j->a->kv.block_size / SL_KV_TILE) * tile_bytes(j, values);
+}
+
+static const uint8_t *tile_at(const struct job *j, const struct block *b, bool values, int32_t pos)
 {
     const struct sl_kv_view *kv = &j->a->kv;
-    int32_t tile = b->kv_head * (kv->block_size / SL_KV_TILE) + pos % kv->block_size / SL_KV_TILE;
-    return kv->pool + (size_t)b->pages[pos / kv->block_size] * kv->page_bytes + kv->k_offset +
-           (size_t)tile * j->tile_bytes;
+    const size_t tile = (size_t)(pos % kv->block_size / SL_KV_TILE);
+    return kv->pool + (size_t)b->pages[pos / kv->block_size] * kv->page_bytes +
+           (values ? kv->v_offset : kv->k_offset) + (size_t)b->kv_head * head_bytes(j, values) +
+           tile * tile_bytes(j, values);
 }
 
 /* lo, hi: what any row of the block sees. */
@@ -173,37 +186,39 @@ static void find_tiles(const struct job *j, const struct block *b, int32_t split
     t->n = SL_CEIL_DIV(hi, SL_KV_TILE) - t->first;
     t->group = b->n_kv > 1 ? SL_ATTN_GROUP : SL_ATTN_TILES;
     t->n_groups = SL_CEIL_DIV(t->n, t->group);
-    for (int i = 0; i < t->n; i++)
-        t->key[i] = key_at(j, b, start + (t->first + i) * SL_KV_TILE);
+    for (int i = 0; i < t->n; i++) {
+        t->key[i] = tile_at(j, b, false, start + (t->first + i) * SL_KV_TILE);
+        t->value[i] = tile_at(j, b, true, start + (t->first + i) * SL_KV_TILE);
+    }
     for (int i = 0; i < SL_ATTN_AHEAD; i++)
-        t->key[t->n + i] = key_at(j, b, SL_MIN(start + SL_CPU_SPLIT + i * SL_KV_TILE, last));
+        t->key[t->n + i] =
+            tile_at(j, b, false, SL_MIN(start + SL_CPU_SPLIT + i * SL_KV_TILE, last));
 }
 
 /* Group g of key head kv, of keys or of values, and the tiles that are read after it. */
 static void find_group(const struct job *j, const struct block *b, const struct split_tiles *t,
                        bool values, int g, int kv, struct tile_group *out)
 {
-    const struct sl_kv_view *view = &j->a->kv;
-    const size_t per_kv_head = (size_t)(view->block_size / SL_KV_TILE) * j->tile_bytes;
-    const ptrdiff_t to_values = (ptrdiff_t)view->v_offset - (ptrdiff_t)view->k_offset;
-    ptrdiff_t off = (ptrdiff_t)((size_t)kv * per_kv_head) + (values ? to_values : 0);
+    const uint8_t *const *from = values ? t->value : t->key;
+    size_t off = (size_t)kv * head_bytes(j, values);
     out->at = g * t->group;
     out->n = SL_MIN(t->n - out->at, t->group);
     for (int i = 0; i < out->n; i++)
-        out->ptr[i] = t->key[out->at + i] + off;
-    int next = out->at;
+        out->ptr[i] = from[out->at + i] + off;
+    int next = out->at, end = t->n;
     if (kv + 1 < b->n_kv) {
-        off += (ptrdiff_t)per_kv_head;
+        off += head_bytes(j, values);
     } else if (g + 1 < t->n_groups) {
         next += t->group;
-        off = values ? to_values : 0;
-    } else {
+        off = 0;
+    } else { /* behind keys the values, behind values the keys of the next split */
+        from = values ? t->key : t->value;
         next = values ? t->n : 0;
-        off = values ? 0 : to_values;
+        end += values ? SL_ATTN_AHEAD : 0;
+        off = 0;
     }
-    int end = next < t->n ? t->n : t->n + SL_ATTN_AHEAD;
     for (int i = 0; i < SL_ATTN_AHEAD; i++)
-        out->ptr[out->n + i] = t->key[SL_MIN(next + i, end - 1)] + off;
+        out->ptr[out->n + i] = from[SL_MIN(next + i, end - 1)] + off;
 }
 
 /* Probabilities read no pages. With few queries memory would wait for them, so each asks for its
@@ -211,16 +226,13 @@ static void find_group(const struct job *j, const struct block *b, const struct 
 static void fetch_values(const struct job *j, const struct block *b, const struct split_tiles *t,
                          int32_t q, uint32_t skip)
 {
-    const struct sl_kv_view *kv = &j->a->kv;
-    const size_t per_kv_head = (size_t)(kv->block_size / SL_KV_TILE) * j->tile_bytes;
-    const ptrdiff_t off = (ptrdiff_t)kv->v_offset - (ptrdiff_t)kv->k_offset +
-                          (ptrdiff_t)((size_t)(q / per_kv(b)) * per_kv_head);
+    const size_t off = (size_t)(q / per_kv(b)) * head_bytes(j, true);
     const int n = SL_MIN(t->n, FETCHED_TILES);
     for (int i = q % per_kv(b); i < n; i += per_kv(b)) {
         if (skip >> (t->first + i) * SL_KV_TILE / SL_SKIP_TILE & 1)
             continue;
-        for (size_t at = 0; at < j->tile_bytes; at += 64)
-            __builtin_prefetch(t->key[i] + off + at, 0, 2);
+        for (size_t at = 0; at < j->v_tile_bytes; at += 64)
+            __builtin_prefetch(t->value[i] + off + at, 0, 2);
     }
 }
 
@@ -279,13 +291,13 @@ static void add_values(const struct job *j, struct sl_attn_scratch *s, const uin
 {
     const struct sl_attn_kernels *k = &j->cpu->attn;
     enum sl_dtype dtype = sl_attn_format(j->a->kv.dtype);
-    struct sl_attn_tiles t = {tiles, n_tiles, j->dim, s->kv, &s->shape};
+    struct sl_attn_tiles t = {tiles, n_tiles, j->v_dim, s->kv, &s->shape};
     int at = q * SL_CPU_SPLIT + column;
     const void *p = k->p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
     if (j->a->kv.dtype == SL_DTYPE_FP8_E4M3)
-        sl_attn_fp8_values(k, &t, s->wide, p, n_q, o + q * j->dim);
+        sl_attn_fp8_values(k, &t, s->wide, p, n_q, o + q * j->v_dim);
     else
-        k->values[dtype](&t, p, n_q, o + q * j->dim);
+        k->values[dtype](&t, p, n_q, o + q * j->v_dim);
 }
 
 /* A tile that holds something p = 0 does not silence, row by row. */
@@ -300,7 +312,8 @@ static void add_unclean(const struct job *j, const struct block *b, struct sl_at
         visible(j, b, r, split, &lo, &hi);
         if (SL_MAX(lo, column) >= SL_MIN(hi, column + SL_KV_TILE))
             continue;
-        sl_attn_clean(j->a->kv.dtype, tile, j->dim, lo - column, hi - column, (uint8_t *)s->clean);
+        sl_attn_clean(j->a->kv.dtype, tile, j->v_dim, lo - column, hi - column,
+                      (uint8_t *)s->clean);
         add_values(j, s, clean, column, 1, kv * per_kv(b) + r * b->n_heads, b->n_heads, o);
     }
 }
@@ -318,7 +331,7 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
         int at = column + i * SL_KV_TILE;
         bool wanted = s->wanted[kv] >> at / SL_SKIP_TILE & 1;
         if ((wanted && all_lo <= at && at + SL_KV_TILE <= all_hi) ||
-            (wanted && sl_attn_finite(j->a->kv.dtype, g->ptr[i], j->dim)))
+            (wanted && sl_attn_finite(j->a->kv.dtype, g->ptr[i], j->v_dim)))
             continue;
         if (done < i)
             add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, i - done, q, n_q, o);
@@ -348,14 +361,12 @@ static void group_scores(const struct job *j, struct sl_attn_scratch *s,
 /* What skip-softmax compares with: each query's best of the sequence's first keys. */
 static void load_best(const struct job *j, const struct block *b, struct sl_attn_scratch *s)
 {
-    const struct sl_kv_view *kv = &j->a->kv;
-    const size_t per_kv_head = (size_t)(kv->block_size / SL_KV_TILE) * j->tile_bytes;
     const uint8_t *tiles[1 + SL_ATTN_AHEAD];
     if (!j->skips)
         return;
     for (int k = 0; k < b->n_kv; k++) {
         for (int i = 0; i <= SL_ATTN_AHEAD; i++)
-            tiles[i] = key_at(j, b, 0) + (size_t)k * per_kv_head;
+            tiles[i] = tile_at(j, b, false, 0) + (size_t)k * head_bytes(j, false);
         struct sl_attn_tiles keys = {tiles, 1, j->dim, s->kv, &s->shape};
         group_scores(j, s, &keys, k * per_kv(b), per_kv(b), 0);
     }
@@ -401,7 +412,7 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
         }
     probabilities(j, b, s, split, &t, ml);
     count_units(j, b, s, hi);
-    memset(o, 0, (size_t)(b->n_kv * n_q * j->dim) * sizeof(float));
+    memset(o, 0, (size_t)(b->n_kv * n_q * j->v_dim) * sizeof(float));
     for (int g = 0; g < t.n_groups; g++)
         for (int kv = 0; kv < b->n_kv; kv++) {
             find_group(j, b, &t, true, g, kv, &group);
@@ -411,7 +422,7 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
 
 static void query_init(const struct job *j, int32_t q, float *state, float *ml)
 {
-    memset(state + q * j->dim, 0, (size_t)j->dim * sizeof(float));
+    memset(state + q * j->v_dim, 0, (size_t)j->v_dim * sizeof(float));
     ml[2 * q] = -INFINITY;
     ml[2 * q + 1] = 0.0f;
 }
@@ -422,17 +433,18 @@ static void query_merge(const struct job *j, const struct block *b, int32_t q, i
     int lo, hi;
     visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
     if (lo < hi)
-        j->cpu->k.merge(state_ml + 2 * q, state + q * j->dim, ml[2 * q], ml[2 * q + 1],
-                        o + q * j->dim, j->dim);
+        j->cpu->k.merge(state_ml + 2 * q, state + q * j->v_dim, ml[2 * q], ml[2 * q + 1],
+                        o + q * j->v_dim, j->v_dim);
 }
 
 static void query_finish(const struct job *j, const struct block *b, int32_t q, float *state,
                          float *ml)
 {
     const struct sl_op_attention *a = j->a;
+    const int32_t n = sl_v_dim(a->head_dim, a->v_dim);
     int64_t head = head_of(j, b, q);
-    j->cpu->k.finish(ml + 2 * q, state + q * j->dim, a->sinks != NULL ? a->sinks + head : NULL,
-                     a->head_dim, (float *)a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
+    j->cpu->k.finish(ml + 2 * q, state + q * j->v_dim, a->sinks != NULL ? a->sinks + head : NULL, n,
+                     (float *)a->out + row_of(b, q) * a->ld_out + head * n);
 }
 
 static void end_item(const struct job *j, struct sl_attn_scratch *s)
@@ -471,7 +483,7 @@ static float *slot_at(const struct job *j, int64_t slot)
 
 static size_t ml_offset(const struct job *j)
 {
-    return (size_t)(j->n_block_queries * j->dim);
+    return (size_t)(j->n_block_queries * j->v_dim);
 }
 
 static void one_split(void *arg, uint32_t item, int thread_idx)
@@ -530,7 +542,7 @@ static void by_splits(struct job *j, int32_t max_splits, int32_t splits_per_roun
 static void cut(struct job *j, int32_t max_rows, int32_t max_splits)
 {
     const int32_t n_kv = j->a->n_kv_heads;
-    int32_t most = SL_MIN(SL_ATTN_QUERY, SL_ATTN_FLOATS / j->dim);
+    int32_t most = SL_MIN(SL_ATTN_QUERY, SL_ATTN_FLOATS / SL_MAX(j->dim, j->v_dim));
     j->n_block_heads = SL_MIN(j->n_group, most);
     j->n_chunks = SL_CEIL_DIV(j->n_group, j->n_block_heads);
     j->n_block_rows = SL_MIN(most / j->n_block_heads, max_rows);
@@ -549,7 +561,7 @@ static void cut(struct job *j, int32_t max_rows, int32_t max_splits)
     j->n_kv_blocks = SL_CEIL_DIV(n_kv, j->n_block_kv);
     j->n_blocks = row_blocks * j->n_kv_blocks * j->n_chunks;
     j->n_block_queries = j->n_block_kv * per_head;
-    j->slot_floats = (size_t)(j->n_block_queries * (j->dim + 2));
+    j->slot_floats = (size_t)(j->n_block_queries * (j->v_dim + 2));
 }
 
 static void attend_spans(struct job *j)
@@ -574,12 +586,15 @@ static void attend_spans(struct job *j)
 
 void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
 {
-    SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && a->n_heads % a->n_kv_heads == 0 &&
-              a->kv.block_size % SL_KV_TILE == 0);
+    const int32_t v_dim = sl_v_dim(a->head_dim, a->v_dim);
+    SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && v_dim <= SL_MAX_HEAD_DIM &&
+              a->n_heads % a->n_kv_heads == 0 && a->kv.block_size % SL_KV_TILE == 0);
     SL_ASSERT(!a->whole || a->window == 0);
     struct job j = {.cpu = sl_cpu(be), .a = a};
     j.dim = sl_kv_padded_dim(a->head_dim);
-    j.tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->head_dim);
+    j.v_dim = sl_kv_padded_dim(v_dim);
+    j.k_tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->head_dim);
+    j.v_tile_bytes = sl_kv_tile_bytes(a->kv.dtype, v_dim);
     j.n_group = a->n_heads / a->n_kv_heads;
     j.skips = a->skip_factor > 0.0f && !a->whole && a->window == 0;
     for (int32_t i = 0; i < a->batch->n_spans; i += SL_MAX_SEQS) {

@@ -40,7 +40,8 @@ struct sl_cpu_kernels {
      * F32, F16, BF16. */
     void (*lora[SL_DTYPE_COUNT])(const uint8_t *b, const float *s, int rank, int n_rows,
                                  float *out);
-    void (*rmsnorm)(const float *x, const float *w, float eps, int n, float *out);
+    void (*rmsnorm)(const float *x, const float *w, float eps, int n,
+                    float *out); /* w may be NULL */
     /* x is what it was, normed; out is the same and may be x. */
     void (*layernorm)(float *x, const float *w, const float *b, float eps, int n, float *out);
     void (*unit)(float *x, int n);                /* to length 1 */

@@ -117,6 +117,13 @@ static void k_rmsnorm(const float *x, const float *w, float eps, int n, float *o
     }
     float mean = v_sum(acc) / (float)n;
     v16 scale = v_set1(1.0f / sqrtf(mean + eps));
+    if (w == NULL) {
+        for (k = 0; k < n; k += 16) {
+            int m = n - k < 16 ? n - k : 16;
+            v_store_n(out + k, v_mul(v_load_n(x + k, m), scale), m);
+        }
+        return;
+    }
     for (k = 0; k + 16 <= n; k += 16)
         v_store(out + k, v_mul(v_mul(v_load(x + k), scale), v_load(w + k)));
     if (k < n) {

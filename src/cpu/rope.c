@@ -78,16 +78,51 @@ static const void *encode(const struct store_job *j, const float *x, int32_t dim
     return out;
 }
 
+/* The keys and values of row t: each head is made in scratch, then goes to its tile. */
+static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
+                     struct sl_attn_scratch *scratch)
+{
+    const struct sl_op_qk_norm_rope_kv_store *a = j->a;
+    const struct sl_cpu_kernels *k = &j->cpu->k;
+    const int32_t hd = a->head_dim, vd = sl_v_dim(hd, a->v_dim), bs = a->kv.block_size;
+    const int32_t k_dim = sl_kv_padded_dim(hd), v_dim = sl_kv_padded_dim(vd);
+    const size_t k_bytes = sl_kv_tile_bytes(a->kv.dtype, hd);
+    const size_t v_bytes = sl_kv_tile_bytes(a->kv.dtype, vd);
+    const struct sl_span *span = span_of(a->batch, (int32_t)t);
+    const int32_t pos = span->pos + ((int32_t)t - span->first), slot = pos % SL_KV_TILE;
+    const int32_t page = sl_batch_tables(a->batch, a->kv.group)[span->table_idx + pos / bs];
+    uint8_t *base = a->kv.pool + (size_t)page * a->kv.page_bytes;
+    float *head = scratch->query;
+    for (int32_t h = 0; h < a->n_kv_heads; h++) {
+        const size_t tile = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE);
+        const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
+        if (a->k_norm != NULL && !a->norm_rows)
+            k->rmsnorm(key, a->k_norm, a->eps, hd, head);
+        else
+            memcpy(head, key, (size_t)hd * sizeof(float));
+        if (cs != NULL)
+            rotate(a->rope, cs, head);
+        memset(head + hd, 0, (size_t)(k_dim - hd) * sizeof(float));
+        sl_attn_store_k(a->kv.dtype, encode(j, head, k_dim, scratch->query16), k_dim,
+                        base + a->kv.k_offset + tile * k_bytes, slot);
+        const float *value = a->v + t * a->ld_v + (int64_t)h * vd;
+        if (a->norm_v)
+            k->rmsnorm(value, NULL, a->eps, vd, head);
+        else
+            memcpy(head, value, (size_t)vd * sizeof(float));
+        memset(head + vd, 0, (size_t)(v_dim - vd) * sizeof(float));
+        sl_attn_store_v(a->kv.dtype, encode(j, head, v_dim, scratch->query16), v_dim,
+                        base + a->kv.v_offset + tile * v_bytes, slot);
+    }
+}
+
 static void store_row(void *arg, uint32_t t, int thread_idx)
 {
     const struct store_job *j = arg;
     const struct sl_op_qk_norm_rope_kv_store *a = j->a;
     const struct sl_cpu_kernels *k = &j->cpu->k;
-    const int32_t hd = a->head_dim, dim = sl_kv_padded_dim(hd), bs = a->kv.block_size;
-    const struct sl_span *span = span_of(a->batch, (int32_t)t);
+    const int32_t hd = a->head_dim;
     const float *cs = a->rope != NULL ? a->angles + (int64_t)t * a->rope->n_dims : NULL;
-    struct sl_attn_scratch *scratch = &j->cpu->attn_scratch[thread_idx];
-    float *head = scratch->query;
 
     if (a->norm_rows) {
         float *q = a->q + t * a->ld_q, *key = a->k + t * a->ld_k;
@@ -101,32 +136,15 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
         if (cs != NULL)
             rotate(a->rope, cs, q);
     }
-    int32_t pos = span->pos + ((int32_t)t - span->first), slot = pos % SL_KV_TILE;
-    int32_t page = sl_batch_tables(a->batch, a->kv.group)[span->table_idx + pos / bs];
-    uint8_t *base = a->kv.pool + (size_t)page * a->kv.page_bytes;
-    size_t tile_bytes = sl_kv_tile_bytes(a->kv.dtype, hd);
-    memset(head + hd, 0, (size_t)(dim - hd) * sizeof(float));
-    for (int32_t h = 0; h < a->n_kv_heads; h++) {
-        size_t at = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE) * tile_bytes;
-        const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
-        if (a->k_norm != NULL && !a->norm_rows)
-            k->rmsnorm(key, a->k_norm, a->eps, hd, head);
-        else
-            memcpy(head, key, (size_t)hd * sizeof(float));
-        if (cs != NULL)
-            rotate(a->rope, cs, head);
-        sl_attn_store_k(a->kv.dtype, encode(j, head, dim, scratch->query16), dim,
-                        base + a->kv.k_offset + at, slot);
-        memcpy(head, a->v + t * a->ld_v + (int64_t)h * hd, (size_t)hd * sizeof(float));
-        sl_attn_store_v(a->kv.dtype, encode(j, head, dim, scratch->query16), dim,
-                        base + a->kv.v_offset + at, slot);
-    }
+    if (a->k != NULL)
+        store_kv(j, t, cs, &j->cpu->attn_scratch[thread_idx]);
 }
 
 void sl_cpu_qk_norm_rope_kv_store(struct sl_backend *be,
                                   const struct sl_op_qk_norm_rope_kv_store *a)
 {
-    SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM);
+    SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && a->v_dim <= SL_MAX_HEAD_DIM);
+    SL_ASSERT(!a->norm_rows || (a->k != NULL && a->v != a->k));
     struct store_job j = {sl_cpu(be), a};
     int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
     sl_cpu_run(sl_cpu(be), store_row, &j, a->batch->n_tokens, 2 * work);

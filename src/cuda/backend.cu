@@ -190,12 +190,12 @@ static int memory(struct sl_backend *be, struct sl_device_memory *out, struct sl
     return sl_cuda_report(cu, err);
 }
 
-static bool supports(struct sl_backend *be, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
-                     enum sl_dtype kv_dtype)
+static bool supports(struct sl_backend *be, const struct sl_heads *h, enum sl_dtype kv_dtype)
 {
     (void)be;
-    return sl_cuda_attention_pages(kv_dtype) && n_kv_heads > 0 && n_heads % n_kv_heads == 0 &&
-           sl_cuda_attention_supports(head_dim, n_heads / n_kv_heads);
+    return sl_cuda_attention_pages(kv_dtype) && h->n_kv_heads > 0 &&
+           h->n_heads % h->n_kv_heads == 0 && h->v_dim == h->head_dim &&
+           sl_cuda_attention_supports(h->head_dim, h->n_heads / h->n_kv_heads);
 }
 
 static size_t sample_scratch(struct sl_backend *be, int32_t max_n, int32_t n_vocab)

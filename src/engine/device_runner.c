@@ -123,7 +123,6 @@ static uint64_t gated_bytes(const struct sl_model *m, const struct sl_device_run
 static struct sl_step_limits limits_of(const struct sl_model *m,
                                        const struct sl_device_runner_config *cfg)
 {
-    const struct sl_model_facts *f = sl_model_facts(m);
     struct sl_step_limits lim = {
         .max_tokens = cfg->max_tokens,
         .max_spans = cfg->max_seqs,
@@ -135,9 +134,6 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .block_size = cfg->kv.block_size,
         .n_groups = cfg->kv.n_groups,
         .max_context = cfg->max_model_len,
-        .n_heads = f->n_heads,
-        .n_kv_heads = f->n_kv_heads,
-        .head_dim = f->head_dim,
         .param_bytes = sizeof(struct sl_sample_row),
         .result_bytes = sizeof(struct sl_sample_result),
         .extra_bytes = lists_bytes(m, cfg),
@@ -145,6 +141,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .adapter_bytes = gated_bytes(m, cfg),
     };
     memcpy(lim.scratch_pages, cfg->n_pages, sizeof lim.scratch_pages);
+    lim.n_kinds = SL_MIN(sl_model_heads(m, lim.heads, SL_MAX_HEAD_KINDS), SL_MAX_HEAD_KINDS);
     return lim;
 }
 

@@ -62,6 +62,8 @@ enum sl_has {
     SL_HAS_OUT_NORMS = 1 << 11,    /* norms of what attention and MLP give */
     SL_HAS_MLP_BIAS = 1 << 12,     /* in a gated MLP */
     SL_HAS_ROPE_FACTORS = 1 << 13, /* GGUF: the lists of LongRoPE */
+    SL_HAS_K = 1 << 20,            /* keys of a layer, unless it reads another's (kv_source) */
+    SL_HAS_V = 1 << 21,            /* values of their own beside those keys */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -296,13 +298,17 @@ struct sl_layer_desc {
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
     struct sl_route_rule route;     /* by which they are chosen */
     int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
-    int32_t rope;         /* which of the model's tables; -1: positions are not rotated in */
-    bool whole;           /* a token sees all of its text, else itself and those before it */
-    int32_t window;       /* how many of them, with itself; 0: all */
-    int32_t kv_source;    /* the layer in whose part of a page its keys lie: itself, or one that is
-                             done with them */
-    float attn_scale;     /* of q . k */
-    float softcap;        /* of scores; 0: none */
+    int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
+    bool whole;        /* a token sees all of its text, else itself and those before it */
+    int32_t window;    /* how many of them, with itself; 0: all */
+    int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
+                          done with them */
+    bool shares_kv;    /* it makes no keys and values but reads those that kv_source has made; that
+    has the same heads and window */
+    bool v_is_k;       /* values are what keys are made of, before their norm and rotation */
+    bool norm_v;       /* values are normed by head, without weights */
+    float attn_scale;  /* of q . k */
+    float softcap;     /* of scores; 0: none */
     float residual_scale; /* of what its sublayers add to the stream */
 };
 

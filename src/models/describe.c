@@ -290,7 +290,7 @@ static void json_rope(const struct sl_model *m, int32_t idx, struct sl_buf *out)
                        p->scaling == SL_ROPE_PLAIN || p->scaling == SL_ROPE_LONG ? 1 : p->factor);
     if (p->scaling == SL_ROPE_LONG)
         sl_buf_printf(out, ",\"long_factors\":%s", p->use_long ? "true" : "false");
-    sl_buf_printf(out, ",\"dims\":%d,\"interleaved\":%s}", sl_rope_dims(&m->hp, idx),
+    sl_buf_printf(out, ",\"dims\":%d,\"interleaved\":%s}", sl_rope_dims(&m->hp, m->layers, idx),
                   m->desc->ropes[idx].pairing == SL_ROPE_INTERLEAVED ? "true" : "false");
 }
 

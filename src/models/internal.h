@@ -116,16 +116,13 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
 int64_t sl_layers_max(const struct sl_hparams *hp, const struct sl_layer_desc *layers,
                       enum sl_dim dim);
 
-/* rope.c: one table. Factors of LongRoPE are from MIN to MAX. */
+/* Factors of LongRoPE are from MIN to MAX. */
 #define SL_ROPE_FACTOR_MIN 1e-3
 #define SL_ROPE_FACTOR_MAX 1e6
 
-static inline int32_t sl_rope_dims(const struct sl_hparams *hp, int32_t idx)
-{
-    return hp->ropes[idx].n_dims != 0 ? hp->ropes[idx].n_dims : hp->head_dim;
-}
+/* plan.c: dimensions of a head that table idx rotates. */
+int32_t sl_rope_dims(const struct sl_hparams *hp, const struct sl_layer_desc *layers, int32_t idx);
 
-/* hp: what is read before, its context and head_dim among it. */
 /* Does a layer use the table? */
 static inline bool sl_rope_used(const struct sl_model *m, int32_t idx)
 {
@@ -135,6 +132,7 @@ static inline bool sl_rope_used(const struct sl_model *m, int32_t idx)
     return used;
 }
 
+/* rope.c: one table. hp: what is read before, its context and head_dim among it. */
 SL_MUST_CHECK int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
                                   const struct sl_hparams *hp, struct sl_rope_params *p,
                                   struct sl_error *err);

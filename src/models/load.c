@@ -190,7 +190,8 @@ static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *
     return 0;
 }
 
-/* Divisors of the frequencies, where a GGUF holds them; *out NULL: there are none. */
+/* Divisors of the frequencies of the scaled table, where a GGUF holds them; *out NULL: there are
+ * none. */
 static int read_divisors(const struct sl_model *m, float **out, struct sl_error *err)
 {
     const struct sl_param *p = sl_param(m, 0, SL_SLOT_ROPE_FREQS);
@@ -228,7 +229,7 @@ static size_t ropes_bytes(const struct sl_model *m)
 {
     size_t n = 0;
     for (int32_t i = 0; i < m->desc->n_ropes; i++)
-        n += (size_t)sl_rope_dims(&m->hp, i) / 2;
+        n += (size_t)sl_rope_dims(&m->hp, m->layers, i) / 2;
     return n * sizeof(float);
 }
 
@@ -246,9 +247,10 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
     rc = read_divisors(m, &divisors, err);
     for (int32_t i = 0; i < m->desc->n_ropes && rc == 0; i++) {
         struct sl_rope *rope = &m->ropes[i];
-        *rope = (struct sl_rope){.n_dims = sl_rope_dims(&m->hp, i),
+        *rope = (struct sl_rope){.n_dims = sl_rope_dims(&m->hp, m->layers, i),
                                  .pairing = m->desc->ropes[i].pairing};
-        sl_rope_freqs(&m->hp.ropes[i], rope->n_dims, divisors, freqs + n, &rope->attn_factor);
+        sl_rope_freqs(&m->hp.ropes[i], rope->n_dims, m->desc->ropes[i].scaled ? divisors : NULL,
+                      freqs + n, &rope->attn_factor);
         n += rope->n_dims / 2;
     }
     if (rc == 0)

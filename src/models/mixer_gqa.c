@@ -12,15 +12,19 @@ static struct sl_linear_part linear_part(const struct sl_run *r, int32_t layer, 
     return (struct sl_linear_part){mat, sl_param(r->m, layer, bias)->vec, out, mat->n_rows};
 }
 
+/* What is not there is the last of q, k and v. */
 static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
 {
+    const struct sl_layer_desc *l = &r->m->layers[layer];
     struct sl_op_lora lora;
     r->m->be->vt->linear_multi(r->m->be,
                                &(struct sl_op_linear_multi){
                                    .x = r->norm,
                                    .ld_x = r->m->hp.hidden,
                                    .n = n,
-                                   .n_parts = 3,
+                                   .n_parts = l->shares_kv ? 1
+                                              : l->v_is_k  ? 2
+                                                           : 3,
                                    .part = {linear_part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->q),
                                             linear_part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
                                             linear_part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)},
@@ -43,14 +47,16 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     m->be->vt->qk_norm_rope_kv_store(m->be, &(struct sl_op_qk_norm_rope_kv_store){
                                                 .batch = batch,
                                                 .q = r->q,
-                                                .k = r->k,
-                                                .v = r->v,
+                                                .k = l->shares_kv ? NULL : r->k,
+                                                .v = l->v_is_k ? r->k : r->v,
                                                 .ld_q = ld_q,
                                                 .ld_k = ld_k,
                                                 .ld_v = (int64_t)n_kv_heads * l->v_dim,
                                                 .n_heads = n_heads,
                                                 .n_kv_heads = n_kv_heads,
                                                 .head_dim = l->head_dim,
+                                                .v_dim = l->v_dim,
+                                                .norm_v = l->norm_v,
                                                 .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
                                                 .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
                                                 .norm_rows = l->qk_norm == SL_QK_NORM_ROWS,
@@ -66,6 +72,7 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .n_heads = n_heads,
                                     .n_kv_heads = n_kv_heads,
                                     .head_dim = l->head_dim,
+                                    .v_dim = l->v_dim,
                                     .scale = l->attn_scale,
                                     .whole = l->whole,
                                     .window = l->window,

@@ -279,6 +279,24 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
     return &m->facts;
 }
 
+int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t n_max)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        const struct sl_heads h = {l->n_heads, l->n_kv_heads, l->head_dim, l->v_dim};
+        int32_t k = 0;
+        while (k < SL_MIN(n, n_max) && memcmp(&kinds[k], &h, sizeof h) != 0)
+            k++;
+        if (k < SL_MIN(n, n_max))
+            continue;
+        if (n < n_max)
+            kinds[n] = h;
+        n++;
+    }
+    return n;
+}
+
 /* A window as long as the context is none. */
 static int32_t window_of(const struct sl_model *m, int32_t layer)
 {

@@ -12,7 +12,7 @@
 #include "io/checkpoint.h"
 #include "kv/layout.h"
 #include "models/pooling.h"
-#include "ops/ops.h"
+#include "ops/device.h"
 
 struct sl_model;
 struct sl_run;
@@ -63,6 +63,9 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
                             uint64_t *mapped);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
+/* Kinds of layers by their heads, in the order of the first layer of each. Fills at most n_max and
+ * returns how many there are. */
+int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t n_max);
 /* Where the keys of the model's layers lie; kv_dtype "auto" is auto_dtype, which a backend's
  * vt->kv_dtype says. */
 SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype,

@@ -8,15 +8,28 @@
 
 #include <math.h>
 
+/* Who reads another layer's keys finds them as its own would be. */
+static void check_source(const struct sl_layer_desc *layers, int32_t idx)
+{
+    const struct sl_layer_desc *l = &layers[idx], *from = &layers[l->kv_source];
+    SL_ASSERT(l->kv_source >= 0 && l->kv_source <= idx);
+    if (!l->shares_kv)
+        return;
+    SL_ASSERT(l->kv_source < idx && from->kv_source == l->kv_source && !from->shares_kv);
+    SL_ASSERT(l->n_kv_heads == from->n_kv_heads && l->head_dim == from->head_dim &&
+              l->v_dim == from->v_dim && l->window == from->window && l->whole == from->whole);
+}
+
 /* What a family may not say, whatever the file says. */
 static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_desc *layers,
                         int32_t idx)
 {
     const struct sl_layer_desc *l = &layers[idx];
     SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0);
-    SL_ASSERT(l->head_dim > 0 && l->v_dim == l->head_dim && l->intermediate > 0);
+    SL_ASSERT(l->head_dim > 0 && l->v_dim > 0 && l->intermediate > 0 && l->window >= 0);
     SL_ASSERT(l->rope >= -1 && l->rope < desc->n_ropes);
-    SL_ASSERT(l->kv_source >= 0 && l->kv_source <= idx && l->window >= 0);
+    SL_ASSERT(!l->v_is_k || (l->v_dim == l->head_dim && l->qk_norm != SL_QK_NORM_ROWS));
+    check_source(layers, idx);
     SL_ASSERT((l->norm == SL_NORM_LAYER) == (l->norms == SL_NORM_SUM)); /* what there are ops for */
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
@@ -79,7 +92,7 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_HD:
         return l->head_dim;
     case SL_DIM_ROPE:
-        return sl_rope_dims(hp, 0) / 2;
+        return (hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim) / 2;
     case SL_DIM_CONTEXT:
         return hp->context;
     case SL_DIM_TYPES:
@@ -91,6 +104,17 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         break;
     }
     return 1;
+}
+
+/* All layers of a table have heads of one size. */
+int32_t sl_rope_dims(const struct sl_hparams *hp, const struct sl_layer_desc *layers, int32_t idx)
+{
+    if (hp->ropes[idx].n_dims != 0)
+        return hp->ropes[idx].n_dims;
+    for (int32_t i = 0; i < hp->n_layers; i++)
+        if (layers[i].rope == idx)
+            return layers[i].head_dim;
+    return hp->head_dim; /* of a table that no layer has */
 }
 
 int64_t sl_layers_max(const struct sl_hparams *hp, const struct sl_layer_desc *layers,

@@ -83,7 +83,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, y), t * h * f},
         {offsetof(struct sl_run, norm), t * h * act},
         {offsetof(struct sl_run, rows), rows * h * f},
-        {offsetof(struct sl_run, q), t * q * f},
+        {offsetof(struct sl_run, q), t * SL_MAX(q, att) * f}, /* and of the last layer att */
         {offsetof(struct sl_run, k), t * k * f},
         {offsetof(struct sl_run, v), t * v * f},
         {offsetof(struct sl_run, att), t * att * act},
@@ -104,7 +104,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     _Static_assert(SL_COUNT(list) + SL_MAX_ROPES == N_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
     for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
-        uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, i) : 0;
+        uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, m->layers, i) : 0;
         cuts[SL_COUNT(list) + (size_t)i] = (struct cut){
             offsetof(struct sl_run, angles) + (size_t)i * sizeof(float *), t * dims * f};
     }

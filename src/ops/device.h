@@ -29,6 +29,13 @@ struct sl_device_times {
                                Between the parts of a step it waits: that counts as gap */
 };
 
+/* What attention of a layer has. Layers of one model may differ. */
+struct sl_heads {
+    int32_t n_heads, n_kv_heads, head_dim, v_dim;
+};
+
+#define SL_MAX_HEAD_KINDS 8 /* kinds of layers by their heads, on a device */
+
 struct sl_step_limits {
     int32_t max_tokens, max_spans, max_logits;
     int32_t max_width; /* tokens of a span in a decode step, 0 = 1: what may be drafted, and one */
@@ -39,8 +46,9 @@ struct sl_step_limits {
      * few tokens and wants all rows, are padded to a ladder of sizes, and padding reads and writes
      * there. 0 in the first: none, then no step is padded or recorded. */
     int32_t scratch_pages[SL_MAX_KV_GROUPS];
-    int32_t max_context;                   /* positions of a sequence */
-    int32_t n_heads, n_kv_heads, head_dim; /* of every layer that attends */
+    int32_t max_context; /* positions of a sequence */
+    int32_t n_kinds;     /* at least 1 */
+    struct sl_heads heads[SL_MAX_HEAD_KINDS];
     uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */
     uint32_t result_bytes;  /* of a wanted row, what it says besides the id; 0: nothing */
     uint64_t extra_bytes;   /* most of what else may travel with a step */
@@ -78,8 +86,7 @@ typedef void (*sl_forward_fn)(void *arg, const struct sl_step *step);
 
 struct sl_device_vt {
     /* Can attention run with these heads, over pages of this format? */
-    bool (*supports)(struct sl_backend *be, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
-                     enum sl_dtype kv_dtype);
+    bool (*supports)(struct sl_backend *be, const struct sl_heads *heads, enum sl_dtype kv_dtype);
     /* Bytes of sl_op_sample.scratch for calls of up to max_n rows. */
     size_t (*sample_scratch)(struct sl_backend *be, int32_t max_n, int32_t n_vocab);
     /* Enqueues the choice of tokens; like an operation it neither waits nor fails. */

@@ -225,12 +225,14 @@ struct sl_op_rope_angles { /* once a step: out[t, i] = (cos, sin)(pos[t] * inv_f
 struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v: to the pages */
     const struct sl_batch *batch;
     float *q;       /* [T, nq, hd], rows ld apart; rotated in place */
-    float *k;       /* [T, nkv, hd]; may be changed */
-    const float *v; /* [T, nkv, hd] */
+    float *k;       /* [T, nkv, hd]; may be changed; NULL: nothing is stored */
+    const float *v; /* [T, nkv, vd]; may be k, whose values before norm and rotation it then has */
     int64_t ld_q, ld_k, ld_v;
     int32_t n_heads, n_kv_heads, head_dim;
+    int32_t v_dim;                /* of v; 0: head_dim */
     const float *q_norm, *k_norm; /* [hd] of each head, or NULL */
     bool norm_rows; /* they are of all heads of a row together: [nq * hd], [nkv * hd] */
+    bool norm_v;    /* RMSNorm of each head of v, without weights */
     float eps;
     const struct sl_rope *rope; /* NULL: no rotation */
     const float *angles;        /* from rope_angles */
@@ -257,6 +259,7 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     const float *q; /* [T, nq, hd] */
     int64_t ld_q;
     int32_t n_heads, n_kv_heads, head_dim;
+    int32_t v_dim; /* of values; 0: head_dim */
     float scale;
     bool whole;         /* every row sees all keys of its span; else row i those up to its own */
     int32_t window;     /* 0: none; else key j is seen by row i iff i - window < j <= i */
@@ -266,9 +269,15 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     struct sl_skip_counts
         *skip_counts; /* [2] in the backend's memory, added to; NULL: nobody asks */
     struct sl_kv_view kv;
-    void *out; /* [T, nq * hd] activations */
+    void *out; /* [T, nq * vd] activations */
     int64_t ld_out;
 };
+
+/* Dimensions of a head of values. */
+static inline int32_t sl_v_dim(int32_t head_dim, int32_t v_dim)
+{
+    return v_dim != 0 ? v_dim : head_dim;
+}
 
 struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     const void *x;         /* [T] rows of row_bytes, a multiple of 4 */

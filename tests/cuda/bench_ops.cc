@@ -116,7 +116,8 @@ static void take_workspace()
     lim.max_context = b.tiny ? 512 : 131072;
     lim.block_size = ATTN_BLOCK;
     lim.max_table = lim.max_spans * (lim.max_context / ATTN_BLOCK);
-    lim.n_heads = d.n_heads, lim.n_kv_heads = d.n_kv, lim.head_dim = d.hd;
+    lim.n_kinds = 1;
+    lim.heads[0] = {d.n_heads, d.n_kv, d.hd, d.hd};
     CHECK(b.be->vt->device->steps_init(b.be, &lim, &err) == 0, "%s", err.msg);
 }
 

@@ -967,7 +967,9 @@ static void test_step()
 struct store_case {
     int hd, nq, nkv, bs, n_rotated;
     bool norm, interleaved;
-    int n; /* tokens of the second sequence */
+    int n;       /* tokens of the second sequence */
+    bool values; /* norm: of values too, without weights */
+    bool alone;  /* queries, without keys and values */
 };
 
 static float norm_scale(const float *x, int hd, float eps)
@@ -1070,8 +1072,9 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     struct sl_op_qk_norm_rope_kv_store op = {};
     op.batch = &b;
     op.q = dq.p;
-    op.k = dkv.p;
+    op.k = c.alone ? nullptr : dkv.p;
     op.v = dkv.p + c.nkv * c.hd;
+    op.norm_v = c.values;
     op.ld_q = ldq;
     op.ld_k = op.ld_v = ldk;
     op.n_heads = c.nq;
@@ -1088,10 +1091,13 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     op.kv.v_offset = p.v_offset;
     op.kv.dtype = format;
     op.kv.block_size = s.bs;
-    sl_cuda_attention_plan(&d.cu, &b, c.nq, c.nkv, c.hd);
+    /* planned for a layer with other heads: it plans again */
+    sl_cuda_attention_plan(&d.cu, &b, c.nkv, c.nkv, 16);
     sl_cuda_qk_norm_rope_kv_store(&d.cu.base, &op);
+    CHECK(d.cu.plan_heads == c.nq && d.cu.plan_kv_heads == c.nkv && d.cu.plan_dim == c.hd, "plan");
     CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess && d.cu.error == cudaSuccess, "store");
 
+    const std::vector<float> ones((size_t)c.hd, 1.0f);
     std::vector<float> x;
     for (int t = 0; t < n_tokens; t++) {
         const float *cs = &angles[(size_t)(t * c.n_rotated)];
@@ -1102,14 +1108,14 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
                 f = format == SL_DTYPE_F16 ? bounded(f) : f;
             std::copy(x.begin(), x.end(), row);
         }
-        for (int h = 0; h < 2 * c.nkv; h++) {
-            bool key = h < c.nkv;
+        for (int h = 0; h < 2 * c.nkv && !c.alone; h++) {
+            bool key = h < c.nkv, normed = key ? c.norm : c.values;
             const float *from = &kv[(size_t)(t * ldk + h * c.hd)];
-            reference_row(c, from, key && c.norm ? kw.data() : nullptr, key, cs, x);
+            reference_row(c, from, !normed ? nullptr : key ? kw.data() : ones.data(), key, cs, x);
             int pos = positions[(size_t)t];
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
             /* what pads the row is normed, too */
-            x.resize((size_t)s.dim(), key && c.norm ? 0.0f * norm_scale(from, c.hd, 1e-5f) : 0.0f);
+            x.resize((size_t)s.dim(), normed ? 0.0f * norm_scale(from, c.hd, 1e-5f) : 0.0f);
             put_row(s,
                     p.pool.data() + (size_t)page * p.page_bytes + (key ? p.k_offset : p.v_offset),
                     h % c.nkv, pos, x);
@@ -1126,11 +1132,20 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
 static void test_store()
 {
     static const store_case cases[] = {
-        {64, 4, 2, 16, 64, false, false, 50},   {80, 2, 1, 32, 32, true, false, 50},
-        {72, 3, 1, 16, 72, true, true, 50},     {96, 2, 2, 48, 24, false, true, 50},
-        {128, 4, 1, 64, 128, true, false, 50},  {256, 2, 1, 16, 128, true, true, 50},
-        {128, 2, 1, 16, 0, true, false, 160},   {64, 10, 2, 16, 64, true, true, 160},
-        {128, 9, 1, 64, 128, true, false, 160}, {256, 3, 1, 16, 256, true, false, 160},
+        {64, 4, 2, 16, 64, false, false, 50},
+        {80, 2, 1, 32, 32, true, false, 50},
+        {72, 3, 1, 16, 72, true, true, 50},
+        {96, 2, 2, 48, 24, false, true, 50},
+        {128, 4, 1, 64, 128, true, false, 50},
+        {256, 2, 1, 16, 128, true, true, 50},
+        {128, 2, 1, 16, 0, true, false, 160},
+        {64, 10, 2, 16, 64, true, true, 160},
+        {128, 9, 1, 64, 128, true, false, 160},
+        {256, 3, 1, 16, 256, true, false, 160},
+        {72, 2, 1, 16, 72, true, false, 50, true},
+        {128, 4, 2, 16, 128, true, false, 160, true},
+        {80, 2, 1, 32, 32, true, false, 50, false, true},
+        {64, 4, 2, 16, 64, true, false, 160, true, true},
     };
     uint64_t seed = 101;
     for (const store_case &c : cases) {

@@ -245,9 +245,8 @@ static struct sl_step_limits limits(void)
     l.n_groups = 2;
     l.scratch_pages[0] = l.scratch_pages[1] = N_PAGES;
     l.max_context = N_PAGES * BLOCK;
-    l.n_heads = 4;
-    l.n_kv_heads = 2;
-    l.head_dim = 64;
+    l.n_kinds = 1;
+    l.heads[0] = {4, 2, 64, 64};
     l.param_bytes = sizeof(struct param);
     l.result_bytes = sizeof(struct result);
     l.extra_bytes = MAX_SEQS * (sizeof(struct param) + sizeof(uint32_t));
@@ -435,11 +434,12 @@ static void test_device(void)
     be = create(0);
     CHECK(strcmp(be->vt->name, "cuda") == 0 && strcmp(be->vt->isa(be), "sm_90a") == 0);
     CHECK(be->vt->act_dtype == SL_DTYPE_BF16 && be->vt->n_threads(be) == 1);
-    CHECK(be->vt->device->supports(be, 4, 2, 64, SL_DTYPE_BF16));
-    CHECK(!be->vt->device->supports(be, 4, 2, 64, SL_DTYPE_F16));
-    CHECK(!be->vt->device->supports(be, 4, 3, 64, SL_DTYPE_BF16));
-    CHECK(!be->vt->device->supports(be, 4, 0, 64, SL_DTYPE_BF16));
-    CHECK(!be->vt->device->supports(be, 4, 4, 64, SL_DTYPE_BF16));
+    const struct sl_heads heads[] = {
+        {4, 2, 64, 64}, {4, 3, 64, 64}, {4, 0, 64, 64}, {4, 4, 64, 64}, {4, 2, 64, 32}};
+    CHECK(be->vt->device->supports(be, &heads[0], SL_DTYPE_BF16));
+    CHECK(!be->vt->device->supports(be, &heads[0], SL_DTYPE_F16));
+    for (int i = 1; i < 5; i++)
+        CHECK(!be->vt->device->supports(be, &heads[i], SL_DTYPE_BF16));
     struct sl_device_memory before, after;
     CHECK(be->vt->device->memory(be, &before, &err) == 0 && before.own_bytes == 0);
     void *p = be->vt->alloc(be, 1 << 20);

@@ -104,9 +104,7 @@ static void open_side(side *s, const char *path, bool cuda, bool graphs)
     lim.max_table = N_PAGES;
     lim.block_size = BLOCK;
     lim.scratch_pages[0] = graphs ? N_PAGES : 0;
-    lim.n_heads = f->n_heads;
-    lim.n_kv_heads = f->n_kv_heads;
-    lim.head_dim = f->head_dim;
+    lim.n_kinds = sl_model_heads(s->model, lim.heads, SL_MAX_HEAD_KINDS);
     must(s->be->vt->device->steps_init(s->be, &lim, &err), &err, name);
 }
 

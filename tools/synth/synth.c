@@ -161,7 +161,7 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
         return;
     }
     if (t->w->slot == SL_SLOT_ROPE_FREQS) {
-        sl_rope_divisors(&s->hp.ropes[0], sl_rope_dims(&s->hp, 0), out);
+        sl_rope_divisors(&s->hp.ropes[0], (int32_t)(2 * t->dims[0]), out);
         return;
     }
     if (t->w->slot == SL_SLOT_ROPE_SHORT || t->w->slot == SL_SLOT_ROPE_LONG) {

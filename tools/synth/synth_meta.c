@@ -328,7 +328,7 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         if (row->offset == offsetof(struct sl_hparams, v_dim))
             i = hp->head_dim;
         if (row->offset == offsetof(struct sl_hparams, rope_dims))
-            i = sl_rope_dims(hp, 0);
+            i = hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim;
         if (i != 0)
             sl_gguf_writer_add_u32(w, key, (uint32_t)i);
     } else if (row->type == SL_HP_BOOL) {

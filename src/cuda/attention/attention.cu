@@ -148,12 +148,13 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     if (b->n_tokens == 0)
         return;
     sl_attn_run_fn *run = run_of(op->kv.dtype, op->head_dim);
-    if (run == nullptr ||
+    if (run == nullptr || sl_v_dim(op->head_dim, op->v_dim) != op->head_dim ||
         !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, b->n_spans,
                            op->n_heads, op->n_kv_heads, op->head_dim, &l)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of attention");
         return;
     }
+    sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim);
     struct sl_attn_args a = {};
     a.q = op->q;
     a.out = static_cast<__nv_bfloat16 *>(op->out);

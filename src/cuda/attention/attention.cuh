@@ -178,6 +178,10 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
                        int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
                        struct sl_attn_layout *out);
 
+/* Plans again if the last plan of the step was for other heads. */
+void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
+                        int32_t n_kv_heads, int32_t head_dim);
+
 /* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
 void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2]);
 

@@ -5,8 +5,9 @@
  * The plan cuts the step's attention into work items on the device, from the spans in device
  * memory, so that a recorded graph works for any lengths. Every kernel of it has a grid of fixed
  * size and takes items from a list. One plan serves all layers whose numbers of heads and head
- * dimension are the same, windowed or not; between layers that differ it is made again. No function
- * waits or allocates; calls are made by the engine thread, in stream order.
+ * dimension are the same, windowed or not; the operations make it again where a layer has others
+ * than the last plan. No function waits or allocates; calls are made by the engine thread, in
+ * stream order.
  */
 #ifndef SL_CUDA_ATTENTION_H
 #define SL_CUDA_ATTENTION_H
@@ -38,8 +39,8 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,
                                    const struct sl_cuda_attention_limits *limits);
 
 /* Enqueues the plan for the batch: before the first sl_cuda_qk_norm_rope_kv_store and
- * sl_cuda_attention of a step, and again before a layer with other heads. batch: counts are the
- * host's, arrays are on the device; it has the same counts in the operations that follow. */
+ * sl_cuda_attention of a step. batch: counts are the host's, arrays are on the device; it is the
+ * same in the operations that follow. */
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                             int32_t n_kv_heads, int32_t head_dim);
 

@@ -523,4 +523,14 @@ void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, in
         sl_launch(cu, plan_kernel, dim3(1), dim3(static_cast<unsigned>(threads)),
                   sizeof(struct plan_smem), p);
     cu->plan_settled = false;
+    cu->plan_heads = n_heads;
+    cu->plan_kv_heads = n_kv_heads;
+    cu->plan_dim = head_dim;
+}
+
+void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
+                        int32_t n_kv_heads, int32_t head_dim)
+{
+    if (n_heads != cu->plan_heads || n_kv_heads != cu->plan_kv_heads || head_dim != cu->plan_dim)
+        sl_cuda_attention_plan(cu, batch, n_heads, n_kv_heads, head_dim);
 }

@@ -40,6 +40,7 @@ struct store_args {
     int64_t ld_q, ld_k, ld_v;
     int32_t n_tokens, n_heads, n_kv_heads, head_dim;
     const float *q_norm, *k_norm;
+    bool norm_v; /* without weights */
     float eps;
     int32_t n_rotated; /* 0: no rotation */
     bool interleaved;
@@ -75,6 +76,13 @@ static __device__ __forceinline__ float4 scaled(float4 x, float scale, float4 w)
 
 #define STORE_PARTS (STORE_DIM / 128) /* of a row, four dimensions of each a lane's */
 #define STORE_PAIRS (STORE_DIM / 64)  /* that a lane rotates */
+
+/* Four dimensions of a norm's weights; of a norm without any they are 1. */
+static __device__ __forceinline__ float4 weights_of(const float *at)
+{
+    return at != nullptr ? *reinterpret_cast<const float4 *>(at)
+                         : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+}
 
 /* Four dimensions, zeros behind the end. */
 static __device__ __forceinline__ float4 load_part(const float *row, int32_t part, int32_t head_dim)
@@ -146,10 +154,10 @@ struct store_head {
     float *q; /* of token 0, or NULL */
     const float *from;
     int64_t ld;
-    const float *norm; /* or NULL */
+    const float *norm; /* weights, or NULL */
     uint8_t *plane;    /* NULL for queries */
     int32_t kv;
-    bool rotated;
+    bool normed, rotated;
 };
 
 static __device__ __forceinline__ struct store_head head_of(const struct store_args &a, int32_t h)
@@ -169,6 +177,7 @@ static __device__ __forceinline__ struct store_head head_of(const struct store_a
         r.norm = key ? a.k_norm : nullptr;
         r.plane = key ? a.keys : a.values;
     }
+    r.normed = r.norm != nullptr || (a.norm_v && kv >= a.n_kv_heads);
     r.rotated = a.n_rotated > 0 && kv < a.n_kv_heads;
     return r;
 }
@@ -192,7 +201,7 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
     for (int k = 0; k < STORE_PAIRS; k++)
         cs[k] = r.rotated && lane + 32 * k < a.n_rotated / 2 ? angles[lane + 32 * k]
                                                              : make_float2(0.0f, 0.0f);
-    if (r.norm != nullptr)
+    if (r.normed)
         norm_row(part, w, a.eps, a.head_dim);
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
@@ -230,7 +239,7 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     sl_grid_launch_dependents();
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
-        w[i] = load_part(any ? r.norm : nullptr, i, a.head_dim);
+        w[i] = any && r.norm != nullptr ? load_part(r.norm, i, a.head_dim) : weights_of(nullptr);
     if (!a.early)
         sl_grid_wait();
     if (any && r.plane != nullptr)
@@ -393,11 +402,13 @@ static __device__ __forceinline__ void store_heads(const struct store_args &a,
     for (int i = 0; i < whole::DEEP; i++)
         if (first + i * whole::SIDE < n)
             x[i] = eight_of(r.from + at + i * (whole::SIDE * HD), HD / 2);
-    if (r.norm != nullptr)
-        w = eight_of(r.norm + l * 4, HD / 2);
+    if (r.normed) {
+        w.lo = weights_of(r.norm != nullptr ? r.norm + l * 4 : nullptr);
+        w.hi = weights_of(r.norm != nullptr ? r.norm + l * 4 + HD / 2 : nullptr);
+    }
 #pragma unroll
     for (int i = 0; i < whole::DEEP; i++) {
-        if (r.norm != nullptr)
+        if (r.normed)
             norm_eight<HD>(x[i], w, a.eps);
         if (r.rotated)
             rotate_eight(x[i], cs, a.interleaved);
@@ -504,6 +515,7 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of the pages");
         return;
     }
+    sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim);
     struct store_args a = {};
     a.q = op->q;
     a.k = op->k;
@@ -513,8 +525,9 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.ld_v = op->ld_v;
     a.n_tokens = b->n_tokens;
     a.n_heads = op->n_heads;
-    a.n_kv_heads = op->n_kv_heads;
+    a.n_kv_heads = op->k != nullptr ? op->n_kv_heads : 0;
     a.head_dim = op->head_dim;
+    a.norm_v = op->norm_v;
     if (op->norm_rows) {
         const struct sl_cuda_norm_row rows[2] = {
             {op->q, op->ld_q, op->q_norm, op->n_heads * op->head_dim},
@@ -543,7 +556,7 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
         cu->plan_settled = true;
         return;
     }
-    int32_t across = SL_CEIL_DIV(op->n_heads + 2 * op->n_kv_heads, STORE_WARPS);
+    int32_t across = SL_CEIL_DIV(a.n_heads + 2 * a.n_kv_heads, STORE_WARPS);
     int32_t down = SL_MIN(b->n_tokens, SL_MAX(cu->n_sms * 16 / across, 1));
     sl_launch(cu, kernel_of(op->kv.dtype),
               dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),

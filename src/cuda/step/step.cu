@@ -82,9 +82,16 @@ static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t 
 
 static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_limits *lim)
 {
-    const struct sl_cuda_attention_limits a = {lim->max_tokens, lim->max_spans,  lim->max_context,
-                                               lim->n_heads,    lim->n_kv_heads, lim->head_dim};
-    return sl_cuda_attention_workspace(cu, &a);
+    size_t most = 0;
+    for (int32_t i = 0; i < lim->n_kinds; i++) {
+        const struct sl_heads *h = &lim->heads[i];
+        const struct sl_cuda_attention_limits a = {lim->max_tokens,  lim->max_spans,
+                                                   lim->max_context, h->n_heads,
+                                                   h->n_kv_heads,    h->head_dim};
+        const size_t n = sl_cuda_attention_workspace(cu, &a);
+        most = SL_MAX(most, n);
+    }
+    return most;
 }
 
 uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits *lim)
@@ -418,7 +425,7 @@ static struct sl_cuda_slot *take_slot(struct sl_cuda *cu, struct sl_cuda_steps *
 void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
                      void *arg)
 {
-    const struct sl_step_limits *lim = &cu->steps->lim;
+    const struct sl_heads *heads = &cu->steps->lim.heads[0];
     if (dev->part == SL_STEP_CHOICE) {
         forward(arg, dev);
         return;
@@ -427,7 +434,7 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
     cu->lora_rows = NULL;
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
-    sl_cuda_attention_plan(cu, &dev->batch, lim->n_heads, lim->n_kv_heads, lim->head_dim);
+    sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim);
     forward(arg, dev);
     sl_cuda_fuse_end(cu);
 }

@@ -267,14 +267,28 @@ int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
 static int check_device(const struct loaded *l, struct sl_error *err)
 {
     const struct sl_device_vt *dev = l->backend->vt->device;
-    const struct sl_model_facts *f = sl_model_facts(l->model);
-    if (dev == NULL ||
-        dev->supports(l->backend, f->n_heads, f->n_kv_heads, f->head_dim, l->plan.kv.dtype))
+    struct sl_heads kinds[SL_MAX_HEAD_KINDS];
+    const int32_t n = sl_model_heads(l->model, kinds, SL_MAX_HEAD_KINDS);
+    if (dev == NULL)
         return 0;
-    return sl_fail(err, SL_EUNSUPPORTED,
-                   "attention with %d heads of %d dimensions, %d key heads and pages of %s has no "
-                   "kernel on this device",
-                   f->n_heads, f->head_dim, f->n_kv_heads, sl_dtype_info(l->plan.kv.dtype)->name);
+    if (n > SL_MAX_HEAD_KINDS)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "layers with %d different numbers or sizes of heads: a device runs at most "
+                       "%d",
+                       n, SL_MAX_HEAD_KINDS);
+    for (int32_t i = 0; i < n; i++) {
+        const struct sl_heads *h = &kinds[i];
+        char values[48] = "";
+        if (h->v_dim != h->head_dim)
+            snprintf(values, sizeof values, " (values of %d)", h->v_dim);
+        if (!dev->supports(l->backend, h, l->plan.kv.dtype))
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "attention with %d heads of %d dimensions%s, %d key heads and pages of "
+                           "%s has no kernel on this device: choose device cpu",
+                           h->n_heads, h->head_dim, values, h->n_kv_heads,
+                           sl_dtype_info(l->plan.kv.dtype)->name);
+    }
+    return 0;
 }
 
 /* Tells the engines that share with this one what it takes; its pages have a floor among theirs. */
