@@ -174,16 +174,15 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
-/* A matrix of one row is a vector in some files, and some vectors are matrices of one row. */
+/* A matrix of one row is a vector in some files. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
 {
-    const bool vector = p->desc->cols == SL_DIM_NONE;
-    if (vector ? t->n_dims != 2 || t->dims[0] != 1 : t->n_dims != 1 || p->n_rows != 1)
+    if (p->desc->cols == SL_DIM_NONE || t->n_dims != 1 || p->n_rows != 1)
         return t;
     p->slice = *t;
-    p->slice.n_dims = vector ? 1 : 2;
-    p->slice.dims[0] = vector ? t->dims[1] : 1;
-    p->slice.dims[1] = vector ? 1 : t->dims[0];
+    p->slice.n_dims = 2;
+    p->slice.dims[0] = 1;
+    p->slice.dims[1] = t->dims[0];
     return &p->slice;
 }
 

@@ -506,7 +506,7 @@ static void test_partial_default(void **state)
     if (sl_write_file(OUT "/partial/config.json", config, strlen(config), &err) != 0 ||
         sl_ckpt_open(OUT "/partial", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
         fail_msg("%s", err.msg);
-    assert_int_equal(sl_rope_dims(&m->hp, 0), 16);
+    assert_int_equal(sl_rope_dims(&m->hp, m->layers, 0), 16);
     sl_model_close(m);
     sl_ckpt_close(c);
 }
