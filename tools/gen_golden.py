@@ -148,6 +148,20 @@ GEMMA3 = dict(
     ),
 )
 
+GEMMA4 = dict(
+    intermediate_size=48,
+    num_hidden_layers=4,
+    head_dim=16,
+    global_head_dim=24,
+    sliding_window=9,
+    pad_token_id=0,
+    tie_word_embeddings=True,
+    rope_parameters=dict(
+        full_attention=dict(rope_type="proportional", rope_theta=3000.0, partial_rotary_factor=0.5, factor=2.0),
+        sliding_attention=dict(rope_type="default", rope_theta=100.0),
+    ),
+)
+
 # As MODELS; at the end of the list, as a model's place in it is its seed.
 MORE = {
     "olmo2": (
@@ -394,6 +408,32 @@ FAMILIES = {
         torch.bfloat16,
         "new",
     ),
+    "gemma4": (  # values of the full layers are made of what their keys are, which are fewer
+        "Gemma4",
+        dict(
+            GEMMA4,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            attention_k_eq_v=True,
+            num_global_key_value_heads=1,
+            hidden_size_per_layer_input=0,
+            final_logit_softcapping=2.0,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "gemma4_e2b": (  # embeddings for each layer; the last two layers read keys of the two before
+        "Gemma4",
+        dict(
+            GEMMA4 | dict(intermediate_size=24),
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            hidden_size_per_layer_input=12,
+            vocab_size_per_layer_input=96,
+            num_kv_shared_layers=2,
+            use_double_wide_mlp=True,
+        ),
+        torch.bfloat16,
+        "hub",
+    ),
     "glm": (
         "Glm",
         dict(head_dim=16, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
@@ -486,14 +526,19 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    one = 0 if type(model).__name__.startswith("Gemma") else 1  # whose norms are 1 + w
+    one = 0 if type(model).__name__.startswith(("Gemma2For", "Gemma3For")) else 1  # whose norms are 1 + w
     with torch.no_grad():
+        for name, p in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                p.copy_(0.9 + torch.randn(p.shape, generator=generator) * 0.2)
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("e_score_correction_bias"):
                 p.copy_(noise * 0.1)
             elif name.endswith("bias"):
                 p.copy_(noise * 0.3)
+            elif name.endswith("q_norm.weight") and type(model).__name__.startswith("Gemma4"):
+                p.copy_(0.4 + noise * 0.1)  # scores are not scaled
             elif p.dim() == 1:
                 p.copy_(one + noise * 0.2)
             else:
@@ -508,6 +553,14 @@ def config_json(config, spelling):
     c = {k: v for k, v in config.to_dict().items() if v is not None or k.endswith("softcapping") or k in null}
     for key in ("transformers_version", "dtype", "_name_or_path"):
         c.pop(key, None)
+    if c["model_type"] == "gemma4_text":  # which the hub says in two numbers
+        full = next(iter(c.pop("per_layer_config").values()))
+        c["global_head_dim"] = full["head_dim"]
+        c["num_global_key_value_heads"] = full.get("num_key_value_heads")
+    if spelling == "hub":  # the model of text in one that reads images as well
+        kind = c["model_type"].removesuffix("_text")
+        wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
+        c = dict(architectures=wrapped, model_type=kind, text_config=c)
     if spelling == "old":  # as transformers before 5 wrote it
         rope = dict(c.pop("rope_parameters"))
         if "sliding_attention" in rope:
@@ -552,7 +605,7 @@ def as_hub(model, dtype):
 
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | FAMILIES)[name]
-    kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
+    kind = family + "TextConfig" if family in ("Gemma3", "Gemma4") else family + "Config"
     config = getattr(transformers, kind)(**{**SMALL, **args})
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
@@ -562,9 +615,9 @@ def generate(name, seed):
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()
               if not k.endswith("e_score_correction_bias")}
     model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
-    embedding = model.get_input_embeddings()
-    if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
-        embedding.embed_scale.copy_(embedding.embed_scale.to(dtype).float())
+    for embedding in model.modules():
+        if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
+            embedding.embed_scale.copy_(embedding.embed_scale.to(dtype).float())
     ids = torch.randint(0, config.vocab_size, (1, N_TOKENS), generator=generator)
     with torch.no_grad():
         logits = model.float()(ids, use_cache=False).logits[0].float()
@@ -572,6 +625,8 @@ def generate(name, seed):
         stored.pop("lm_head.weight", None)
     stored = as_hub(model, dtype) if name in EXPERTS else one_by_one(stored)
 
+    if spelling == "hub":
+        stored = {k.replace("model.", "model.language_model.", 1): v for k, v in stored.items()}
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})

@@ -169,6 +169,71 @@ def add_experts(writer, config):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
+GEMMA4 = ("gemma4", "gemma4_e2b")
+
+
+def gemma4_keys(writer, config):
+    """Heads, pages and rotations of windowed and of full layers."""
+    windowed = [t == "sliding_attention" for t in config["layer_types"]]
+    full, local = (config["rope_parameters"][t] for t in ("full_attention", "sliding_attention"))
+    n_layers, shared, dim = len(windowed), config["num_kv_shared_layers"], config["global_head_dim"]
+    heads, wide = config["num_attention_heads"], config["use_double_wide_mlp"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(n_layers)
+    writer.add_feed_forward_length(
+        [config["intermediate_size"] * (2 if i >= n_layers - shared else 1) for i in range(n_layers)]
+        if wide else config["intermediate_size"])
+    writer.add_head_count(heads)
+    kv = config["num_key_value_heads"]
+    of_full = config.get("num_global_key_value_heads")
+    writer.add_head_count_kv([kv if w else of_full for w in windowed] if of_full else kv)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_key_length(dim)
+    writer.add_value_length(dim)
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count(dim)
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    writer.add_rope_freq_base(full["rope_theta"])
+    writer.add_rope_freq_base_swa(local["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windowed)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    turning = int(dim * full["partial_rotary_factor"] / 2)
+    writer.add_tensor("rope_freqs.weight", np.array(
+        [full.get("factor", 1)] * turning + [1e30] * (dim // 2 - turning), np.float32))
+
+
+def gemma_text(name):
+    """Config and tensors of the model of text in a folder, by the names it has alone."""
+    config = json.loads((MODELS / name / "config.json").read_text())
+    tensors = read_safetensors(MODELS / name / "model.safetensors")
+    return config.get("text_config", config), [(k.replace(".language_model", ""), v) for k, v in tensors]
+
+
+def write_gemma4(name):
+    config, tensors = gemma_text(name)
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "gemma4")
+    gemma4_keys(writer, config)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, config["num_hidden_layers"])
+    for hf, bits in tensors:
+        to = names.get_name(hf + ".weight" if hf.endswith("layer_scalar") else hf, try_suffixes=(".weight",))
+        assert to, hf
+        if bits.ndim == 1:
+            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 def write_decoder(name, arch, permuted, plus):
     config = json.loads((MODELS / name / "config.json").read_text())
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
@@ -242,9 +307,11 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or [*POOLING, *DECODERS]
+    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4]
     for model in names:
         if model in POOLING:
             write(model, POOLING[model])
+        elif model in GEMMA4:
+            write_gemma4(model)
         else:
             write_decoder(model, *DECODERS[model])

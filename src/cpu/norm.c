@@ -19,7 +19,7 @@ struct norm_job {
     float *y;
     const float *w_y; /* NULL: y is not normed */
     float y_scale;    /* 0: 1 */
-    float eps;
+    float eps, scale; /* of the sum; 0: none */
     int32_t h;
     float *out;
 };
@@ -53,6 +53,8 @@ static void norm_row(void *arg, uint32_t t, int thread_idx)
         j->cpu->k.scale(j->y + at, j->y_scale, j->h);
     if (j->sum != NULL)
         j->cpu->k.add(j->sum + at, j->y + at, j->h);
+    if (j->scale != 0)
+        j->cpu->k.scale(j->sum + at, j->scale, j->h);
     if (j->w != NULL)
         j->cpu->k.rmsnorm(j->x + at, j->w, j->eps, j->h, j->out + at);
     else if (j->out != j->x)
@@ -76,9 +78,49 @@ void sl_cpu_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a
                          .w_y = a->w_y,
                          .y_scale = a->y_scale,
                          .eps = a->eps,
+                         .scale = a->x_scale,
                          .h = a->h,
                          .out = a->out};
     sl_cpu_run(sl_cpu(be), norm_row, &j, a->n, (int64_t)a->n * a->h);
+}
+
+struct inputs_job {
+    const struct sl_cpu *cpu;
+    const struct sl_op_layer_inputs *a;
+};
+
+static void inputs_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct inputs_job *j = arg;
+    const struct sl_op_layer_inputs *a = j->a;
+    const struct sl_weight *table = a->table;
+    const struct sl_dtype_info *info = sl_dtype_info(table->dtype);
+    const int64_t id = a->ids[t] < table->n_rows ? a->ids[t] : 0;
+    const uint8_t *row = (const uint8_t *)table->data + (size_t)id * table->row_bytes;
+    float *piece = j->cpu->scratch[thread_idx].panel;
+    /* a piece is whole blocks of the format, which layers need not be */
+    for (int64_t at = 0, n; at < table->n_cols; at += n) {
+        n = SL_MIN(table->n_cols - at, SL_CPU_ROWS * SL_CPU_K);
+        j->cpu->k.decode[table->dtype](row + (size_t)(at / info->block_elems) * info->block_bytes,
+                                       piece, n);
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t layer = (at + k) / a->h, d = (at + k) % a->h;
+            a->out[layer * a->ld_out + (int64_t)t * a->h + d] = piece[k] * a->row_scale;
+        }
+    }
+    for (int32_t l = 0; l < a->n_layers; l++) {
+        float *x = a->x + ((int64_t)t * a->n_layers + l) * a->h;
+        float *out = a->out + l * a->ld_out + (int64_t)t * a->h;
+        j->cpu->k.rmsnorm(x, a->w, a->eps, a->h, x);
+        j->cpu->k.add(out, x, a->h);
+        j->cpu->k.scale(out, a->scale, a->h);
+    }
+}
+
+void sl_cpu_layer_inputs(struct sl_backend *be, const struct sl_op_layer_inputs *a)
+{
+    struct inputs_job j = {sl_cpu(be), a};
+    sl_cpu_run(sl_cpu(be), inputs_row, &j, a->n, 4 * (int64_t)a->n * a->table->n_cols);
 }
 
 void sl_cpu_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a)

@@ -144,6 +144,13 @@ void sl_gguf_writer_add_arr_i32(struct sl_gguf_writer *w, const char *key, const
         gguf_write_put_u32(&w->kv, (uint32_t)x[i]);
 }
 
+void sl_gguf_writer_add_arr_bool(struct sl_gguf_writer *w, const char *key, const bool *x, size_t n)
+{
+    put_array(w, key, SL_GGUF_BOOL, n);
+    for (size_t i = 0; i < n; i++)
+        sl_buf_putc(&w->kv, x[i] ? 1 : 0);
+}
+
 static int gguf_write_add_tensor(struct sl_gguf_writer *w, const char *name, enum sl_dtype dtype,
                                  int32_t n_dims, const int64_t *dims)
 {

@@ -29,6 +29,8 @@ void sl_gguf_writer_add_arr_f32(struct sl_gguf_writer *w, const char *key, const
                                 size_t n);
 void sl_gguf_writer_add_arr_i32(struct sl_gguf_writer *w, const char *key, const int32_t *x,
                                 size_t n);
+void sl_gguf_writer_add_arr_bool(struct sl_gguf_writer *w, const char *key, const bool *x,
+                                 size_t n);
 /* dims outermost first, as in struct sl_ckpt_tensor; the file stores them innermost first. */
 void sl_gguf_writer_add_tensor(struct sl_gguf_writer *w, const char *name, enum sl_dtype dtype,
                                int32_t n_dims, const int64_t *dims);

@@ -86,24 +86,37 @@ static const struct sl_ckpt_tensor *find(const struct sl_model *m, const char *p
     return t;
 }
 
+static bool shows(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w, int32_t layer)
+{
+    for (int fused = 0; fused < 2; fused++) {
+        const char *pattern = sl_bind_pattern(w, true, fused != 0);
+        char name[SL_MAX_TENSOR_NAME];
+        if (pattern == NULL)
+            continue;
+        sl_bind_name(pattern, layer, 0, name);
+        if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
+            return true;
+    }
+    return false;
+}
+
 /* A layer in front may have no experts, and so not what those behind it have. */
 unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
-                          int32_t n_layers)
+                          int32_t n_layers, uint32_t *layers)
 {
     unsigned has = 0;
-    char name[SL_MAX_TENSOR_NAME];
     for (int32_t i = 0; i < desc->n_weights; i++) {
         const struct sl_weight_desc *w = &desc->weights[i];
-        const int32_t n_tried = w->slot >= SL_SLOT_FIRST_GLOBAL ? 1 : n_layers;
-        for (int32_t k = 0; k < 2 * n_tried && (w->when & ~has) != 0; k++) {
-            const char *pattern = sl_bind_pattern(w, true, k % 2 != 0);
-            if (pattern == NULL)
-                continue;
-            sl_bind_name(pattern, k / 2, 0, name);
-            if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
-                has |= w->when;
-        }
+        if (w->when == 0)
+            continue;
+        if (w->slot >= SL_SLOT_FIRST_GLOBAL && shows(ckpt, w, 0))
+            has |= w->when;
+        for (int32_t l = 0; l < n_layers && w->slot < SL_SLOT_FIRST_GLOBAL; l++)
+            if (shows(ckpt, w, l))
+                layers[l] |= w->when;
     }
+    for (int32_t l = 0; l < n_layers; l++)
+        has |= layers[l];
     return has;
 }
 
@@ -308,12 +321,33 @@ static bool is_encoder_extra(const struct sl_model *m, const char *name)
             ((m->hp.has & SL_HAS_CLASSIFIER) == 0 && strncmp(s, "pooler.", 7) == 0));
 }
 
-/* Of a larger model: what reads images. */
+/* Of a larger model: what reads images and sounds. */
 static bool is_other_part(const struct sl_model *m, const char *name)
 {
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
+                                        "embed_vision.", "embed_audio."};
     const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
-    return m->name->hf_config != NULL &&
-           (strncmp(s, "vision_tower.", 13) == 0 || strncmp(s, "multi_modal_projector.", 22) == 0);
+    for (size_t i = 0; i < SL_COUNT(parts) && m->name->hf_config != NULL; i++)
+        if (strncmp(s, parts[i], strlen(parts[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Checkpoints may hold keys and values of layers that read another's. */
+static size_t n_of_shared(const struct sl_model *m)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < m->desc->n_weights; i++) {
+        const struct sl_weight_desc *w = &m->desc->weights[i];
+        const char *pattern = sl_bind_pattern(w, m->hp.from_gguf, false);
+        for (int32_t l = 0; l < m->hp.n_layers && pattern != NULL; l++) {
+            char name[SL_MAX_TENSOR_NAME];
+            if ((w->when & (SL_HAS_K | SL_HAS_V) & ~m->layers[l].has) != 0 &&
+                find(m, pattern, l, 0, name) != NULL)
+                n++;
+        }
+    }
+    return n;
 }
 
 /* Of a layer behind the last one. */
@@ -330,7 +364,7 @@ static bool is_behind(const struct sl_model *m, const char *name)
  * with a meaning this family does not know would change the model. */
 static void report_unused(const struct sl_model *m, size_t n_bound)
 {
-    size_t n = sl_ckpt_n_tensors(m->ckpt), n_known = 0;
+    size_t n = sl_ckpt_n_tensors(m->ckpt), n_known = n_of_shared(m);
     for (size_t i = 0; i < n; i++) {
         const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
         if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||

@@ -25,14 +25,16 @@ enum sl_rope_scaling {
     SL_ROPE_LINEAR,
     SL_ROPE_LLAMA3,
     SL_ROPE_YARN,
-    SL_ROPE_LONG /* LongRoPE: a factor for each frequency, of two lists */
+    SL_ROPE_LONG,         /* LongRoPE: a factor for each frequency, of two lists */
+    SL_ROPE_PROPORTIONAL, /* only a share of the pairs turn, the others have frequency 0 */
 };
 
 struct sl_rope_params {
     enum sl_rope_scaling scaling;
     int32_t n_dims; /* rotated dimensions of a head; 0: all */
     double theta;
-    double factor;                            /* linear, llama3, yarn */
+    double factor;                            /* linear, llama3, yarn, proportional */
+    double turning;                           /* proportional: share of the pairs */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double original_context;                  /* llama3, yarn, long */
     double beta_fast, beta_slow;              /* yarn */
@@ -64,6 +66,8 @@ enum sl_has {
     SL_HAS_ROPE_FACTORS = 1 << 13, /* GGUF: the lists of LongRoPE */
     SL_HAS_K = 1 << 20,            /* keys of a layer, unless it reads another's (kv_source) */
     SL_HAS_V = 1 << 21,            /* values of their own beside those keys */
+    SL_HAS_LAYER_INPUTS = 1 << 22, /* embeddings for each layer, and what adds them there */
+    SL_HAS_LAYER_SCALE = 1 << 23,  /* a factor of the residual stream behind each layer */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -111,6 +115,16 @@ struct sl_hparams {
     double embed_scale, residual_scale, attn_scale;
     double logit_scale, logit_divisor;
     double clip_qkv; /* read only to refuse it */
+    /* Of layers without a window, where they differ from others; 0: they do not. */
+    int32_t full_head_dim, full_kv_heads;
+    bool k_is_v;                        /* these have no values but what their keys are made of */
+    int32_t n_shared_layers;            /* the last ones, which read keys of layers before them */
+    bool wide_shared;                   /* and whose MLP is twice as wide */
+    int32_t layer_width, n_layer_vocab; /* of embeddings for each layer; 0: there are none */
+    /* Where a file says it for each layer; 0: it does not. */
+    int32_t layer_head_dims[SL_MAX_LAYERS], layer_kv_heads[SL_MAX_LAYERS];
+    int32_t layer_intermediate[SL_MAX_LAYERS];
+    uint32_t layer_has[SL_MAX_LAYERS]; /* GGUF: bits of `has` that the layer's tensors show */
     bool bidirectional;
     int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
@@ -135,6 +149,8 @@ enum sl_hparam_type {
     SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention" (GGUF: of booleans),
                           one per layer; or every how many layers one is full; or "LLLG" */
     SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
+    SL_HP_LAYER_INTS,  /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
+                          objects by layer, of which `value` names the member */
     SL_HP_LAYERS,      /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1 */
 };
 
@@ -148,7 +164,7 @@ struct sl_hparam_desc {
     double hf_def;     /* when config.json does not even say null; 0 = as def */
     double min, max;   /* inclusive, INT and FLOAT */
     unsigned has;      /* HAS, HAS_NOT */
-    const char *value; /* CHOICE */
+    const char *value; /* CHOICE, LAYER_INTS */
 };
 
 /* ---------------------------------------------------------------- weights */
@@ -185,6 +201,11 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_SHARED_UP,
                SL_SLOT_SHARED_DOWN,
                SL_SLOT_SHARED_LOGIT, /* one row */
+               SL_SLOT_LAYER_SCALE,
+               SL_SLOT_INPUT_GATE, /* of the layer's own input, its way back, and the norm of that
+                                    */
+               SL_SLOT_INPUT_OUT,
+               SL_SLOT_INPUT_OUT_NORM,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -196,6 +217,9 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_TYPES,
                SL_SLOT_EMBED_NORM,
                SL_SLOT_EMBED_NORM_BIAS,
+               SL_SLOT_LAYER_EMBED, /* for each layer; the projection of embeddings, its norm */
+               SL_SLOT_LAYER_PROJ,
+               SL_SLOT_LAYER_PROJ_NORM,
                SL_SLOT_POOLER, /* of a classifier */
                SL_SLOT_POOLER_BIAS,
                SL_SLOT_CLASSIFIER,
@@ -207,25 +231,30 @@ enum sl_slot { /* the places a forward step reads weights from */
 /* A matrix whose rows are looked up. */
 static inline bool sl_slot_is_rows(enum sl_slot slot)
 {
-    return slot == SL_SLOT_EMBED || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES;
+    return slot == SL_SLOT_EMBED || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES ||
+           slot == SL_SLOT_LAYER_EMBED;
 }
 
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
               SL_DIM_NONE,
-              SL_DIM_H,       /* hidden */
-              SL_DIM_I,       /* intermediate, of a layer: of each expert where it has some */
-              SL_DIM_E,       /* experts, of a layer */
-              SL_DIM_S,       /* intermediate of its shared expert */
-              SL_DIM_V,       /* vocabulary */
-              SL_DIM_Q,       /* n_heads * head_dim, of a layer */
-              SL_DIM_K,       /* n_kv_heads * head_dim, of a layer */
-              SL_DIM_VALUES,  /* n_kv_heads * v_dim, of a layer */
-              SL_DIM_ATT,     /* n_heads * v_dim, of a layer: what attention gives */
-              SL_DIM_HD,      /* head_dim, of a layer */
-              SL_DIM_ROPE,    /* frequencies of the model's first table of rotations */
-              SL_DIM_CONTEXT, /* positions */
-              SL_DIM_TYPES,   /* token types */
-              SL_DIM_LABELS,  /* of a classifier */
+              SL_DIM_H,            /* hidden */
+              SL_DIM_I,            /* intermediate, of a layer: of each expert where it has some */
+              SL_DIM_E,            /* experts, of a layer */
+              SL_DIM_S,            /* intermediate of its shared expert */
+              SL_DIM_V,            /* vocabulary */
+              SL_DIM_Q,            /* n_heads * head_dim, of a layer */
+              SL_DIM_K,            /* n_kv_heads * head_dim, of a layer */
+              SL_DIM_VALUES,       /* n_kv_heads * v_dim, of a layer */
+              SL_DIM_ATT,          /* n_heads * v_dim, of a layer: what attention gives */
+              SL_DIM_HD,           /* head_dim, of a layer */
+              SL_DIM_ROPE,         /* frequencies of the model's first table of rotations */
+              SL_DIM_FULL_HD_HALF, /* half head_dim of layers without a window */
+              SL_DIM_W,            /* width of a layer's own input */
+              SL_DIM_LAYERS_W,     /* of those of all layers */
+              SL_DIM_V_LAYERS,     /* vocabulary of embeddings for each layer */
+              SL_DIM_CONTEXT,      /* positions */
+              SL_DIM_TYPES,        /* token types */
+              SL_DIM_LABELS,       /* of a classifier */
               SL_DIM_ONE,
 };
 
@@ -303,8 +332,8 @@ struct sl_layer_desc {
     int32_t window;    /* how many of them, with itself; 0: all */
     int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
                           done with them */
-    bool shares_kv;    /* it makes no keys and values but reads those that kv_source has made; that
-    has the same heads and window */
+    bool shares_kv;    /* it makes no keys and values but reads those of kv_source, whose heads and
+                          window are the same */
     bool v_is_k;       /* values are what keys are made of, before their norm and rotation */
     bool norm_v;       /* values are normed by head, without weights */
     float attn_scale;  /* of q . k */

@@ -17,7 +17,7 @@ static const char *const act_names[] = {
     [SL_ACT_TANH] = "tanh", [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2"};
 static const char *const rope_names[] = {
     [SL_ROPE_PLAIN] = "plain", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3",
-    [SL_ROPE_YARN] = "yarn",   [SL_ROPE_LONG] = "longrope",
+    [SL_ROPE_YARN] = "yarn",   [SL_ROPE_LONG] = "longrope", [SL_ROPE_PROPORTIONAL] = "proportional",
 };
 
 static const char *rope_name(const struct sl_model *m, int32_t idx)
@@ -59,6 +59,7 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
            a->top_experts == b->top_experts && a->shared_intermediate == b->shared_intermediate &&
            a->rope == b->rope && a->whole == b->whole && a->window == b->window &&
+           a->shares_kv == b->shares_kv && a->v_is_k == b->v_is_k && a->norm_v == b->norm_v &&
            a->attn_scale == b->attn_scale && a->softcap == b->softcap;
 }
 
@@ -141,6 +142,12 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
         sl_buf_puts(out, ", no positions");
     if (m->desc->n_ropes > 1 && l->rope >= 0)
         sl_buf_printf(out, ", theta %g", m->hp.ropes[l->rope].theta);
+    if (l->v_dim != l->head_dim)
+        sl_buf_printf(out, ", values of %d", l->v_dim);
+    if (l->v_is_k)
+        sl_buf_puts(out, ", values of the same projection");
+    if (l->shares_kv)
+        sl_buf_printf(out, ", keys and values of layer %d", l->kv_source);
     if (l->qk_norm != SL_QK_NORM_NONE)
         sl_buf_puts(out, l->qk_norm == SL_QK_NORM_ROWS ? ", q/k norm of rows" : ", q/k norm");
     if ((l->has & SL_HAS_QKV_BIAS) != 0)
@@ -271,11 +278,13 @@ static void json_layers(const struct sl_model *m, struct sl_buf *out)
         sl_buf_printf(out,
                       "%s{\"mixer\":\"%s\",\"ffn\":\"%s\",\"activation\":\"%s\",\"kv\":\"%s\","
                       "\"window\":%d,\"n_heads\":%d,\"n_kv_heads\":%d,\"head_dim\":%d,"
-                      "\"intermediate\":%d,\"n_experts\":%d,\"n_experts_used\":%d,"
-                      "\"shared_intermediate\":%d,\"norms\":\"%s\",\"rope\":%d}",
+                      "\"v_dim\":%d,\"kv_source\":%d,\"intermediate\":%d,\"n_experts\":%d,\"n_"
+                      "experts_used\":%d,\"shared_intermediate\":%d,\"norms\":\"%s\","
+                      "\"rope\":%d}",
                       i ? "," : "", mixer_name(l), ffn_names[l->ffn], act_names[l->act], kv_name(l),
-                      l->window, l->n_heads, l->n_kv_heads, l->head_dim, l->intermediate,
-                      l->n_experts, l->top_experts, l->shared_intermediate, norms_name(l), l->rope);
+                      l->window, l->n_heads, l->n_kv_heads, l->head_dim, l->v_dim, l->kv_source,
+                      l->intermediate, l->n_experts, l->top_experts, l->shared_intermediate,
+                      norms_name(l), l->rope);
     }
     sl_buf_putc(out, ']');
 }

@@ -216,6 +216,17 @@ static int set_letters(const struct spelling *sp, const char *s, const struct sl
     return 0;
 }
 
+/* An array of a GGUF with one element per layer: 1 it is there, 0 it is not. */
+static int layer_array(const struct source *src, const struct spelling *sp, enum sl_gguf_type type,
+                       int32_t n_layers, struct sl_gguf_array *out, struct sl_error *err)
+{
+    int rc = sl_gguf_array(src->gguf, sp->gguf_key, type, out, err);
+    if (rc == 1 && out->n != (uint64_t)n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %llu entries, block_count is %d", sp->text,
+                       (unsigned long long)out->n, n_layers);
+    return rc;
+}
+
 static int gguf_layer_types(const struct source *src, const struct spelling *sp,
                             const struct sl_hparams *hp, uint8_t *types, struct sl_error *err)
 {
@@ -228,12 +239,9 @@ static int gguf_layer_types(const struct source *src, const struct spelling *sp,
         int rc = sl_gguf_i64(src->gguf, sp->gguf_key, &period, err);
         return rc < 0 ? rc : set_period(sp, period, hp, types, err);
     }
-    int rc = sl_gguf_array(src->gguf, sp->gguf_key, SL_GGUF_BOOL, &a, err);
+    int rc = layer_array(src, sp, SL_GGUF_BOOL, hp->n_layers, &a, err);
     if (rc < 0)
         return rc;
-    if (a.n != (uint64_t)hp->n_layers)
-        return sl_fail(err, SL_EFORMAT, "%s has %llu entries, block_count is %d", sp->text,
-                       (unsigned long long)a.n, hp->n_layers);
     for (int32_t i = 0; i < hp->n_layers; i++)
         types[i] = a.data[i] != 0 ? SL_LAYER_ON : SL_LAYER_OFF;
     return 0;
@@ -290,6 +298,85 @@ static int read_layer_flags(const struct sl_hparam_desc *row, const struct spell
         if (!on && !off)
             return sl_fail(err, SL_EFORMAT, "%s[%d] must be 0 or 1", sp->text, i);
         flags[i] = on ? SL_LAYER_ON : SL_LAYER_OFF;
+    }
+    return 0;
+}
+
+static int set_layer_int(const struct sl_hparam_desc *row, const struct spelling *sp, int32_t layer,
+                         int64_t x, int32_t *ints, struct sl_error *err)
+{
+    if (!((double)x >= row->min && (double)x <= row->max))
+        return sl_fail(err, SL_EFORMAT, "%s of layer %d is %lld, must be %.15g to %.15g", sp->text,
+                       layer, (long long)x, row->min, row->max);
+    ints[layer] = (int32_t)x;
+    return 0;
+}
+
+static int gguf_layer_ints(const struct source *src, const struct sl_hparam_desc *row,
+                           const struct spelling *sp, int32_t n_layers, int32_t *ints,
+                           struct sl_error *err)
+{
+    struct sl_gguf_array a;
+    enum sl_gguf_type type;
+    int64_t x = 0;
+    int rc = sl_gguf_type_of(src->gguf, sp->gguf_key, &type);
+    if (rc == 0)
+        return row->required ? sl_fail(err, SL_EFORMAT, "%s is missing", sp->text) : 0;
+    const bool list = type == SL_GGUF_ARRAY;
+    rc = list ? layer_array(src, sp, SL_GGUF_ARRAY, n_layers, &a, err)
+              : sl_gguf_i64(src->gguf, sp->gguf_key, &x, err);
+    for (int32_t i = 0; i < n_layers && rc >= 0; i++) {
+        if (list && !sl_gguf_array_i64(&a, (uint64_t)i, &x))
+            return sl_fail(err, SL_EFORMAT, "%s of layer %d is too large", sp->text, i);
+        rc = set_layer_int(row, sp, i, x, ints, err);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+/* {"5": {"head_dim": 512}}: of some layers, what row->value names; of one kind of layers, by its
+ * name, is not read. */
+static int object_layer_ints(const struct sl_hparam_desc *row, const struct spelling *sp,
+                             int32_t n_layers, int32_t *ints, struct sl_error *err)
+{
+    for (int32_t i = 0; i < n_layers; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        const json_t *v = json_object_get(json_object_get(sp->value, key), row->value);
+        if (v == NULL || json_is_null(v))
+            continue;
+        if (!json_is_integer(v))
+            return sl_fail(err, SL_EFORMAT, "%s[\"%d\"].%s must be an integer", sp->text, i,
+                           row->value);
+        int rc = set_layer_int(row, sp, i, json_integer_value(v), ints, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int read_layer_ints(const struct source *src, const struct sl_hparam_desc *row,
+                           const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
+{
+    int32_t *ints = (int32_t *)(void *)((uint8_t *)hp + row->offset);
+    if (src->gguf != NULL)
+        return gguf_layer_ints(src, row, sp, hp->n_layers, ints, err);
+    const bool list = json_is_array(sp->value), said = sp->value != NULL || row->hf_def != 0;
+    if (!said)
+        return row->required ? sl_fail(err, SL_EFORMAT, "%s is missing", sp->text) : 0;
+    if (row->value != NULL)
+        return json_is_object(sp->value) ? object_layer_ints(row, sp, hp->n_layers, ints, err)
+                                         : wrong_type(sp, "an object", err);
+    if (list && json_array_size(sp->value) != (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
+                       json_array_size(sp->value), hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const json_t *v = list ? json_array_get(sp->value, (size_t)i) : sp->value;
+        if (v != NULL && !json_is_integer(v))
+            return wrong_type(sp, "an integer or a list of integers", err);
+        const int64_t x = v != NULL ? json_integer_value(v) : (int64_t)row->hf_def;
+        int rc = set_layer_int(row, sp, i, x, ints, err);
+        if (rc != 0)
+            return rc;
     }
     return 0;
 }
@@ -356,6 +443,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_labels(row, &sp, hp, err);
     case SL_HP_LAYER_TYPES:
         return read_layer_types(src, row, &sp, hp, err);
+    case SL_HP_LAYER_INTS:
+        return read_layer_ints(src, row, &sp, hp, err);
     case SL_HP_LAYER_FLAGS:
         return read_layer_flags(row, &sp, hp, err);
     case SL_HP_LAYERS:
@@ -367,11 +456,12 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
 /* Where a GGUF's tensor says how many there are of something. */
 static int32_t *counted_by(struct sl_hparams *hp, enum sl_slot slot, int32_t *max)
 {
-    *max = slot == SL_SLOT_EMBED ? SL_MAX_VOCAB : SL_MAX_LABELS;
-    return slot == SL_SLOT_EMBED        ? &hp->n_vocab
-           : slot == SL_SLOT_TYPES      ? &hp->n_types
-           : slot == SL_SLOT_CLASSIFIER ? &hp->n_labels
-                                        : NULL;
+    *max = slot == SL_SLOT_EMBED || slot == SL_SLOT_LAYER_EMBED ? SL_MAX_VOCAB : SL_MAX_LABELS;
+    return slot == SL_SLOT_EMBED         ? &hp->n_vocab
+           : slot == SL_SLOT_LAYER_EMBED ? &hp->n_layer_vocab
+           : slot == SL_SLOT_TYPES       ? &hp->n_types
+           : slot == SL_SLOT_CLASSIFIER  ? &hp->n_labels
+                                         : NULL;
 }
 
 /* A GGUF's vocabulary is as wide as its embedding, and so are others. */
@@ -416,8 +506,12 @@ int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err)
 
 static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
 {
-    if (hp->n_kv_heads == 0)
-        hp->n_kv_heads = hp->n_heads;
+    if (hp->n_kv_heads == 0) /* of a file that says it for each layer, the first one's */
+        hp->n_kv_heads = hp->layer_kv_heads[0] != 0 ? hp->layer_kv_heads[0] : hp->n_heads;
+    if (hp->intermediate == 0)
+        hp->intermediate = hp->layer_intermediate[0];
+    if (hp->layer_width > 0)
+        hp->has |= SL_HAS_LAYER_INPUTS;
     if ((hp->has & SL_HAS_CLASSIFIER) != 0 || name->no_head)
         hp->has &= ~(unsigned)SL_HAS_HEAD; /* in its place */
     if (hp->head_dim == 0 && name->head_dim != 0 && !hp->from_gguf)
@@ -460,7 +554,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
                        hp->n_layers, hp->n_nextn);
     if (rc == 0 && hp->from_gguf) {
         hp->n_layers -= hp->n_nextn;
-        hp->has |= sl_bind_gguf_has(ckpt, desc, hp->n_layers);
+        hp->has |= sl_bind_gguf_has(ckpt, desc, hp->n_layers, hp->layer_has);
         rc = counts_of_gguf(ckpt, desc, hp, err);
     }
     if (rc == 0)

@@ -30,6 +30,7 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
                                            that has: more than n_rows if it is fused */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors; backend memory */
+    float first_value;                  /* of a vector, after loading */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
     int32_t scale_rows, scale_cols;     /* of a block of scales */
@@ -69,7 +70,7 @@ struct sl_model {
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
     struct sl_backend *be; /* NULL until loaded */
-    float embed_scale, logit_scale;
+    float embed_scale, layer_embed_scale, logit_scale;
     struct sl_rope ropes[SL_MAX_ROPES]; /* as many as the family has */
     float *inv_freq;                    /* backend memory behind theirs */
 };
@@ -142,7 +143,7 @@ SL_MUST_CHECK int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch,
 /* inv_freq[n_dims / 2]; divisors[n_dims / 2] from a GGUF or NULL. */
 void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *divisors,
                    float *inv_freq, float *attn_factor);
-/* What a GGUF of a llama3-scaled model carries as rope_freqs.weight. */
+/* What a GGUF of a llama3-scaled or proportional table carries as rope_freqs.weight. */
 void sl_rope_divisors(const struct sl_rope_params *p, int32_t n_dims, float *divisors);
 
 /* bind.c: finds every tensor of the table, checks its shape and format. */
@@ -161,9 +162,10 @@ void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out);
 size_t sl_bind_optional_prefix(const char *name);
 /* "320, 64" */
 void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out);
-/* The bits of enum sl_has a GGUF's tensors show, those of any layer. */
+/* The bits of enum sl_has that a GGUF's tensors show, of any layer and of the model; layers:
+ * those of each layer. */
 unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
-                          int32_t n_layers);
+                          int32_t n_layers, uint32_t *layers);
 
 /* quant_config.c: what quantization_config says, to hp->scale_rows, scale_cols, int4, int4_group.
  */
@@ -232,6 +234,11 @@ struct sl_run {
     float *route;        /* [T, E] logits of a router, */
     int32_t *top;        /* [T, top_experts] what it chose, */
     float *top_weight;   /* and how much each counts */
+    float *layer_proj;   /* [LAYER_ROWS, L * W] on the way to */
+    float *layer_inputs; /* [L, T, W] what each layer gets beside x; */
+    float *layer_rows;   /* [max_logits, W] that of the last layer's rows that go on */
+    float *input_gate;   /* [T, W] of a layer, */
+    void *gated_input;   /* [T, W] activations: times its input */
     void *expert_room;   /* scratch of the experts */
     float *shared;       /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit; /* [T] */

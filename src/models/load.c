@@ -181,6 +181,7 @@ static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *
     if (v == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);
     const struct sl_rows rows = sl_param_rows(m, p);
+    p->first_value = v[0];
     p->vec_bytes = (size_t)rows.n * sizeof *v;
     int rc = place(m, v + rows.first, p->vec_bytes, &p->vec, err);
     sl_free(v);
@@ -263,14 +264,16 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
     return rc;
 }
 
-/* A root is as transformers rounds it: to the format of the embedding, if that is one of floats. */
-static float embed_scale(const struct sl_model *m)
+/* The root of the width, as transformers rounds it: to the format of the embedding, if that is one
+ * of floats. */
+static float embed_scale(const struct sl_model *m, enum sl_slot slot, int32_t width)
 {
-    const struct sl_dtype_info *info = sl_dtype_info(sl_param(m, 0, SL_SLOT_EMBED)->src->dtype);
-    float scale = (float)sqrt((double)m->hp.hidden);
+    const struct sl_ckpt_tensor *t = sl_param(m, 0, slot)->src;
+    float scale = (float)sqrt((double)width);
     uint8_t rounded[4];
-    if (!m->desc->scaled_embedding)
+    if (!m->desc->scaled_embedding || t == NULL)
         return m->hp.embed_scale != 0 ? (float)m->hp.embed_scale : 1;
+    const struct sl_dtype_info *info = sl_dtype_info(t->dtype);
     if (info->block_elems == 1) {
         info->from_f32(&scale, rounded, 1);
         info->to_f32(rounded, &scale, 1);
@@ -319,6 +322,18 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
     }
 }
 
+/* A factor of the residual stream that would end the model. */
+static int check_scales(const struct sl_model *m, struct sl_error *err)
+{
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_param *p = sl_param(m, i, SL_SLOT_LAYER_SCALE);
+        if (p->loaded && (p->first_value == 0 || !isfinite(p->first_value)))
+            return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is %g, must be finite and not 0",
+                           p->src->name, (double)p->first_value);
+    }
+    return 0;
+}
+
 /* Experts have no other way than one operation. */
 static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
@@ -338,6 +353,9 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
 {
     uint64_t done = 0;
     int rc = check_experts(m, be, err);
+    if (rc == 0 && m->hp.layer_width > 0 && be->vt->layer_inputs == NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "embeddings for each layer have no kernel on this device: choose device cpu");
 
     SL_ASSERT(m->be == NULL);
     if (rc != 0)
@@ -358,7 +376,10 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = load_yes_no(m, err);
     if (rc == 0)
         rc = load_ropes(m, err);
-    m->embed_scale = embed_scale(m);
+    if (rc == 0)
+        rc = check_scales(m, err);
+    m->embed_scale = embed_scale(m, SL_SLOT_EMBED, m->hp.hidden);
+    m->layer_embed_scale = embed_scale(m, SL_SLOT_LAYER_EMBED, m->hp.layer_width);
     m->logit_scale = logit_scale(&m->hp);
     if (rc == 0)
         rc = sl_experts_create(m, err);

@@ -28,6 +28,7 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0);
     SL_ASSERT(l->head_dim > 0 && l->v_dim > 0 && l->intermediate > 0 && l->window >= 0);
     SL_ASSERT(l->rope >= -1 && l->rope < desc->n_ropes);
+    SL_ASSERT((l->has & SL_HAS_LAYER_INPUTS) == 0 || l->norm == SL_NORM_RMS);
     SL_ASSERT(!l->v_is_k || (l->v_dim == l->head_dim && l->qk_norm != SL_QK_NORM_ROWS));
     check_source(layers, idx);
     SL_ASSERT((l->norm == SL_NORM_LAYER) == (l->norms == SL_NORM_SUM)); /* what there are ops for */
@@ -93,6 +94,14 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->head_dim;
     case SL_DIM_ROPE:
         return (hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim) / 2;
+    case SL_DIM_FULL_HD_HALF:
+        return (hp->full_head_dim != 0 ? hp->full_head_dim : hp->head_dim) / 2;
+    case SL_DIM_W:
+        return hp->layer_width;
+    case SL_DIM_LAYERS_W:
+        return (int64_t)hp->n_layers * hp->layer_width;
+    case SL_DIM_V_LAYERS:
+        return hp->n_layer_vocab;
     case SL_DIM_CONTEXT:
         return hp->context;
     case SL_DIM_TYPES:

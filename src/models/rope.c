@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define TWO_PI 6.283185307179586
+#define STILL  1e30f /* divisor of pairs that do not turn, in GGUF files */
 
 const struct sl_rope_desc sl_rope_one[1] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true},
@@ -71,9 +72,11 @@ static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_sc
         const char *name;
         enum sl_rope_scaling scaling;
     } known[] = {
-        {"default", SL_ROPE_PLAIN}, {"none", SL_ROPE_PLAIN},    {"linear", SL_ROPE_LINEAR},
-        {"llama3", SL_ROPE_LLAMA3}, {"yarn", SL_ROPE_YARN},     {"longrope", SL_ROPE_LONG},
-        {"su", SL_ROPE_LONG},       {"dynamic", SL_ROPE_PLAIN}, /* that is what it is up to the
+        {"default", SL_ROPE_PLAIN}, {"none", SL_ROPE_PLAIN},
+        {"linear", SL_ROPE_LINEAR}, {"llama3", SL_ROPE_LLAMA3},
+        {"yarn", SL_ROPE_YARN},     {"longrope", SL_ROPE_LONG},
+        {"su", SL_ROPE_LONG},       {"proportional", SL_ROPE_PROPORTIONAL},
+        {"dynamic", SL_ROPE_PLAIN}, /* that is what it is up to the
                                                                    model's context */
     };
     for (size_t i = 0; i < SL_COUNT(known); i++) {
@@ -84,7 +87,7 @@ static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_sc
     }
     return sl_fail(err, SL_EUNSUPPORTED,
                    "%s \"%.*s\" is not supported (supported: default, linear, llama3, yarn, "
-                   "longrope, dynamic)",
+                   "longrope, proportional, dynamic)",
                    what, (int)SL_MIN(n, 40), s);
 }
 
@@ -155,9 +158,11 @@ static int read_scaling(const json_t *config, const struct dict *d, double conte
     int rc;
     if (p->scaling == SL_ROPE_PLAIN)
         return 0;
-    if ((rc = dict_number(d, "factor", true, 1, 1e6, &p->factor, err)) != 0)
+    p->factor = 1;
+    if ((rc = dict_number(d, "factor", p->scaling != SL_ROPE_PROPORTIONAL, 1, 1e6, &p->factor,
+                          err)) != 0)
         return rc;
-    if (p->scaling == SL_ROPE_LINEAR)
+    if (p->scaling == SL_ROPE_LINEAR || p->scaling == SL_ROPE_PROPORTIONAL)
         return 0;
     p->original_context = context;
     if ((rc = dict_number(d, "original_max_position_embeddings", false, 1, SL_MAX_CONTEXT,
@@ -255,8 +260,7 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
     if (rc != 0 || (rc = top_number(config, desc->hf_theta, 2, 1e15, &p->theta, err)) ||
         (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
         (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||
-        (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)) ||
-        (rc = read_dims(desc, hp, partial, p, err)))
+        (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
         return rc;
     const char *key = json_object_get(d.obj, "rope_type") ? "rope_type" : "type";
     const json_t *type = json_object_get(d.obj, key);
@@ -271,6 +275,9 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
     }
     if (p->scaling == SL_ROPE_YARN && json_object_get(d.obj, "long_factor") != NULL)
         p->scaling = SL_ROPE_LONG; /* as the first Phi-3 files call it */
+    p->turning = partial;
+    if (p->scaling != SL_ROPE_PROPORTIONAL && (rc = read_dims(desc, hp, partial, p, err)) != 0)
+        return rc;
     return p->scaling == SL_ROPE_LONG ? read_long(config, &d, hp, p, err)
                                       : read_scaling(config, &d, hp->context, p, err);
 }
@@ -363,8 +370,9 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
     }
     if (p->scaling == SL_ROPE_LONG || (hp->has & SL_HAS_ROPE_FACTORS) != 0)
         return gguf_long(g, arch, hp, p, err);
-    if (p->scaling == SL_ROPE_LLAMA3) /* converters write rope_freqs.weight instead */
-        return sl_fail(err, SL_EUNSUPPORTED, "GGUF: %s \"llama3\" is not supported", key);
+    if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_PROPORTIONAL)
+        return sl_fail(err, SL_EUNSUPPORTED, /* converters write rope_freqs.weight instead */
+                       "GGUF: %s \"%.*s\" is not supported", key, (int)n, s);
     if (p->scaling == SL_ROPE_PLAIN) { /* files of 2023 have only this */
         rc = gguf_number(g, arch, "rope.scale_linear", 1, 1e6, &p->factor, err);
         p->scaling = p->factor != 1 ? SL_ROPE_LINEAR : SL_ROPE_PLAIN;
@@ -407,8 +415,17 @@ static float pos_freq(const struct sl_rope_params *p, int32_t i, int32_t n_dims)
     return (float)pow(p->theta, (double)exponent);
 }
 
+static int32_t turning_pairs(const struct sl_rope_params *p, int32_t n_dims)
+{
+    return (int32_t)(p->turning * n_dims / 2);
+}
+
 void sl_rope_divisors(const struct sl_rope_params *p, int32_t n_dims, float *divisors)
 {
+    for (int32_t i = 0; i < n_dims / 2 && p->scaling == SL_ROPE_PROPORTIONAL; i++)
+        divisors[i] = i < turning_pairs(p, n_dims) ? (float)p->factor : STILL;
+    if (p->scaling == SL_ROPE_PROPORTIONAL)
+        return;
     float low_wavelen = (float)(p->original_context / p->low_freq_factor);
     float high_wavelen = (float)(p->original_context / p->high_freq_factor);
     for (int32_t i = 0; i < n_dims / 2; i++) {
@@ -490,7 +507,11 @@ void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *
                                   pos_freq(p, i, n_dims));
         *attn_factor = (float)p->attention_factor;
         break;
+    case SL_ROPE_PROPORTIONAL:
+        for (int32_t i = 0; i < n; i++)
+            inv_freq[i] = i < turning_pairs(p, n_dims) ? inv_freq[i] / (float)p->factor : 0;
+        break;
     }
     for (int32_t i = 0; i < n && divisors != NULL; i++)
-        inv_freq[i] /= divisors[i];
+        inv_freq[i] = divisors[i] < STILL ? inv_freq[i] / divisors[i] : 0;
 }

@@ -37,7 +37,8 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 21 + SL_MAX_ROPES };
+enum { N_CUTS = 26 + SL_MAX_ROPES };
+enum { LAYER_ROWS = 256 }; /* whose embeddings are projected for all layers at a time */
 
 /* What the layer's experts that wants most of it works in. */
 static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int32_t n)
@@ -76,6 +77,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I),
              shared = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_S);
+    const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
     const struct cut list[] = {
@@ -92,6 +94,11 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, route), t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_E) * f},
         {offsetof(struct sl_run, top), t * top_experts(m) * sizeof(int32_t)},
         {offsetof(struct sl_run, top_weight), t * top_experts(m) * f},
+        {offsetof(struct sl_run, layer_proj), SL_MIN(t, (uint64_t)LAYER_ROWS) * layers * w * f},
+        {offsetof(struct sl_run, layer_inputs), t * layers * w * f},
+        {offsetof(struct sl_run, layer_rows), rows * w * f},
+        {offsetof(struct sl_run, input_gate), t * w * f},
+        {offsetof(struct sl_run, gated_input), t * w * act},
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
@@ -213,14 +220,22 @@ static void check_batch(const struct sl_run *r, const struct sl_batch *b)
 
 /* ---------------------------------------------------------------- between sublayers */
 
-enum part { ATTN, FFN }; /* a layer's sublayers, in order */
+/* A layer's sublayers, in order; the last is its own input, which few models have. */
+enum part { ATTN, FFN, INPUT };
 
 static const struct norm_slots {
     enum sl_slot w, bias, out;
 } norm_slots[] = {
     [ATTN] = {SL_SLOT_ATTN_NORM, SL_SLOT_ATTN_NORM_BIAS, SL_SLOT_ATTN_OUT_NORM},
     [FFN] = {SL_SLOT_FFN_NORM, SL_SLOT_FFN_NORM_BIAS, SL_SLOT_FFN_OUT_NORM},
+    [INPUT] = {.out = SL_SLOT_INPUT_OUT_NORM},
 };
+
+/* 0: the layer has none */
+static float layer_scale(const struct sl_run *r, int32_t layer)
+{
+    return sl_param(r->m, layer, SL_SLOT_LAYER_SCALE)->first_value;
+}
 
 /* Weights of the norm of a sublayer's input; NULL: the input is the residual stream. Behind the
  * last layer: of the head. */
@@ -249,23 +264,39 @@ static void norm_sum(struct sl_run *r, float *x, const float *y, const float *w,
                                 });
 }
 
+/* What is behind a sublayer of a layer: r->norm is the input of that. */
+static const float *norm_behind(const struct sl_run *r, int32_t layer, enum part part)
+{
+    const bool has_input = (r->m->layers[layer].has & SL_HAS_LAYER_INPUTS) != 0;
+    switch (part) {
+    case ATTN:
+        return norm_of_input(r, layer, FFN);
+    case FFN:
+        return has_input ? NULL : norm_of_input(r, layer + 1, ATTN);
+    case INPUT:
+        break;
+    }
+    return norm_of_input(r, layer + 1, ATTN);
+}
+
 /* r->y, what a sublayer gives, to the residual stream x, and r->norm, the input of the next one. */
 static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float *x, int32_t n)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const struct norm_slots *s = &norm_slots[part];
+    const enum part last = (l->has & SL_HAS_LAYER_INPUTS) != 0 ? INPUT : FFN;
     if (l->norms == SL_NORM_SUM) {
         norm_sum(r, x, r->y, sl_run_vec(r, layer, s->w), sl_run_vec(r, layer, s->bias), n);
         return;
     }
-    bool out = (l->norms & SL_NORM_OUT) != 0;
+    bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
     m->be->vt->add_rmsnorm(m->be, &(struct sl_op_add_rmsnorm){
                                       .x = x,
                                       .y = r->y,
                                       .w_y = out ? sl_run_vec(r, layer, s->out) : NULL,
-                                      .w = part == ATTN ? norm_of_input(r, layer, FFN)
-                                                        : norm_of_input(r, layer + 1, ATTN),
+                                      .w = norm_behind(r, layer, part),
+                                      .x_scale = part == last ? layer_scale(r, layer) : 0,
                                       .eps = (float)m->hp.norm_eps,
                                       .n = n,
                                       .h = m->hp.hidden,
@@ -300,6 +331,45 @@ static void embed(struct sl_run *r, const struct sl_batch *b)
                                });
 }
 
+/* r->layer_inputs, of the embeddings x, which go through r->norm as activations. */
+static void make_layer_inputs(struct sl_run *r, const struct sl_batch *b)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_backend_vt *vt = m->be->vt;
+    const struct sl_weight *proj = sl_run_mat(r, 0, SL_SLOT_LAYER_PROJ);
+    const int32_t h = m->hp.hidden, w = m->hp.layer_width;
+    const size_t act = sl_dtype_info(vt->act_dtype)->block_bytes;
+    vt->rmsnorm(m->be,
+                &(struct sl_op_rmsnorm){.x = r->x, .n = b->n_tokens, .h = h, .out = r->norm});
+    for (int32_t at = 0, n; at < b->n_tokens; at += n) {
+        n = SL_MIN(b->n_tokens - at, LAYER_ROWS);
+        vt->linear(m->be, &(struct sl_op_linear){
+                              .x = (const uint8_t *)r->norm + (size_t)at * (size_t)h * act,
+                              .ld_x = h,
+                              .w = proj,
+                              .n = n,
+                              .out = r->layer_proj,
+                              .ld_out = proj->n_rows,
+                          });
+        /* the model norms the projection divided by sqrt(h); the norm takes that back, all but its
+         * eps */
+        vt->layer_inputs(m->be, &(struct sl_op_layer_inputs){
+                                    .ids = b->tokens + at,
+                                    .n = n,
+                                    .n_layers = m->hp.n_layers,
+                                    .h = w,
+                                    .table = sl_run_mat(r, 0, SL_SLOT_LAYER_EMBED),
+                                    .row_scale = m->layer_embed_scale,
+                                    .scale = 0.70710678f,
+                                    .x = r->layer_proj,
+                                    .w = sl_run_vec(r, 0, SL_SLOT_LAYER_PROJ_NORM),
+                                    .eps = (float)(m->hp.norm_eps * h),
+                                    .out = r->layer_inputs + (int64_t)at * w,
+                                    .ld_out = (int64_t)b->n_tokens * w,
+                                });
+    }
+}
+
 /* r->x and r->norm before the first layer, and the angles. */
 static void begin(struct sl_run *r, const struct sl_batch *b)
 {
@@ -317,6 +387,8 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
         norm_sum(r, r->x, NULL, w, sl_run_vec(r, 0, SL_SLOT_EMBED_NORM_BIAS), b->n_tokens);
         return;
     }
+    if ((m->hp.has & SL_HAS_LAYER_INPUTS) != 0)
+        make_layer_inputs(r, b);
     vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){
                            .x = r->x,
                            .w = norm_of_input(r, 0, ATTN),
@@ -398,6 +470,40 @@ void sl_run_scale_logits(struct sl_run *r, int64_t n)
                                     .x = r->logits, .n = n, .scale = m->logit_scale, .cap = cap});
 }
 
+/* x += norm(out(act(gate x) * input)); r->norm is x. inputs: the layer's own, a row for each of x.
+ */
+static void add_layer_input(struct sl_run *r, int32_t layer, const float *inputs, float *x,
+                            int32_t n)
+{
+    struct sl_backend *be = r->m->be;
+    const struct sl_weight *gate = sl_run_mat(r, layer, SL_SLOT_INPUT_GATE);
+    const struct sl_weight *out = sl_run_mat(r, layer, SL_SLOT_INPUT_OUT);
+    be->vt->linear(be, &(struct sl_op_linear){
+                           .x = r->norm,
+                           .ld_x = gate->n_cols,
+                           .w = gate,
+                           .n = n,
+                           .out = r->input_gate,
+                           .ld_out = gate->n_rows,
+                       });
+    be->vt->activate(be, &(struct sl_op_activate){
+                             .x = r->input_gate,
+                             .act = r->m->layers[layer].act,
+                             .n = (int64_t)n * gate->n_rows,
+                             .out = r->gated_input,
+                             .up = inputs,
+                         });
+    be->vt->linear(be, &(struct sl_op_linear){
+                           .x = r->gated_input,
+                           .ld_x = out->n_cols,
+                           .w = out,
+                           .n = n,
+                           .out = r->y,
+                           .ld_out = out->n_rows,
+                       });
+    add_to_stream(r, layer, INPUT, x, n);
+}
+
 static void head(struct sl_run *r, int32_t n)
 {
     const struct sl_model *m = r->m;
@@ -440,6 +546,9 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         sl_run_next_part(r);
         mix(r, l, batch);
         sl_run_next_part(r);
+        const float *inputs = NULL;
+        if ((m->layers[l].has & SL_HAS_LAYER_INPUTS) != 0)
+            inputs = r->layer_inputs + (int64_t)l * batch->n_tokens * m->hp.layer_width;
         if (l == last && !all) {
             n = batch->n_logits;
             if (n == 0)
@@ -449,6 +558,10 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             gather(r, batch, r->att, att_bytes, r->q);
             x = r->rows;
             att = r->q;
+            if (inputs != NULL) {
+                gather(r, batch, inputs, (size_t)m->hp.layer_width * sizeof(float), r->layer_rows);
+                inputs = r->layer_rows;
+            }
             r->lora_rows = batch->logit_lora;
             r->lora_gathered = batch->logit_rows;
         }
@@ -457,6 +570,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         sl_run_next_part(r);
         feed_forward(r, l, n);
         add_to_stream(r, l, FFN, x, n);
+        if (inputs != NULL)
+            add_layer_input(r, l, inputs, x, n);
     }
     sl_run_next_part(r);
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)

@@ -184,6 +184,31 @@
     SL_W_LAYER(FFN_OUT_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", H,      \
                NONE, NONE), .flags = SL_W_PLUS_ONE}
 
+#define SL_WEIGHTS_SANDWICH                                                                       \
+    SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)},          \
+    SL_W_LAYER(ATTN_OUT_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", H, \
+               NONE, NONE)},                                                                      \
+    SL_W_LAYER(FFN_NORM, "pre_feedforward_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)},  \
+    SL_W_LAYER(FFN_OUT_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", H,      \
+               NONE, NONE)}
+
+/* Embeddings for each layer, beside the one of the residual stream. */
+#define SL_WEIGHTS_LAYER_INPUTS                                                                   \
+    {.slot = SL_SLOT_LAYER_EMBED, .hf = "model.embed_tokens_per_layer.weight",                    \
+     .gguf = "per_layer_token_embd.weight", .rows = SL_DIM_V_LAYERS, .cols = SL_DIM_LAYERS_W,     \
+     .when = SL_HAS_LAYER_INPUTS},                                                                \
+    {.slot = SL_SLOT_LAYER_PROJ, .hf = "model.per_layer_model_projection.weight",                 \
+     .gguf = "per_layer_model_proj.weight", .rows = SL_DIM_LAYERS_W, .cols = SL_DIM_H,            \
+     .when = SL_HAS_LAYER_INPUTS},                                                                \
+    {.slot = SL_SLOT_LAYER_PROJ_NORM, .hf = "model.per_layer_projection_norm.weight",             \
+     .gguf = "per_layer_proj_norm.weight", .rows = SL_DIM_W, .when = SL_HAS_LAYER_INPUTS},        \
+    SL_W_LAYER(INPUT_GATE, "per_layer_input_gate.weight", "inp_gate.weight", W, H, NONE),         \
+     .when = SL_HAS_LAYER_INPUTS},                                                                \
+    SL_W_LAYER(INPUT_OUT, "per_layer_projection.weight", "proj.weight", H, W, NONE),              \
+     .when = SL_HAS_LAYER_INPUTS},                                                                \
+    SL_W_LAYER(INPUT_OUT_NORM, "post_per_layer_input_norm.weight", "post_norm.weight", H, NONE,   \
+               NONE), .when = SL_HAS_LAYER_INPUTS}
+
 #define SL_WEIGHTS_FFN_NORM                                                                       \
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)}
 

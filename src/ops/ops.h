@@ -159,7 +159,8 @@ struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
     void *out; /* [T, H] activations; may be x if those are float32 */
 };
 
-struct sl_op_add_rmsnorm { /* x += s y, or x += s rmsnorm(y); out = rmsnorm(x), or x */
+struct sl_op_add_rmsnorm { /* x += s y, or x += s rmsnorm(y); x *= x_scale; out = rmsnorm(x), or x
+                            */
     float *x;              /* [T, H] the residual stream */
     float *y;       /* [T, H] for this alone: a backend may add without writing it, or change it */
     const float *w; /* [H] of the norm of x; NULL: out = x */
@@ -168,6 +169,7 @@ struct sl_op_add_rmsnorm { /* x += s y, or x += s rmsnorm(y); out = rmsnorm(x), 
     void *out;        /* [T, H] activations */
     const float *w_y; /* [H] of the norm of y; NULL: y is added as it is */
     float y_scale;    /* s; 0: 1 */
+    float x_scale;    /* 0: x is not multiplied */
 };
 
 struct sl_op_linear { /* out = x W^T + bias */
@@ -278,6 +280,21 @@ static inline int32_t sl_v_dim(int32_t head_dim, int32_t v_dim)
 {
     return v_dim != 0 ? v_dim : head_dim;
 }
+
+/* What each of L layers gets of a token beside the residual stream: a row of a table and a
+ * projection of the token's embedding. out[l, t] = (rmsnorm(x[t, l]) + row(ids[t])[l] * row_scale)
+ * * scale, with h values each. */
+struct sl_op_layer_inputs {
+    const int32_t *ids; /* [T]; one behind the table's end counts as 0 */
+    int32_t n, n_layers, h;
+    const struct sl_weight *table; /* [V, L * h], rows */
+    float row_scale, scale;
+    float *x;       /* [T, L * h]; may be changed */
+    const float *w; /* [h] of the norm */
+    float eps;
+    float *out;     /* [L] blocks of [T, h], */
+    int64_t ld_out; /* so many values apart */
+};
 
 struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     const void *x;         /* [T] rows of row_bytes, a multiple of 4 */

@@ -271,9 +271,10 @@ static void norms()
     }
 }
 
-/* x += y or its norm, and the norm of that or itself, step by step in the documented order. */
+/* x += y or its norm, times `by`; x times x_scale; and the norm of that or itself, step by step in
+ * the documented order. */
 static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t skip,
-                      float by = 1.0f)
+                      float by = 1.0f, float x_scale = 0.0f)
 {
     const size_t all = static_cast<size_t>(n * h);
     const float eps = 1e-5f;
@@ -292,6 +293,7 @@ static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t s
         struct sl_op_add_rmsnorm a = {};
         a.x = d_x.p, a.y = d_y.p, a.w = norm_x ? d_wx.p : nullptr, a.eps = eps, a.n = n, a.h = h;
         a.out = out.p, a.w_y = norm_y ? d_wy.p : nullptr, a.y_scale = by == 1.0f ? 0.0f : by;
+        a.x_scale = x_scale;
         sl_cuda_add_rmsnorm(&cu.base, &a);
     } else {
         struct sl_op_rmsnorm a = {};
@@ -306,6 +308,8 @@ static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t s
         const float scale = norm_y ? 1.0f / sqrtf(sum_in_order(yr, h) / (float)h + eps) : 1.0f;
         for (int i = 0; add && i < h; i++)
             xr[i] += by * (norm_y ? yr[i] * scale * wy[(size_t)i] : yr[i]);
+        for (int i = 0; x_scale != 0.0f && i < h; i++)
+            xr[i] *= x_scale;
         for (int i = 0; i < h; i++)
             CHECK(same(stream[(size_t)(t * h + i)], xr[i]), "stream h %d col %d", h, i);
         for (int i = 0; !norm_x && i < h; i++)
@@ -323,6 +327,8 @@ static void joins()
     for (int h : widths) {
         join_case(h, 2, true, true, true, 0);
         join_case(h, 1, true, false, true, 0);
+        join_case(h, 1, true, false, true, 0, 1.0f, 0.7f);
+        join_case(h, 2, false, true, true, 0, 0.5f, 1.3f);
         join_case(h, 2, false, false, true, 4 * below(4));
         join_case(h, 1, false, false, false, 0);
     }

@@ -330,6 +330,45 @@ static const struct edit gemma3_edits[] = {
     {"hidden_size", NULL, SL_EFORMAT, "expected [320, 2304]"},
 };
 
+/* Six layers, of which every second is full and the last two read keys of the two before. */
+static const struct edit gemma4_edits[] = {
+    {"use_bidirectional_attention", "\"all\"", SL_EUNSUPPORTED,
+     "use_bidirectional_attention \"all\" is not supported"},
+    {"use_bidirectional_attention", "\"vision\"", 0, NULL},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias true is not supported"},
+    {"enable_moe_block", "true", SL_EUNSUPPORTED, "enable_moe_block true is not supported"},
+    {"num_kv_shared_layers", "6", SL_EFORMAT, "num_kv_shared_layers is 6, must be less than"},
+    {"num_kv_shared_layers", "-1", SL_EFORMAT, "num_kv_shared_layers is -1, must be 0 to"},
+    {"num_kv_shared_layers", "1", SL_EFORMAT, "layers.4.self_attn.k_proj.weight\" is missing"},
+    {"layer_types",
+     "[\"full_attention\", \"full_attention\", \"full_attention\", \"full_attention\", "
+     "\"sliding_attention\", \"full_attention\"]",
+     SL_EFORMAT, "layer 4 shares keys with a layer of its kind, but none of the first 4"},
+    {"global_head_dim", "31", SL_EFORMAT, "layer 1 has heads of 31 dimensions, must be even"},
+    {"global_head_dim", "64", SL_EFORMAT, "layers.1.self_attn.q_proj.weight\" has shape [128, 64]"},
+    {"num_global_key_value_heads", "3", SL_EFORMAT,
+     "4 heads of layer 1 are no multiple of its 3 key heads"},
+    {"attention_k_eq_v", "false", SL_EFORMAT, "layers.1.self_attn.k_proj.weight\" has shape"},
+    {"per_layer_config", "{\"1\": {\"head_dim\": 32}, \"3\": {\"head_dim\": 32}}", 0, NULL},
+    {"per_layer_config", "{\"1\": {\"head_dim\": 16}}", SL_EFORMAT,
+     "layer 3 has heads of 32 dimensions, must be even and as in other layers of its kind"},
+    {"per_layer_config", "{\"1\": {\"head_dim\": true}}", SL_EFORMAT,
+     "per_layer_config[\"1\"].head_dim must be an integer"},
+    {"per_layer_config", "{\"1\": {\"num_key_value_heads\": 0}}", SL_EFORMAT,
+     "per_layer_config of layer 1 is 0, must be 1 to"},
+    {"per_layer_config", "[]", SL_EFORMAT, "per_layer_config must be an object, not a list"},
+    {"intermediate_size", "[160, 160]", SL_EFORMAT, "intermediate_size has 2 entries"},
+    {"intermediate_size", "[1, 2, 3, 4, 5, \"6\"]", SL_EFORMAT,
+     "intermediate_size must be an integer or a list of integers"},
+    {"intermediate_size", "0", SL_EFORMAT, "intermediate_size of layer 0 is 0, must be 1 to"},
+    {"hidden_size_per_layer_input", "16", SL_EFORMAT, "has shape [320, 192], expected [320, 96]"},
+    {"hidden_size_per_layer_input", "0", 0, NULL},
+    {"vocab_size_per_layer_input", "319", SL_EFORMAT,
+     "vocab_size_per_layer_input (319) is less than vocab_size (320)"},
+    {"rope_parameters", FULL "\"proportional\", \"partial_rotary_factor\": 2}}", SL_EFORMAT,
+     "full_attention.partial_rotary_factor is 2, must be 0 to 1"},
+};
+
 static const struct edit glm4_edits[] = {
     /* heads of 32 */
     {"rope_parameters", "{\"partial_rotary_factor\": 0.47}", SL_EFORMAT,
@@ -562,6 +601,9 @@ static void test_config_json(void **state)
     make_folder("granite", OUT "/edit_granite", &s);
     for (size_t i = 0; i < SL_COUNT(granite_edits); i++)
         apply(OUT "/edit_granite", &granite_edits[i]);
+    make_folder("gemma4", OUT "/edit_gemma4", &s);
+    for (size_t i = 0; i < SL_COUNT(gemma4_edits); i++)
+        apply(OUT "/edit_gemma4", &gemma4_edits[i]);
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);

@@ -34,6 +34,7 @@ static const struct variant variants[] = {
     {"llama", SL_DTYPE_Q2_K, "f32", true},      {"olmo2", SL_DTYPE_BF16, "bf16", false},
     {"smollm3", SL_DTYPE_F16, "f16", false},    {"qwen3moe", SL_DTYPE_BF16, "bf16", false},
     {"qwen3moe", SL_DTYPE_Q8_0, "q8_0", false}, {"gemma3", SL_DTYPE_BF16, "bf16", false},
+    {"gemma4", SL_DTYPE_BF16, "bf16", false},   {"gemma4", SL_DTYPE_Q8_0, "q8_0", false},
     {"glm4", SL_DTYPE_BF16, "bf16", false},     {"phi3", SL_DTYPE_Q8_0, "f16", false},
     {"gemma2", SL_DTYPE_BF16, "bf16", false},   {"granite", SL_DTYPE_Q8_0, "f16", false},
     {"qwen2moe", SL_DTYPE_F16, "f16", false},   {"glm4moe", SL_DTYPE_Q8_0, "f16", false},
@@ -250,11 +251,11 @@ static void compare_containers(const struct sl_synth *base, const char *label)
 static void test_containers(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama",   "mistral",  "qwen2",    "qwen3",   "olmo2",
-                                        "smollm3", "qwen3moe", "gemma3",   "glm4",    "glm",
-                                        "phi3",    "qwen2moe", "mixtral",  "glm4moe", "minimax_m2",
-                                        "olmoe",   "ernie4_5", "seed_oss", "exaone4", "olmo3",
-                                        "arcee",   "ministral"};
+    static const char *const names[] = {"llama",   "mistral",   "qwen2",    "qwen3",   "olmo2",
+                                        "smollm3", "qwen3moe",  "gemma3",   "glm4",    "glm",
+                                        "phi3",    "qwen2moe",  "mixtral",  "glm4moe", "minimax_m2",
+                                        "olmoe",   "ernie4_5",  "seed_oss", "exaone4", "olmo3",
+                                        "arcee",   "ministral", "gemma4"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {
@@ -357,6 +358,33 @@ static void test_window_edge(void **state)
     rig_close(&g);
 }
 
+/* A layer that reads another's keys has no part of a page, and heads of two sizes lie in pages as
+ * wide as they are (vllm#40388, vllm#40391). */
+static void test_pages_of_two_heads(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    struct rig g;
+    struct sl_kv_layout kv;
+    struct sl_error err = {0};
+    describe_model(&(struct variant){"gemma4", SL_DTYPE_BF16, "f32", false}, SL_CKPT_HF, &s);
+    write_model(&s, OUT "/two_heads");
+    rig_open(&g, OUT "/two_heads", &(struct rig_options){0});
+    assert_int_equal(sl_model_kv_layout(g.model, "bf16", SL_DTYPE_BF16, 16, &kv, &err), 0);
+    assert_int_equal(kv.n_groups, 2);
+    for (int i = 0; i < 2; i++) {
+        const int n_layers = 2; /* of three, of which the last reads the second's */
+        const int row =
+            i == 0 ? s.hp.full_kv_heads * s.hp.full_head_dim : s.hp.n_kv_heads * s.hp.head_dim;
+        assert_int_equal(kv.groups[i].window, i == 0 ? 0 : s.hp.window);
+        assert_int_equal(kv.groups[i].n_layers, n_layers);
+        assert_int_equal(kv.groups[i].page_bytes, n_layers * 2 * 16 * row * 2);
+    }
+    for (int l = 0; l < 6; l++)
+        assert_int_equal(g.model->layers[l].kv_source, l < 4 ? l : l - 2);
+    rig_close(&g);
+}
+
 /* Names without the leading "model.", as base-model checkpoints have them. */
 static void test_short_names(void **state)
 {
@@ -426,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_containers),
         cmocka_unit_test(test_reordered_blocks),
         cmocka_unit_test(test_window_edge),
+        cmocka_unit_test(test_pages_of_two_heads),
         cmocka_unit_test(test_short_names),
         cmocka_unit_test(test_describe),
     };

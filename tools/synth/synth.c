@@ -632,7 +632,8 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         own.bos = SL_SYNTH_BOS;
         own.eos = SL_SYNTH_EOS;
     }
-    if (s->format == SL_CKPT_GGUF && own.hp.ropes[0].scaling == SL_ROPE_LLAMA3)
+    if (s->format == SL_CKPT_GGUF && (own.hp.ropes[0].scaling == SL_ROPE_LLAMA3 ||
+                                      own.hp.ropes[0].scaling == SL_ROPE_PROPORTIONAL))
         own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */
     if (s->format == SL_CKPT_GGUF && own.hp.ropes[0].scaling == SL_ROPE_LONG)
         own.hp.has |= SL_HAS_ROPE_FACTORS;

@@ -11,8 +11,9 @@
 #include <string.h>
 
 static const char *const scaling_names[] = {
-    [SL_ROPE_PLAIN] = "default", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3",
-    [SL_ROPE_YARN] = "yarn",     [SL_ROPE_LONG] = "longrope",
+    [SL_ROPE_PLAIN] = "default", [SL_ROPE_LINEAR] = "linear",
+    [SL_ROPE_LLAMA3] = "llama3", [SL_ROPE_YARN] = "yarn",
+    [SL_ROPE_LONG] = "longrope", [SL_ROPE_PROPORTIONAL] = "proportional",
 };
 
 static const char chat_template[] =
@@ -23,6 +24,8 @@ static const char chat_template[] =
 static bool is_listed(const struct sl_hparam_desc *row, const uint8_t *list,
                       const struct sl_hparams *hp)
 {
+    if (row->type == SL_HP_LAYER_INTS)
+        return ((const int32_t *)(const void *)list)[0] != 0;
     if (row->type != SL_HP_LAYER_TYPES && row->type != SL_HP_LAYER_FLAGS &&
         row->type != SL_HP_LAYERS)
         return true;
@@ -44,8 +47,8 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
         return;
     if (row->hf[0] == NULL || (row->type == SL_HP_INT && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
-        !is_listed(row, at, hp))
-        return; /* left out: the default holds */
+        (row->type == SL_HP_LAYER_INTS && row->value != NULL) || !is_listed(row, at, hp))
+        return; /* left out: the default, or another row, holds */
     sl_buf_printf(b, " \"%s\": ", row->hf[0]);
     switch (row->type) {
     case SL_HP_INT:
@@ -87,6 +90,11 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
             sl_buf_printf(b, "%s%d", l ? ", " : "[", at[l] == SL_LAYER_ON);
         sl_buf_putc(b, ']');
         break;
+    case SL_HP_LAYER_INTS:
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            sl_buf_printf(b, "%s%d", l ? ", " : "[", ((const int32_t *)(const void *)at)[l]);
+        sl_buf_putc(b, ']');
+        break;
     case SL_HP_LAYERS:
         for (int32_t l = 0, n = 0; l < hp->n_layers; l++)
             if (at[l] != 0)
@@ -123,6 +131,8 @@ static void config_rope_members(const struct sl_rope_params *p, const struct sl_
     }
     if (p->scaling != SL_ROPE_PLAIN && p->scaling != SL_ROPE_LONG)
         sl_buf_printf(b, ", \"factor\": %.17g", p->factor);
+    if (p->scaling == SL_ROPE_PROPORTIONAL)
+        sl_buf_printf(b, ", \"partial_rotary_factor\": %.17g", p->turning);
     if (p->scaling == SL_ROPE_LLAMA3)
         sl_buf_printf(b, ", \"low_freq_factor\": %.17g, \"high_freq_factor\": %.17g",
                       p->low_freq_factor, p->high_freq_factor);
@@ -333,6 +343,13 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
             sl_gguf_writer_add_u32(w, key, (uint32_t)i);
     } else if (row->type == SL_HP_BOOL) {
         sl_gguf_writer_add_bool(w, key, *(const bool *)(const void *)at);
+    } else if (row->type == SL_HP_LAYER_INTS && is_listed(row, at, hp)) {
+        sl_gguf_writer_add_arr_i32(w, key, (const int32_t *)(const void *)at, (size_t)hp->n_layers);
+    } else if (row->type == SL_HP_LAYER_TYPES && is_listed(row, at, hp)) {
+        bool on[SL_MAX_LAYERS];
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            on[l] = at[l] == SL_LAYER_ON;
+        sl_gguf_writer_add_arr_bool(w, key, on, (size_t)hp->n_layers);
     }
 }
 

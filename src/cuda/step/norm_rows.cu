@@ -17,6 +17,7 @@ struct join_args {
     const float *w_y, *w; /* NULL: no such norm */
     __nv_bfloat16 *out;
     float eps, y_scale;
+    float x_scale; /* of the sum; 0: none */
     int32_t h;
 };
 
@@ -59,6 +60,9 @@ template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) join_k
             y = make_float4(__fmul_rn(y.x, a.y_scale), __fmul_rn(y.y, a.y_scale),
                             __fmul_rn(y.z, a.y_scale), __fmul_rn(y.w, a.y_scale));
             v = sl_norm_add4(v, y);
+            if (a.x_scale != 0.0f)
+                v = make_float4(__fmul_rn(v.x, a.x_scale), __fmul_rn(v.y, a.x_scale),
+                                __fmul_rn(v.z, a.x_scale), __fmul_rn(v.w, a.x_scale));
             sl_norm_store4<WIDE>(a.x + at, i, a.h, v);
         }
         s = sl_norm_squares(s, v);
@@ -87,6 +91,7 @@ void sl_cuda_join(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a)
                          static_cast<__nv_bfloat16 *>(a->out),
                          a->eps,
                          a->y_scale != 0 ? a->y_scale : 1.0f,
+                         a->x_scale,
                          a->h};
     const bool wide = a->h % 4 == 0 && aligned(a->x) && aligned(a->y) && aligned(a->w_y) &&
                       aligned(a->w) && aligned(a->out);

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT
+ * Gemma 4 (text): windowed layers and full ones, whose heads differ in size and whose full kind
+ * rotates a quarter of its pairs; scores are not scaled, values are normed without weights, and
+ * norms stand on both sides of each sublayer. Larger models make values of full layers from what
+ * their keys are made of. Smaller ones have embeddings for each layer, and their last layers read
+ * the keys and values of earlier ones.
+ */
+#include "base/check.h"
+#include "models/desc.h"
+#include "models/tables.h"
+
+#define HAS (SL_HAS_QK_NORM | SL_HAS_K | SL_HAS_V | SL_HAS_LAYER_SCALE)
+
+static const struct sl_model_name names[] = {
+    {.id = "gemma4",
+     .hf_architecture = "Gemma4ForCausalLM",
+     .hf_model_type = "gemma4_text",
+     .gguf_architecture = "gemma4",
+     .has = HAS,
+     .head_dim = 256},
+    {.id =
+         "gemma4-text", /* of a model that also reads images and sounds, which this one does not */
+     .hf_architecture = "Gemma4ForConditionalGeneration",
+     .hf_model_type = "gemma4",
+     .gguf_architecture = "gemma4",
+     .has = HAS,
+     .head_dim = 256,
+     .hf_config = "text_config"},
+};
+
+/* clang-format off */
+static const struct sl_hparam_desc hparams[] = {
+    /* A config.json leaves out what is transformers' default, so that all defaults are here. */
+    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,
+     .hf_def = 2304, .min = 1, .max = SL_MAX_HIDDEN},
+    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,
+     .hf_def = 30, .min = 1, .max = SL_MAX_LAYERS},
+    {"feed_forward_length", {"intermediate_size"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_intermediate),
+     .required = true, .hf_def = 9216, .min = 1, .max = 4 * SL_MAX_HIDDEN},
+    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),
+     .required = true, .hf_def = 8, .min = 1, .max = SL_MAX_HEADS},
+    {NULL, {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads), .hf_def = 4, .min = 1,
+     .max = SL_MAX_HEADS},
+    {NULL, {"num_global_key_value_heads"}, SL_HP_INT, SL_HP_AT(full_kv_heads), .min = 1,
+     .max = SL_MAX_HEADS},
+    {"attention.key_length_swa", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,
+     .max = SL_MAX_HEAD_DIM},
+    {"attention.key_length", {"global_head_dim"}, SL_HP_INT, SL_HP_AT(full_head_dim),
+     .hf_def = 512, .min = 2, .max = SL_MAX_HEAD_DIM},
+    /* transformers 5.23 writes what differs by layer there, the hub has the two rows above */
+    {"attention.head_count_kv", {"per_layer_config"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_kv_heads),
+     .value = "num_key_value_heads", .min = 1, .max = SL_MAX_HEADS},
+    {NULL, {"per_layer_config"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_head_dims), .value = "head_dim",
+     .min = 2, .max = SL_MAX_HEAD_DIM},
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),
+     .required = true, .hf_def = 131072, .min = 1, .max = SL_MAX_CONTEXT},
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = 262144,
+     .min = 1, .max = SL_MAX_VOCAB},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),
+     .def = 1e-6, .min = 1e-20, .max = 1},
+    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},
+    SL_HPARAM_TIED(true),
+    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 512,
+     .min = 1, .max = SL_MAX_CONTEXT},
+    {"attention.sliding_window_pattern", {"layer_types"}, SL_HP_LAYER_TYPES,
+     SL_HP_AT(layer_types)},
+    {NULL, {"attention_k_eq_v"}, SL_HP_BOOL, SL_HP_AT(k_is_v)},
+    {"attention.shared_kv_layers", {"num_kv_shared_layers"}, SL_HP_INT, SL_HP_AT(n_shared_layers),
+     .min = 0, .max = SL_MAX_LAYERS},
+    {NULL, {"use_double_wide_mlp"}, SL_HP_BOOL, SL_HP_AT(wide_shared)},
+    {"embedding_length_per_layer_input", {"hidden_size_per_layer_input"}, SL_HP_INT,
+     SL_HP_AT(layer_width), .hf_def = 256, .min = 0, .max = SL_MAX_HIDDEN / SL_MAX_LAYERS},
+    {NULL, {"vocab_size_per_layer_input"}, SL_HP_INT, SL_HP_AT(n_layer_vocab), .hf_def = 262144,
+     .min = 1, .max = SL_MAX_VOCAB},
+    {"final_logit_softcapping", {"final_logit_softcapping"}, SL_HP_FLOAT, SL_HP_AT(logit_softcap),
+     .min = 0, .max = 1e6},
+    {NULL, {"use_bidirectional_attention"}, SL_HP_CHOICE, .value = "vision"}, /* of images alone */
+    {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
+    {NULL, {"enable_moe_block"}, SL_HP_HAS, .has = SL_HAS_EXPERTS},
+    {"expert_count", {NULL}, SL_HP_INT, SL_HP_AT(n_experts), .min = 0, .max = 0},
+};
+
+static const struct sl_weight_desc weights[] = {
+    SL_WEIGHTS_EMBED_AND_HEAD,
+    SL_WEIGHTS_LAYER_INPUTS,
+    SL_WEIGHTS_SANDWICH,
+    SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", Q, H, HEADS)},
+    SL_W_LAYER(K, "self_attn.k_proj.weight", "attn_k.weight", K, H, KV_HEADS), .when = SL_HAS_K},
+    SL_W_LAYER(V, "self_attn.v_proj.weight", "attn_v.weight", VALUES, H, KV_HEADS),
+     .when = SL_HAS_V},
+    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS)},
+    SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HD, NONE, NONE)},
+    SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),
+     .when = SL_HAS_K},
+    SL_WEIGHTS_FFN_GATED,
+    SL_W_LAYER(LAYER_SCALE, "layer_scalar", "layer_output_scale.weight", NONE, NONE, NONE),
+     .when = SL_HAS_LAYER_SCALE},
+    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_FULL_HD_HALF,
+     .when = SL_HAS_ROPE_FREQS},
+};
+/* clang-format on */
+
+enum { FULL, LOCAL }; /* tables of rotations */
+
+static const struct sl_rope_desc ropes[] = {
+    [FULL] = {.kind = "full_attention",
+              .hf_theta = "rope_theta",
+              .gguf_theta = "rope.freq_base",
+              .theta = 1000000,
+              .scaled = true},
+    [LOCAL] = {.kind = "sliding_attention",
+               .hf_theta = "rope_local_base_freq",
+               .gguf_theta = "rope.freq_base_swa",
+               .theta = 10000},
+};
+
+static bool is_windowed(const struct sl_hparams *hp, int32_t layer)
+{
+    if (layer == hp->n_layers - 1)
+        return false; /* whatever the list says, as in transformers */
+    return hp->layer_types[layer] == SL_LAYER_BY_INDEX ? (layer + 1) % 6 != 0
+                                                       : hp->layer_types[layer] == SL_LAYER_ON;
+}
+
+static void plan_full(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *l)
+{
+    l->rope = FULL;
+    l->head_dim = hp->full_head_dim != 0 ? hp->full_head_dim : hp->head_dim;
+    l->v_is_k = hp->from_gguf ? (hp->layer_has[idx] & SL_HAS_V) == 0 : hp->k_is_v;
+    if (hp->full_kv_heads != 0 && hp->k_is_v) /* else the key is not read, as in transformers */
+        l->n_kv_heads = hp->full_kv_heads;
+}
+
+/* What a layer reads that has no keys of its own: those of the last one like it that has. */
+static int share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
+                      struct sl_error *err)
+{
+    struct sl_layer_desc *l = &layers[idx];
+    int32_t from = hp->n_layers - hp->n_shared_layers - 1;
+    while (from >= 0 && layers[from].rope != l->rope)
+        from--;
+    if (from < 0)
+        return sl_fail(err, SL_EFORMAT,
+                       "layer %d shares keys with a layer of its kind, but none of the first %d is "
+                       "one",
+                       idx, hp->n_layers - hp->n_shared_layers);
+    l->shares_kv = true;
+    l->kv_source = from;
+    l->n_kv_heads = layers[from].n_kv_heads;
+    l->head_dim = layers[from].head_dim;
+    l->has &= ~(unsigned)(SL_HAS_K | SL_HAS_V);
+    l->v_is_k = layers[from].v_is_k;
+    return 0;
+}
+
+static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
+                      struct sl_error *err)
+{
+    struct sl_layer_desc *l = &layers[idx];
+    const bool shared = idx >= hp->n_layers - hp->n_shared_layers;
+    l->norms = SL_NORM_IN | SL_NORM_OUT;
+    l->norm_v = true;
+    l->attn_scale = 1;
+    l->rope = LOCAL;
+    l->intermediate = hp->layer_intermediate[idx] * (hp->wide_shared && shared ? 2 : 1);
+    l->window = is_windowed(hp, idx) ? hp->window : 0;
+    if (!is_windowed(hp, idx))
+        plan_full(hp, idx, l);
+    if (hp->layer_head_dims[idx] != 0)
+        l->head_dim = hp->layer_head_dims[idx];
+    if (hp->layer_kv_heads[idx] != 0)
+        l->n_kv_heads = hp->layer_kv_heads[idx];
+    int rc = shared ? share_keys(hp, idx, layers, err) : 0;
+    if (rc != 0)
+        return rc;
+    l->v_dim = l->head_dim;
+    if (l->v_is_k)
+        l->has &= ~(unsigned)SL_HAS_V;
+    if (l->n_heads % l->n_kv_heads != 0)
+        return sl_fail(err, SL_EFORMAT,
+                       "the %d heads of layer %d are no multiple of its %d key "
+                       "heads",
+                       l->n_heads, idx, l->n_kv_heads);
+    bool alike = l->head_dim % 2 == 0;
+    for (int32_t i = 0; i < idx; i++)
+        alike = alike && (layers[i].rope != l->rope || layers[i].head_dim == l->head_dim);
+    return alike ? 0
+                 : sl_fail(err, SL_EFORMAT,
+                           "layer %d has heads of %d dimensions, must be even and as in other "
+                           "layers of its kind",
+                           idx, l->head_dim);
+}
+
+static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                struct sl_layer_desc *layers, struct sl_error *err)
+{
+    (void)name;
+    if ((hp->has & SL_HAS_EXPERTS) != 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "config.json: enable_moe_block true is not supported");
+    if ((hp->has & SL_HAS_QKV_BIAS) != 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "config.json: attention_bias true is not supported");
+    if (hp->n_shared_layers >= hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s is %d, must be less than the number of layers, %d",
+                       hp->from_gguf ? "GGUF: attention.shared_kv_layers"
+                                     : "config.json: num_kv_shared_layers",
+                       hp->n_shared_layers, hp->n_layers);
+    if (hp->layer_width > 0 && hp->n_layer_vocab < hp->n_vocab)
+        return sl_fail(err, SL_EFORMAT,
+                       "config.json: vocab_size_per_layer_input (%d) is less than vocab_size (%d)",
+                       hp->n_layer_vocab, hp->n_vocab);
+    int rc = 0;
+    for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
+        rc = plan_layer(hp, i, layers, err);
+    return rc;
+}
+
+static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+{
+    enum { N_LAYERS = 6 };
+    *hp = (struct sl_hparams){
+        .hidden = 64,
+        .intermediate = 160,
+        .n_layers = N_LAYERS,
+        .n_heads = 4,
+        .n_kv_heads = 2,
+        .head_dim = 16,
+        .full_head_dim = 32,
+        .full_kv_heads = 1,
+        .n_vocab = 320,
+        .context = 512,
+        .norm_eps = 1e-6,
+        .has = name->has | SL_HAS_LAYER_INPUTS,
+        .act = SL_ACT_GELU_TANH,
+        .ropes = {[FULL] = {.theta = 1000000,
+                            .scaling = SL_ROPE_PROPORTIONAL,
+                            .factor = 1,
+                            .turning = 0.25},
+                  [LOCAL] = {.theta = 10000}},
+        .window = 24,
+        .k_is_v = true,
+        .n_shared_layers = 2,
+        .layer_width = 32,
+        .n_layer_vocab = 320,
+    };
+    for (int32_t i = 0; i < N_LAYERS; i++) {
+        const bool full = i % 2 == 1;
+        hp->layer_types[i] = full ? SL_LAYER_OFF : SL_LAYER_ON;
+        hp->layer_kv_heads[i] = full ? hp->full_kv_heads : hp->n_kv_heads;
+        hp->layer_intermediate[i] = hp->intermediate * (i < N_LAYERS - 2 ? 1 : 2);
+        hp->layer_has[i] = full ? 0 : SL_HAS_V;
+    }
+}
+
+const struct sl_model_desc sl_model_gemma4 = {
+    .id = "gemma4",
+    .names = names,
+    .hparams = hparams,
+    .weights = weights,
+    .ropes = ropes,
+    .n_names = SL_COUNT(names),
+    .n_hparams = SL_COUNT(hparams),
+    .n_weights = SL_COUNT(weights),
+    .n_ropes = SL_COUNT(ropes),
+    .scaled_embedding = true,
+    .plan = plan,
+    .tiny = tiny,
+};
