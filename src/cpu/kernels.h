@@ -42,8 +42,8 @@ struct sl_cpu_kernels {
                                  float *out);
     void (*rmsnorm)(const float *x, const float *w, float eps, int n,
                     float *out); /* w may be NULL */
-    /* x is what it was, normed; out is the same and may be x. */
-    void (*layernorm)(float *x, const float *w, const float *b, float eps, int n, float *out);
+    /* out may be x; b may be NULL: zeros. */
+    void (*layernorm)(const float *x, const float *w, const float *b, float eps, int n, float *out);
     void (*unit)(float *x, int n);                /* to length 1 */
     void (*max)(float *x, const float *y, int n); /* x = max(y, x) */
     /* out may be x. */

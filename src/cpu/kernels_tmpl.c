@@ -133,7 +133,8 @@ static void k_rmsnorm(const float *x, const float *w, float eps, int n, float *o
 }
 
 /* Mean, then variance around it: the square of a large mean would eat the variance's digits. */
-static void k_layernorm(float *x, const float *w, const float *b, float eps, int n, float *out)
+static void k_layernorm(const float *x, const float *w, const float *b, float eps, int n,
+                        float *out)
 {
     v16 sum = v_set1(0.0f), squares = v_set1(0.0f);
     int k = 0;
@@ -154,9 +155,8 @@ static void k_layernorm(float *x, const float *w, const float *b, float eps, int
     for (k = 0; k < n; k += 16) {
         int m = n - k < 16 ? n - k : 16;
         v16 d = v_mul(v_sub(v_load_n(x + k, m), mean), scale);
-        d = v_fma(d, v_load_n(w + k, m), v_load_n(b + k, m));
-        v_store_n(x + k, d, m);
-        v_store_n(out + k, d, m);
+        v16 bias = b != NULL ? v_load_n(b + k, m) : v_set1(0.0f);
+        v_store_n(out + k, v_fma(d, v_load_n(w + k, m), bias), m);
     }
 }
 

@@ -57,7 +57,7 @@ static void norm_row(void *arg, uint32_t t, int thread_idx)
         j->cpu->k.scale(j->sum + at, j->scale, j->h);
     if (j->w != NULL)
         j->cpu->k.rmsnorm(j->x + at, j->w, j->eps, j->h, j->out + at);
-    else if (j->out != j->x)
+    else if (j->out != NULL && j->out != j->x)
         memcpy(j->out + at, j->x + at, (size_t)j->h * sizeof *j->out);
 }
 
@@ -132,7 +132,7 @@ void sl_cpu_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a
         memcpy(out + (size_t)i * a->row_bytes, x + (size_t)a->rows[i] * a->row_bytes, a->row_bytes);
 }
 
-struct read_job { /* operations of models that read whole texts */
+struct read_job {
     const struct sl_cpu *cpu;
     const void *a;
 };
@@ -180,10 +180,15 @@ static void layernorm_row(void *arg, uint32_t t, int thread_idx)
     const struct read_job *j = arg;
     const struct sl_op_layernorm *a = j->a;
     const int64_t at = (int64_t)t * a->h;
+    float *x = a->x + at, *out = (float *)a->out + at;
     (void)thread_idx;
+    if (a->y != NULL && a->y_scale != 0)
+        j->cpu->k.scale(a->y + at, a->y_scale, a->h);
     if (a->y != NULL)
-        j->cpu->k.add(a->x + at, a->y + at, a->h);
-    j->cpu->k.layernorm(a->x + at, a->w, a->b, a->eps, a->h, (float *)a->out + at);
+        j->cpu->k.add(x, a->y + at, a->h);
+    j->cpu->k.layernorm(x, a->w, a->b, a->eps, a->h, out);
+    if (a->keep && out != x)
+        memcpy(x, out, (size_t)a->h * sizeof *x);
 }
 
 void sl_cpu_layernorm(struct sl_backend *be, const struct sl_op_layernorm *a)

@@ -53,17 +53,18 @@ enum sl_has {
     SL_HAS_QKV_BIAS = 1 << 0,
     SL_HAS_O_BIAS = 1 << 1,
     SL_HAS_QK_NORM = 1 << 2,
-    SL_HAS_HEAD = 1 << 3,          /* an output matrix of its own; else the embedding's serves */
-    SL_HAS_ROPE_FREQS = 1 << 4,    /* GGUF: divisors of the rotation frequencies */
-    SL_HAS_CLASSIFIER = 1 << 5,    /* a head of labels in place of tokens */
-    SL_HAS_DENSE = 1 << 6,         /* in a model with experts: a layer with one MLP, */
-    SL_HAS_EXPERTS = 1 << 7,       /* a layer with a router and experts, */
-    SL_HAS_CHOICE_BIAS = 1 << 8,   /* added to the scores that choose, */
-    SL_HAS_SHARED = 1 << 9,        /* with an MLP that every row goes through, */
-    SL_HAS_SHARED_GATE = 1 << 10,  /* times the sigmoid of a logit */
-    SL_HAS_OUT_NORMS = 1 << 11,    /* norms of what attention and MLP give */
-    SL_HAS_MLP_BIAS = 1 << 12,     /* in a gated MLP */
+    SL_HAS_HEAD = 1 << 3,         /* an output matrix of its own; else the embedding's serves */
+    SL_HAS_ROPE_FREQS = 1 << 4,   /* GGUF: divisors of the rotation frequencies */
+    SL_HAS_CLASSIFIER = 1 << 5,   /* a head of labels in place of tokens */
+    SL_HAS_DENSE = 1 << 6,        /* in a model with experts: a layer with one MLP, */
+    SL_HAS_EXPERTS = 1 << 7,      /* a layer with a router and experts, */
+    SL_HAS_CHOICE_BIAS = 1 << 8,  /* added to the scores that choose, */
+    SL_HAS_SHARED = 1 << 9,       /* with an MLP that every row goes through, */
+    SL_HAS_SHARED_GATE = 1 << 10, /* times the sigmoid of a logit */
+    SL_HAS_OUT_NORMS = 1 << 11,   /* norms of what attention and MLP give */
+    SL_HAS_MLP_BIAS = 1 << 12,
     SL_HAS_ROPE_FACTORS = 1 << 13, /* GGUF: the lists of LongRoPE */
+    SL_HAS_FFN_NORM = 1 << 14,     /* where some have one norm for attention and MLP */
     SL_HAS_K = 1 << 20,            /* keys of a layer, unless it reads another's (kv_source) */
     SL_HAS_V = 1 << 21,            /* values of their own beside those keys */
     SL_HAS_LAYER_INPUTS = 1 << 22, /* embeddings for each layer, and what adds them there */
@@ -125,6 +126,7 @@ struct sl_hparams {
     int32_t layer_head_dims[SL_MAX_LAYERS], layer_kv_heads[SL_MAX_LAYERS];
     int32_t layer_intermediate[SL_MAX_LAYERS];
     uint32_t layer_has[SL_MAX_LAYERS]; /* GGUF: bits of `has` that the layer's tensors show */
+    bool parallel;                     /* attention and MLP read the same */
     bool bidirectional;
     int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
@@ -209,7 +211,9 @@ enum sl_slot { /* the places a forward step reads weights from */
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
+               SL_SLOT_FINAL_NORM_BIAS,
                SL_SLOT_HEAD,
+               SL_SLOT_HEAD_BIAS,
                SL_SLOT_ROPE_FREQS,
                SL_SLOT_ROPE_SHORT, /* factors of LongRoPE */
                SL_SLOT_ROPE_LONG,
@@ -297,7 +301,7 @@ struct sl_weight_desc {
 
 enum sl_mixer { SL_MIX_GQA };
 enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN, SL_FFN_EXPERTS };
-enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean and a bias */ };
+enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean, maybe with a bias */ };
 /* What q and k are normed by before they are rotated. */
 enum sl_qk_norm {
     SL_QK_NORM_NONE,
@@ -320,6 +324,7 @@ struct sl_layer_desc {
     enum sl_act act;
     enum sl_norm_kind norm;
     unsigned norms; /* enum sl_norm_place */
+    bool parallel;  /* x + attention(norm(x)) + mlp(norm(x)), by one norm or one for each */
     enum sl_qk_norm qk_norm;
     int32_t n_heads, n_kv_heads;
     int32_t head_dim, v_dim;        /* of q and k, of v */

@@ -31,7 +31,10 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT((l->has & SL_HAS_LAYER_INPUTS) == 0 || l->norm == SL_NORM_RMS);
     SL_ASSERT(!l->v_is_k || (l->v_dim == l->head_dim && l->qk_norm != SL_QK_NORM_ROWS));
     check_source(layers, idx);
-    SL_ASSERT((l->norm == SL_NORM_LAYER) == (l->norms == SL_NORM_SUM)); /* what there are ops for */
+    /* what there are ops for */
+    SL_ASSERT(l->norm == SL_NORM_LAYER ? l->norms == SL_NORM_IN || l->norms == SL_NORM_SUM
+                                       : l->norms != SL_NORM_SUM);
+    SL_ASSERT(!l->parallel || l->norms == SL_NORM_IN);
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
     SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));

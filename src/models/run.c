@@ -237,72 +237,128 @@ static float layer_scale(const struct sl_run *r, int32_t layer)
     return sl_param(r->m, layer, SL_SLOT_LAYER_SCALE)->first_value;
 }
 
-/* Weights of the norm of a sublayer's input; NULL: the input is the residual stream. Behind the
- * last layer: of the head. */
-static const float *norm_of_input(const struct sl_run *r, int32_t layer, enum part part)
+struct norm {
+    enum sl_norm_kind kind;
+    const float *w, *b; /* w NULL: there is none */
+};
+
+/* The norm of a sublayer's input, if that is not the residual stream. Behind the last layer: of the
+ * head. */
+static struct norm norm_of_input(const struct sl_run *r, int32_t layer, enum part part)
 {
+    const struct sl_layer_desc *layers = r->m->layers;
     if (layer == r->m->hp.n_layers)
-        return sl_run_vec(r, 0, SL_SLOT_FINAL_NORM);
-    bool normed = (r->m->layers[layer].norms & SL_NORM_IN) != 0;
-    return normed ? sl_run_vec(r, layer, norm_slots[part].w) : NULL;
+        return (struct norm){layers[layer - 1].norm, sl_run_vec(r, 0, SL_SLOT_FINAL_NORM),
+                             sl_run_vec(r, 0, SL_SLOT_FINAL_NORM_BIAS)};
+    if ((layers[layer].norms & SL_NORM_IN) == 0)
+        return (struct norm){.kind = SL_NORM_RMS};
+    if (part == FFN && layers[layer].parallel && !sl_param(r->m, layer, norm_slots[FFN].w)->loaded)
+        part = ATTN; /* one norm for both */
+    return (struct norm){layers[layer].norm, sl_run_vec(r, layer, norm_slots[part].w),
+                         sl_run_vec(r, layer, norm_slots[part].bias)};
 }
 
-/* x = layernorm(x + y), which is also the next sublayer's input */
-static void norm_sum(struct sl_run *r, float *x, const float *y, const float *w, const float *bias,
-                     int32_t n)
+/* r->norm = norm(x), x = x + y or y NULL; keep: x is that as well. */
+static void layernorm(struct sl_run *r, float *x, float *y, float y_scale, struct norm norm,
+                      bool keep, int32_t n)
 {
     const struct sl_model *m = r->m;
     m->be->vt->layernorm(m->be, &(struct sl_op_layernorm){
                                     .x = x,
                                     .y = y,
-                                    .w = w,
-                                    .b = bias,
+                                    .w = norm.w,
+                                    .b = norm.b,
                                     .eps = (float)m->hp.norm_eps,
                                     .n = n,
                                     .h = m->hp.hidden,
                                     .out = r->norm,
+                                    .y_scale = y_scale,
+                                    .keep = keep,
                                 });
 }
 
 /* What is behind a sublayer of a layer: r->norm is the input of that. */
-static const float *norm_behind(const struct sl_run *r, int32_t layer, enum part part)
+static struct norm norm_behind(const struct sl_run *r, int32_t layer, enum part part)
 {
     const bool has_input = (r->m->layers[layer].has & SL_HAS_LAYER_INPUTS) != 0;
     switch (part) {
     case ATTN:
         return norm_of_input(r, layer, FFN);
     case FFN:
-        return has_input ? NULL : norm_of_input(r, layer + 1, ATTN);
+        return has_input ? (struct norm){.kind = SL_NORM_RMS} : norm_of_input(r, layer + 1, ATTN);
     case INPUT:
         break;
     }
     return norm_of_input(r, layer + 1, ATTN);
 }
 
-/* r->y, what a sublayer gives, to the residual stream x, and r->norm, the input of the next one. */
-static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float *x, int32_t n)
+/* r->norm = norm(x), or x */
+static void norm_alone(struct sl_run *r, float *x, struct norm norm, int32_t n)
 {
     const struct sl_model *m = r->m;
-    const struct sl_layer_desc *l = &m->layers[layer];
-    const struct norm_slots *s = &norm_slots[part];
-    const enum part last = (l->has & SL_HAS_LAYER_INPUTS) != 0 ? INPUT : FFN;
-    if (l->norms == SL_NORM_SUM) {
-        norm_sum(r, x, r->y, sl_run_vec(r, layer, s->w), sl_run_vec(r, layer, s->bias), n);
+    if (norm.kind == SL_NORM_LAYER) {
+        layernorm(r, x, NULL, 0, norm, false, n);
         return;
     }
-    bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
+    m->be->vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){
+                                  .x = x,
+                                  .w = norm.w,
+                                  .eps = (float)m->hp.norm_eps,
+                                  .n = n,
+                                  .h = m->hp.hidden,
+                                  .out = r->norm,
+                              });
+}
+
+/* x = (x + y) * x_scale, y or its norm; out = norm(x), or x */
+static void add(struct sl_run *r, const struct sl_layer_desc *l, float *x, const float *w_y,
+                struct norm norm, float x_scale, int32_t n, void *out)
+{
+    const struct sl_model *m = r->m;
+    const float y_scale = l->residual_scale != 1 ? l->residual_scale : 0;
+    if (norm.kind == SL_NORM_LAYER) {
+        SL_ASSERT(x_scale == 0);
+        layernorm(r, x, r->y, y_scale, norm, false, n);
+        return;
+    }
     m->be->vt->add_rmsnorm(m->be, &(struct sl_op_add_rmsnorm){
                                       .x = x,
                                       .y = r->y,
-                                      .w_y = out ? sl_run_vec(r, layer, s->out) : NULL,
-                                      .w = norm_behind(r, layer, part),
-                                      .x_scale = part == last ? layer_scale(r, layer) : 0,
+                                      .w_y = w_y,
+                                      .w = norm.w,
                                       .eps = (float)m->hp.norm_eps,
                                       .n = n,
                                       .h = m->hp.hidden,
-                                      .out = r->norm,
-                                      .y_scale = l->residual_scale != 1 ? l->residual_scale : 0,
+                                      .out = out,
+                                      .y_scale = y_scale,
+                                      .x_scale = x_scale,
                                   });
+}
+
+/* r->y, what a sublayer gives, to the residual stream x, and r->norm, the input of the next one. */
+static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float *x, int32_t n)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const struct norm_slots *s = &norm_slots[part];
+    const enum part last = (l->has & SL_HAS_LAYER_INPUTS) != 0 ? INPUT : FFN;
+    if (l->norms == SL_NORM_SUM) {
+        const struct norm norm = {l->norm, sl_run_vec(r, layer, s->w),
+                                  sl_run_vec(r, layer, s->bias)};
+        layernorm(r, x, r->y, 0, norm, true, n);
+        return;
+    }
+    const bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
+    add(r, l, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
+        part == last ? layer_scale(r, layer) : 0, n, r->norm);
+}
+
+/* As add_to_stream behind attention, where the MLP reads the stream as it was before. Its norm is
+ * that of attention, still in r->norm, unless it has its own or only some rows go on. */
+static void add_parallel(struct sl_run *r, int32_t layer, float *x, int32_t n, bool gathered)
+{
+    if (gathered || sl_param(r->m, layer, norm_slots[FFN].w)->loaded)
+        norm_alone(r, x, norm_of_input(r, layer, FFN), n);
+    add(r, &r->m->layers[layer], x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0, n, NULL);
 }
 
 /* ---------------------------------------------------------------- the beginning */
@@ -384,19 +440,13 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
     embed(r, b);
     const float *w = sl_run_vec(r, 0, SL_SLOT_EMBED_NORM);
     if (w != NULL) {
-        norm_sum(r, r->x, NULL, w, sl_run_vec(r, 0, SL_SLOT_EMBED_NORM_BIAS), b->n_tokens);
+        const struct norm norm = {SL_NORM_LAYER, w, sl_run_vec(r, 0, SL_SLOT_EMBED_NORM_BIAS)};
+        layernorm(r, r->x, NULL, 0, norm, true, b->n_tokens);
         return;
     }
     if ((m->hp.has & SL_HAS_LAYER_INPUTS) != 0)
         make_layer_inputs(r, b);
-    vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){
-                           .x = r->x,
-                           .w = norm_of_input(r, 0, ATTN),
-                           .eps = (float)m->hp.norm_eps,
-                           .n = b->n_tokens,
-                           .h = m->hp.hidden,
-                           .out = r->norm,
-                       });
+    norm_alone(r, r->x, norm_of_input(r, 0, ATTN), b->n_tokens);
 }
 
 /* ---------------------------------------------------------------- the layers */
@@ -513,6 +563,7 @@ static void head(struct sl_run *r, int32_t n)
                                  .x = r->norm,
                                  .ld_x = w->n_cols,
                                  .w = w,
+                                 .bias = sl_run_vec(r, 0, SL_SLOT_HEAD_BIAS),
                                  .n = n,
                                  .out = part,
                                  .ld_out = w->n_rows,
@@ -566,7 +617,10 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             r->lora_gathered = batch->logit_rows;
         }
         mix_output(r, l, att, n);
-        add_to_stream(r, l, ATTN, x, n);
+        if (m->layers[l].parallel)
+            add_parallel(r, l, x, n, l == last && !all);
+        else
+            add_to_stream(r, l, ATTN, x, n);
         sl_run_next_part(r);
         feed_forward(r, l, n);
         add_to_stream(r, l, FFN, x, n);

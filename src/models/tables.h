@@ -21,7 +21,7 @@
      .required = true, .min = 1, .max = SL_MAX_HEADS}
 
 /* n_vocab of a GGUF comes from the rows of its embedding. */
-#define SL_HPARAMS_BLOCKS                                                                         \
+#define SL_HPARAMS_SHAPE                                                                          \
     SL_HPARAMS_SIZES,                                                                             \
     {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),         \
      .min = 1, .max = SL_MAX_HEADS},                                                              \
@@ -34,7 +34,14 @@
     {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
      .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
     {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
-     .max = SL_MAX_VOCAB},                                                                        \
+     .max = SL_MAX_VOCAB}
+
+#define SL_HPARAM_LAYERNORM_EPS                                                                   \
+    {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_epsilon", "norm_eps"}, SL_HP_FLOAT, \
+     SL_HP_AT(norm_eps), .def = 1e-5, .min = 1e-20, .max = 1}
+
+#define SL_HPARAMS_BLOCKS                                                                         \
+    SL_HPARAMS_SHAPE,                                                                             \
     {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}, SL_HP_FLOAT,               \
      SL_HP_AT(norm_eps), .def = 1e-6, .min = 1e-20, .max = 1}
 
@@ -46,10 +53,15 @@
 #define SL_HPARAM_TIED(by_default)                                                                \
     {NULL, {"tie_word_embeddings"}, SL_HP_HAS_NOT, .has = SL_HAS_HEAD, .def = by_default}
 
-#define SL_HPARAMS_TRANSFORMER                                                                    \
-    SL_HPARAMS_BLOCKS,                                                                            \
+#define SL_HPARAM_NO_EXPERTS                                                                      \
     {"expert_count", {"num_local_experts", "num_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
      .min = 0, .max = 0}
+
+#define SL_HPARAMS_TRANSFORMER SL_HPARAMS_BLOCKS, SL_HPARAM_NO_EXPERTS
+
+/* With norms that have a mean. */
+#define SL_HPARAMS_TRANSFORMER_LAYERNORM                                                          \
+    SL_HPARAMS_SHAPE, SL_HPARAM_LAYERNORM_EPS, SL_HPARAM_NO_EXPERTS
 
 #define SL_HPARAMS_EXPERTS                                                                        \
     {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
@@ -211,6 +223,22 @@
 
 #define SL_WEIGHTS_FFN_NORM                                                                       \
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)}
+
+/* Biases of norms that have a mean. */
+#define SL_WEIGHTS_FINAL_NORM_BIAS                                                                \
+    {.slot = SL_SLOT_FINAL_NORM_BIAS, .hf = "model.norm.bias", .gguf = "output_norm.bias",        \
+     .rows = SL_DIM_H}
+#define SL_WEIGHTS_ATTN_NORM_BIAS                                                                 \
+    SL_W_LAYER(ATTN_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", H, NONE, NONE)}
+#define SL_WEIGHTS_FFN_NORM_BIAS                                                                  \
+    SL_W_LAYER(FFN_NORM_BIAS, "post_attention_layernorm.bias", "ffn_norm.bias", H, NONE, NONE)}
+
+/* An MLP without a gate. */
+#define SL_WEIGHTS_FFN_PLAIN(up, down)                                                            \
+    SL_W_LAYER(UP, up ".weight", "ffn_up.weight", I, H, ROWS)},                                   \
+    SL_W_LAYER(UP_BIAS, up ".bias", "ffn_up.bias", I, NONE, ROWS), .when = SL_HAS_MLP_BIAS},      \
+    SL_W_LAYER(DOWN, down ".weight", "ffn_down.weight", H, I, ROWS)},                             \
+    SL_W_LAYER(DOWN_BIAS, down ".bias", "ffn_down.bias", H, NONE, ROWS), .when = SL_HAS_MLP_BIAS}
 
 #define SL_WEIGHTS_FFN_GATED                                                                      \
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \

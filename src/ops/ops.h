@@ -166,10 +166,21 @@ struct sl_op_add_rmsnorm { /* x += s y, or x += s rmsnorm(y); x *= x_scale; out 
     const float *w; /* [H] of the norm of x; NULL: out = x */
     float eps;
     int32_t n, h;
-    void *out;        /* [T, H] activations */
+    void *out;        /* [T, H] activations; may be NULL without w */
     const float *w_y; /* [H] of the norm of y; NULL: y is added as it is */
     float y_scale;    /* s; 0: 1 */
     float x_scale;    /* 0: x is not multiplied */
+};
+
+struct sl_op_layernorm { /* x += s y; out = (x - mean(x)) * rsqrt(var(x) + eps) * w + b */
+    float *x;            /* [T, H] the residual stream */
+    float *y;            /* [T, H] for this alone, as above; NULL: nothing is added */
+    const float *w, *b;  /* [H]; b NULL: zeros */
+    float eps;
+    int32_t n, h;
+    void *out;     /* [T, H] activations; may be x if those are float32 */
+    float y_scale; /* s; 0: 1 */
+    bool keep;     /* x becomes what out is, unrounded (BERT) */
 };
 
 struct sl_op_linear { /* out = x W^T + bias */
@@ -310,15 +321,6 @@ struct sl_op_embed_positions { /* out[t] = word[token] + position[first + place]
     int32_t first;
     bool one_type; /* a second text has the first's type */
     float *out;    /* [T, H] */
-};
-
-struct sl_op_layernorm { /* x = (z - mean(z)) * rsqrt(var(z) + eps) * w + b, z = x + y; out = x */
-    float *x;            /* [T, H] the residual stream */
-    const float *y;      /* [T, H] or NULL: zeros */
-    const float *w, *b;  /* [H] */
-    float eps;
-    int32_t n, h;
-    void *out; /* [T, H] activations; may be x if those are float32 */
 };
 
 struct sl_op_activate { /* out[i] = act(x[i]), or act(x[i]) * up[i] */

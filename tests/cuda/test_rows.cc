@@ -321,6 +321,83 @@ static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t s
     }
 }
 
+/* The order that norm_rows.cu documents. */
+static float plain_sum_in_order(const std::vector<float> &x)
+{
+    const int h = (int)x.size(), nt = h <= 8192 ? 256 : 1024;
+    std::vector<float> s((size_t)nt, 0.0f);
+    for (int i = 0; i < h; i++) {
+        float &at = s[(size_t)(i / 4 % nt)];
+        at += x[(size_t)i];
+    }
+    float warps[32] = {0};
+    for (int w = 0; w < nt / 32; w++)
+        warps[w] = warp_tree(&s[(size_t)w * 32]);
+    return warp_tree(warps);
+}
+
+static void layernorm_case(int h, int n, bool add, bool bias, bool keep, float by, size_t skip)
+{
+    const size_t all = static_cast<size_t>(n * h);
+    const float eps = 1e-5f;
+    std::vector<float> x(all), y(all), w((size_t)h), b((size_t)h);
+    for (size_t i = 0; i < all; i++) {
+        x[i] = (float)sl_rng_normal(&rng) + 20.0f;
+        y[i] = (float)sl_rng_normal(&rng) * 3.0f;
+    }
+    for (int i = 0; i < h; i++) {
+        w[(size_t)i] = (float)sl_rng_normal(&rng);
+        b[(size_t)i] = (float)sl_rng_normal(&rng);
+    }
+    dev<float> d_x(x, skip), d_y(y, skip), d_w(w), d_b(b);
+    dev<__nv_bfloat16> out(all, skip / 2);
+    struct sl_op_layernorm a = {};
+    a.x = d_x.p, a.y = add ? d_y.p : nullptr, a.w = d_w.p, a.b = bias ? d_b.p : nullptr;
+    a.eps = eps, a.n = n, a.h = h, a.out = out.p, a.y_scale = by == 1.0f ? 0.0f : by, a.keep = keep;
+    sl_cuda_layernorm(&cu.base, &a);
+    const std::vector<__nv_bfloat16> got = out.get();
+    const std::vector<float> stream = d_x.get();
+    for (int t = 0; t < n; t++) {
+        std::vector<float> row(x.begin() + t * h, x.begin() + (t + 1) * h), d((size_t)h);
+        double exact_mean = 0, exact_var = 0;
+        for (int i = 0; i < h; i++) {
+            const float scaled = by * y[(size_t)(t * h + i)];
+            row[(size_t)i] += add ? scaled : 0.0f;
+            exact_mean += (double)row[(size_t)i] / h;
+        }
+        const float mean = plain_sum_in_order(row) / (float)h;
+        for (int i = 0; i < h; i++) {
+            d[(size_t)i] = row[(size_t)i] - mean;
+            exact_var += pow((double)row[(size_t)i] - exact_mean, 2) / h;
+        }
+        const float scale = 1.0f / sqrtf(sum_in_order(d.data(), h) / (float)h + eps);
+        for (int i = 0; i < h; i++) {
+            const float z = fmaf(d[(size_t)i] * scale, w[(size_t)i], bias ? b[(size_t)i] : 0.0f);
+            const double want = ((double)row[(size_t)i] - exact_mean) /
+                                    sqrt(exact_var + (double)eps) * (double)w[(size_t)i] +
+                                (bias ? (double)b[(size_t)i] : 0.0);
+            const size_t at = (size_t)(t * h + i);
+            CHECK(same(stream[at], keep ? z : row[(size_t)i]), "stream h %d col %d", h, i);
+            CHECK(same(__bfloat162float(got[at]), sl_bf16_to_f32(sl_f32_to_bf16(z))),
+                  "layernorm h %d col %d", h, i);
+            CHECK(fabs((double)z - want) <= 1e-4 * (1 + fabs(want)),
+                  "layernorm h %d col %d: %g, %g", h, i, (double)z, want);
+        }
+    }
+}
+
+static void layernorms()
+{
+    static const int widths[] = {3, 64, 255, 1028, 4096, 8196};
+    for (int h : widths) {
+        layernorm_case(h, 2, true, true, false, 1.0f, 0);
+        layernorm_case(h, 1, true, false, false, 0.22f, 4 * below(4));
+        layernorm_case(h, 2, true, true, true, 1.0f, 0);
+        layernorm_case(h, 1, false, true, false, 1.0f, 0);
+    }
+    layernorm_case(96, 70, true, false, false, 1.0f, 0);
+}
+
 static void joins()
 {
     static const int widths[] = {1, 64, 255, 1028, 4096, 8196};
@@ -506,6 +583,7 @@ int main(int argc, char **argv)
     embeds();
     norms();
     joins();
+    layernorms();
     activations();
     logits();
     norm_two_case(5, 64, 32, 64);

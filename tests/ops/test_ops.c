@@ -343,6 +343,13 @@ static void test_norm_places(void **state)
             same_bits(out.p, want, T * H, what);
             be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){x, NULL, 1e-5f, T, H, out.p});
             same_bits(out.p, x, T * H, what);
+            /* the sum alone */
+            memcpy(sum.p, x, sizeof want);
+            memcpy(in.p, y, sizeof want);
+            be->vt->add_rmsnorm(be,
+                                &(struct sl_op_add_rmsnorm){sum.p, in.p, NULL, 1e-5f, T, H, NULL,
+                                                            k & 1 ? w_y : NULL, k & 4 ? by : 0});
+            same_bits(sum.p, want_sum, T * H, what);
             red_free(&sum);
             red_free(&in);
             red_free(&out);

@@ -71,6 +71,39 @@ static void check(const char *what, const float *have, size_t n, const double *w
         fail_msg("%s: other bits than the first way", what);
 }
 
+/* The norm of a sublayer's input: the stream keeps the sum. normed: of x + y, by w and b. */
+static void layernorm_before(struct sl_backend *be, const float *x, const float *y, const float *w,
+                             const float *b, size_t n, int h, const float *normed)
+{
+    enum { T = 5 };
+    float *sum = marked(n), *scaled = marked(n), *out = marked(n), *alone = marked(n);
+    memcpy(sum, x, n * sizeof *x);
+    memcpy(scaled, y, n * sizeof *y);
+    be->vt->layernorm(be, &(struct sl_op_layernorm){sum, scaled, w, b, 1e-5f, T, h, out, 0, false});
+    for (size_t i = 0; i < n; i++)
+        assert_true(sl_f32_bits(sum[i]) == sl_f32_bits(x[i] + y[i]));
+    assert_memory_equal(out, normed, n * sizeof *out);
+    /* y times something; without a bias; of what stands in the stream alone */
+    float *zeros = sl_calloc((size_t)h, sizeof *zeros);
+    memcpy(sum, x, n * sizeof *x);
+    be->vt->layernorm(be,
+                      &(struct sl_op_layernorm){sum, scaled, w, zeros, 1e-5f, T, h, out, 3, false});
+    for (size_t i = 0; i < n; i++) {
+        const float product = 3 * y[i];
+        assert_true(sl_f32_bits(sum[i]) == sl_f32_bits(x[i] + product));
+    }
+    memcpy(scaled, sum, n * sizeof *sum);
+    be->vt->layernorm(be,
+                      &(struct sl_op_layernorm){sum, NULL, w, NULL, 1e-5f, T, h, alone, 0, false});
+    assert_memory_equal(sum, scaled, n * sizeof *sum);
+    assert_memory_equal(out, alone, n * sizeof *out);
+    sl_free(sum);
+    sl_free(scaled);
+    sl_free(out);
+    sl_free(alone);
+    sl_free(zeros);
+}
+
 static void test_layernorm(void **state)
 {
     (void)state;
@@ -99,10 +132,11 @@ static void test_layernorm(void **state)
             if (be == NULL)
                 continue;
             memcpy(in, x, n * sizeof *x);
-            struct sl_op_layernorm a = {in, y, w, b, 1e-5f, T, h, out};
+            struct sl_op_layernorm a = {in, y, w, b, 1e-5f, T, h, out, 0, true};
             be->vt->layernorm(be, &a);
             check("layernorm", out, n, want, 2e-5, &first);
             check("layernorm in place", in, n, want, 2e-5, &first);
+            layernorm_before(be, x, y, w, b, n, h, out);
             sl_free(in);
             sl_free(out);
             be->vt->destroy(be);

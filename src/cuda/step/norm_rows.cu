@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Norms of whole rows in float: of what a sublayer adds to the residual stream (post-norms), and of
- * all heads of q and k together. The order of the sums is norm.cuh's.
+ * Norms of whole rows in float: of what a sublayer adds to the residual stream (post-norms), those
+ * with a mean, and of all heads of q and k together. The order of the sums is norm.cuh's.
  *
  * One block of threads has a row; a thread reads again what it wrote. join_kernel reads y twice
  * (the second time from L1), x once, and writes x and the activations: 14 bytes a column from
@@ -66,7 +66,7 @@ template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) join_k
             sl_norm_store4<WIDE>(a.x + at, i, a.h, v);
         }
         s = sl_norm_squares(s, v);
-        if (a.w == nullptr) /* times 1 twice: the bits stay */
+        if (a.w == nullptr && a.out != nullptr) /* times 1 twice: the bits stay */
             sl_norm_store<WIDE>(a.out + at, i, a.h, v, make_float4(1, 1, 1, 1), 1.0f);
     }
     if (a.w == nullptr)
@@ -102,6 +102,89 @@ void sl_cuda_join(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a)
                   smem, k);
     else
         sl_launch(cu, wide ? join_kernel<1024, true> : join_kernel<1024, false>, grid, dim3(1024),
+                  smem, k);
+}
+
+/* ------------------------------------------------------------------ with a mean */
+
+struct layer_args {
+    float *x;
+    const float *y; /* NULL: nothing is added */
+    const float *w, *b;
+    __nv_bfloat16 *out;
+    float eps, y_scale;
+    int32_t h;
+    bool keep;
+};
+
+/* v - mean; zeros behind the end of the row. */
+static __device__ __forceinline__ float4 layer_centred(float4 v, float mean, int32_t i, int32_t h)
+{
+    return make_float4(
+        i < h ? __fadd_rn(v.x, -mean) : 0.0f, i + 1 < h ? __fadd_rn(v.y, -mean) : 0.0f,
+        i + 2 < h ? __fadd_rn(v.z, -mean) : 0.0f, i + 3 < h ? __fadd_rn(v.w, -mean) : 0.0f);
+}
+
+/* The mean's sum is in the order of the squares, by additions. */
+template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) layer_kernel(layer_args a)
+{
+    SL_SMEM(float, room); /* [2][32] */
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.h;
+    const int32_t first = 4 * static_cast<int32_t>(threadIdx.x);
+    float *x = a.x + at, s = 0.0f;
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (int32_t i = first; i < a.h; i += 4 * NT) {
+        float4 v = sl_norm_load4<WIDE>(x, i, a.h);
+        if (a.y != nullptr) {
+            const float4 y = sl_norm_load4<WIDE>(a.y + at, i, a.h);
+            v = sl_norm_add4(v, make_float4(__fmul_rn(y.x, a.y_scale), __fmul_rn(y.y, a.y_scale),
+                                            __fmul_rn(y.z, a.y_scale), __fmul_rn(y.w, a.y_scale)));
+            sl_norm_store4<WIDE>(x, i, a.h, v);
+        }
+        s = __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(s, v.x), v.y), v.z), v.w);
+    }
+    const float mean = __fdiv_rn(sl_norm_sum_block<NT>(s, room), static_cast<float>(a.h));
+    s = 0.0f;
+    for (int32_t i = first; i < a.h; i += 4 * NT)
+        s = sl_norm_squares(s, layer_centred(sl_norm_load4<WIDE>(x, i, a.h), mean, i, a.h));
+    const float scale = sl_norm_scale(sl_norm_sum_block<NT>(s, room + 32), a.eps, a.h);
+    for (int32_t i = first; i < a.h; i += 4 * NT) {
+        const float4 d = layer_centred(sl_norm_load4<WIDE>(x, i, a.h), mean, i, a.h);
+        const float4 w = sl_norm_load4<WIDE>(a.w, i, a.h);
+        float4 b = make_float4(0, 0, 0, 0);
+        if (a.b != nullptr)
+            b = sl_norm_load4<WIDE>(a.b, i, a.h);
+        const float4 n = make_float4(
+            __fmaf_rn(__fmul_rn(d.x, scale), w.x, b.x), __fmaf_rn(__fmul_rn(d.y, scale), w.y, b.y),
+            __fmaf_rn(__fmul_rn(d.z, scale), w.z, b.z), __fmaf_rn(__fmul_rn(d.w, scale), w.w, b.w));
+        sl_norm_store<WIDE>(a.out + at, i, a.h, n, make_float4(1, 1, 1, 1), 1.0f);
+        if (a.keep)
+            sl_norm_store4<WIDE>(x, i, a.h, n);
+    }
+}
+
+extern "C" void sl_cuda_layernorm(struct sl_backend *be, const struct sl_op_layernorm *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const layer_args k = {a->x,
+                          a->y,
+                          a->w,
+                          a->b,
+                          static_cast<__nv_bfloat16 *>(a->out),
+                          a->eps,
+                          a->y_scale != 0 ? a->y_scale : 1.0f,
+                          a->h,
+                          a->keep};
+    const bool wide = a->h % 4 == 0 && aligned(a->x) && aligned(a->y) && aligned(a->w) &&
+                      aligned(a->b) && aligned(a->out);
+    const dim3 grid(static_cast<unsigned>(a->n));
+    const size_t smem = 64 * sizeof(float);
+    if (a->h <= 8192)
+        sl_launch(cu, wide ? layer_kernel<256, true> : layer_kernel<256, false>, grid, dim3(256),
+                  smem, k);
+    else
+        sl_launch(cu, wide ? layer_kernel<1024, true> : layer_kernel<1024, false>, grid, dim3(1024),
                   smem, k);
 }
 

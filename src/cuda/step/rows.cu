@@ -610,6 +610,9 @@ extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnor
 extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
+    if (a->out == NULL && a->w_y == NULL && a->y_scale == 0 && a->x_scale == 0 &&
+        sl_cuda_fuse_add(cu, a, false).fused)
+        return;
     if (a->w == NULL || a->w_y != NULL || a->y_scale != 0 || a->x_scale != 0) {
         sl_cuda_join(cu, a);
         return;
