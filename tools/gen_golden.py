@@ -356,6 +356,24 @@ EXPERTS = {
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
     "arcee": ("Arcee", dict(attention_bias=True, rope_parameters=plain(500.0)), torch.bfloat16, "old"),
+    "cohere": (
+        "Cohere",
+        dict(attention_bias=True, intermediate_size=56, logit_scale=0.3, rope_parameters=plain(1000.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "cohere2": (
+        "Cohere2",
+        dict(
+            intermediate_size=56,
+            num_hidden_layers=4,  # the last without positions
+            sliding_window=9,
+            logit_scale=0.3,
+            rope_parameters=plain(1000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "ernie4_5": (
         "Ernie4_5",
         dict(head_dim=16, tie_word_embeddings=True, rope_parameters=plain(500.0)),
@@ -483,6 +501,12 @@ FAMILIES = {
         torch.bfloat16,
         "new",
     ),
+    "nemotron": (
+        "Nemotron",
+        dict(head_dim=12, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
+        torch.bfloat16,
+        "new",
+    ),
     "olmo3": (  # its last layer is full and has YaRN
         "Olmo3",
         dict(
@@ -504,6 +528,12 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "phi": (
+        "Phi",
+        dict(rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
+        torch.bfloat16,
+        "old",
+    ),
     "phi3": (  # 6 of 8 dimensions
         "Phi3",
         dict(sliding_window=11, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.75)),
@@ -518,6 +548,30 @@ FAMILIES = {
         torch.bfloat16,
         "new",
     ),
+    "stablelm": (
+        "StableLm",
+        dict(use_qkv_bias=True, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.25)),
+        torch.bfloat16,
+        "old",
+    ),
+    "stablelm_parallel": (
+        "StableLm",
+        dict(use_parallel_residual=True, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.25)),
+        torch.bfloat16,
+        "new",
+    ),
+    "starcoder2": (
+        "Starcoder2",
+        dict(rope_parameters=plain(1000.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "starcoder2_window": (
+        "Starcoder2",
+        dict(sliding_window=9, use_bias=False, tie_word_embeddings=False, rope_parameters=plain(1000.0)),
+        torch.float16,
+        "new",
+    ),
 }
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
@@ -526,7 +580,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    one = 0 if type(model).__name__.startswith(("Gemma2For", "Gemma3For")) else 1  # whose norms are 1 + w
+    one = 0 if type(model).__name__.startswith(("Gemma2For", "Gemma3For", "Nemotron")) else 1  # whose norms are 1 + w
     with torch.no_grad():
         for name, p in model.named_buffers():
             if name.endswith("layer_scalar"):
@@ -568,7 +622,7 @@ def config_json(config, spelling):
                 c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
             rope = dict(rope["full_attention"])
             c.pop("layer_types")
-        if c["model_type"] == "gemma2":
+        if c["model_type"] in ("cohere2", "gemma2"):
             c.pop("layer_types")
         c["rope_theta"] = rope.pop("rope_theta")
         if "partial_rotary_factor" in rope:

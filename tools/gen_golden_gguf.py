@@ -67,6 +67,13 @@ def write(name, pooling):
 
 # What llama.cpp's converters permute, and add to norms.
 DECODERS = {
+    "cohere": (gguf.MODEL_ARCH.COMMAND_R, False, 0),
+    "cohere2": (gguf.MODEL_ARCH.COHERE2, False, 0),
+    "nemotron": (gguf.MODEL_ARCH.NEMOTRON, False, 1),
+    "phi": (gguf.MODEL_ARCH.PHI2, False, 0),
+    "stablelm": (gguf.MODEL_ARCH.STABLELM, False, 0),
+    "stablelm_parallel": (gguf.MODEL_ARCH.STABLELM, False, 0),
+    "starcoder2": (gguf.MODEL_ARCH.STARCODER2, False, 0),
     "arcee": (gguf.MODEL_ARCH.ARCEE, True, 0),
     "ernie4_5": (gguf.MODEL_ARCH.ERNIE4_5, False, 0),
     "exaone4": (gguf.MODEL_ARCH.EXAONE4, False, 0),
@@ -113,7 +120,7 @@ def fuse_qkv(tensors):
 
 
 def add_scales(writer, config):
-    if config["model_type"] == "gemma2":
+    if config["model_type"] in ("cohere2", "gemma2"):
         writer.add_sliding_window(config["sliding_window"])
     for key, add in {
         "attn_logit_softcapping": writer.add_attn_logit_softcapping,
@@ -121,6 +128,7 @@ def add_scales(writer, config):
         "embedding_multiplier": writer.add_embedding_scale,
         "residual_multiplier": writer.add_residual_scale,
         "attention_multiplier": writer.add_attention_scale,
+        "logit_scale": writer.add_logit_scale,
         "logits_scaling": writer.add_logit_scale,
     }.items():
         if config.get(key) is not None:
@@ -249,7 +257,10 @@ def write_decoder(name, arch, permuted, plus):
     writer.add_head_count_kv(kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(next(config[k] for k in ("layer_norm_eps", "norm_epsilon", "norm_eps") if k in config))
     writer.add_rope_freq_base(rope["rope_theta"])
     add_experts(writer, config)
     if arch == gguf.MODEL_ARCH.LLAMA and config.get("sliding_window"):
@@ -295,7 +306,7 @@ def write_decoder(name, arch, permuted, plus):
             writer.add_tensor(to, bits.reshape(-1))
         elif bits.ndim == 1 or "ffn_gate_inp" in to:
             f = (bits.astype(np.uint32) << 16).view(np.float32)
-            writer.add_tensor(to, f + np.float32(plus) if "norm" in hf else f)
+            writer.add_tensor(to, f + np.float32(plus) if hf.endswith("norm.weight") else f)
         else:
             writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()

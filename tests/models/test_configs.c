@@ -450,6 +450,43 @@ static const struct edit seed_oss_edits[] = {
     {"attention_bias", "1", SL_EFORMAT, "attention_bias must be true or false, not an integer"},
 };
 
+static const struct edit starcoder2_edits[] = {
+    {"layer_norm_eps", "0", SL_EFORMAT, "layer_norm_eps is 0, must be 1e-20 to 1"},
+    {"use_bias", "1", SL_EFORMAT, "use_bias must be true or false"},
+    {"use_bias", NULL, 0, NULL},
+    {"sliding_window", "null", 0, NULL},
+    {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
+};
+
+static const struct edit cohere_edits[] = {
+    {"use_qk_norm", "true", SL_EUNSUPPORTED, "use_qk_norm true: norms of q and k with a mean"},
+    {"logit_scale", "0", SL_EFORMAT, "logit_scale is 0, must be 1e-06 to"},
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+};
+
+static const struct edit cohere2_edits[] = {
+    {"sliding_window_pattern", "0", SL_EFORMAT, "sliding_window_pattern is 0, must be 1 to"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+};
+
+static const struct edit phi_edits[] = {
+    {"qk_layernorm", "true", SL_EUNSUPPORTED, "qk_layernorm true is not supported"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.4}", 0, NULL},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.2}", SL_EFORMAT,
+     "3 dimensions of a head of 16 are rotated"},
+};
+
+static const struct edit stablelm_edits[] = {
+    {"qk_layernorm", "true", SL_EUNSUPPORTED, "qk_layernorm true: norms of q and k with a mean"},
+    {"use_parallel_residual", "\"no\"", SL_EFORMAT, "use_parallel_residual must be true or false"},
+    {"use_qkv_bias", "1", SL_EFORMAT, "use_qkv_bias must be true or false"},
+};
+
+static const struct edit nemotron_edits[] = {
+    {"mlp_bias", "true", SL_EFORMAT, "mlp.up_proj.bias\" is missing"},
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"gelu_python\"", SL_EUNSUPPORTED, "hidden_act \"gelu_python\" is not"},
@@ -604,6 +641,24 @@ static void test_config_json(void **state)
     make_folder("gemma4", OUT "/edit_gemma4", &s);
     for (size_t i = 0; i < SL_COUNT(gemma4_edits); i++)
         apply(OUT "/edit_gemma4", &gemma4_edits[i]);
+    make_folder("starcoder2", OUT "/edit_starcoder2", &s);
+    for (size_t i = 0; i < SL_COUNT(starcoder2_edits); i++)
+        apply(OUT "/edit_starcoder2", &starcoder2_edits[i]);
+    make_folder("cohere", OUT "/edit_cohere", &s);
+    for (size_t i = 0; i < SL_COUNT(cohere_edits); i++)
+        apply(OUT "/edit_cohere", &cohere_edits[i]);
+    make_folder("cohere2", OUT "/edit_cohere2", &s);
+    for (size_t i = 0; i < SL_COUNT(cohere2_edits); i++)
+        apply(OUT "/edit_cohere2", &cohere2_edits[i]);
+    make_folder("phi", OUT "/edit_phi", &s);
+    for (size_t i = 0; i < SL_COUNT(phi_edits); i++)
+        apply(OUT "/edit_phi", &phi_edits[i]);
+    make_folder("stablelm", OUT "/edit_stablelm", &s);
+    for (size_t i = 0; i < SL_COUNT(stablelm_edits); i++)
+        apply(OUT "/edit_stablelm", &stablelm_edits[i]);
+    make_folder("nemotron", OUT "/edit_nemotron", &s);
+    for (size_t i = 0; i < SL_COUNT(nemotron_edits); i++)
+        apply(OUT "/edit_nemotron", &nemotron_edits[i]);
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);

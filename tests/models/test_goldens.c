@@ -53,12 +53,26 @@ static const char *const goldens[] = {
     "seed_oss",
     "gemma4",
     "gemma4_e2b",
+    "cohere",
+    "cohere2",
+    "nemotron",
+    "phi",
+    "stablelm",
+    "stablelm_parallel",
+    "starcoder2",
+    "starcoder2_window",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
-static const char *const ggufs[] = {
-    "olmo2",   "smollm3",   "gemma3_bf16", "glm",   "glm4",          "phi3",         "gemma2",
-    "granite", "phi3_long", "mixtral",     "olmoe", "qwen2_moe_all", "glm4_moe_air", "minimax_m2",
-    "arcee",   "ernie4_5",  "exaone4",     "olmo3", "seed_oss",      "gemma4",       "gemma4_e2b"};
+static const char *const ggufs[] = {"olmo2",        "smollm3",    "gemma3_bf16",
+                                    "glm",          "glm4",       "phi3",
+                                    "gemma2",       "granite",    "phi3_long",
+                                    "mixtral",      "olmoe",      "qwen2_moe_all",
+                                    "glm4_moe_air", "minimax_m2", "arcee",
+                                    "ernie4_5",     "exaone4",    "olmo3",
+                                    "seed_oss",     "gemma4",     "gemma4_e2b",
+                                    "cohere",       "cohere2",    "nemotron",
+                                    "phi",          "stablelm",   "stablelm_parallel",
+                                    "starcoder2"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

@@ -39,6 +39,8 @@ static const struct variant variants[] = {
     {"gemma2", SL_DTYPE_BF16, "bf16", false},   {"granite", SL_DTYPE_Q8_0, "f16", false},
     {"qwen2moe", SL_DTYPE_F16, "f16", false},   {"glm4moe", SL_DTYPE_Q8_0, "f16", false},
     {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
+    {"starcoder2", SL_DTYPE_F16, "f16", false}, {"cohere2", SL_DTYPE_BF16, "bf16", false},
+    {"phi", SL_DTYPE_Q8_0, "f32", false},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
@@ -251,11 +253,11 @@ static void compare_containers(const struct sl_synth *base, const char *label)
 static void test_containers(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama",   "mistral",   "qwen2",    "qwen3",   "olmo2",
-                                        "smollm3", "qwen3moe",  "gemma3",   "glm4",    "glm",
-                                        "phi3",    "qwen2moe",  "mixtral",  "glm4moe", "minimax_m2",
-                                        "olmoe",   "ernie4_5",  "seed_oss", "exaone4", "olmo3",
-                                        "arcee",   "ministral", "gemma4"};
+    static const char *const names[] = {
+        "llama",      "mistral", "qwen2",    "qwen3",    "olmo2",      "smollm3", "qwen3moe",
+        "gemma3",     "glm4",    "glm",      "phi3",     "qwen2moe",   "mixtral", "glm4moe",
+        "minimax_m2", "olmoe",   "ernie4_5", "seed_oss", "exaone4",    "olmo3",   "arcee",
+        "ministral",  "gemma4",  "gemma2",   "granite",  "starcoder2", "cohere2", "phi"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -41,6 +41,8 @@ static const struct variant variants[] = {
     {.name = "glm4", .dtype = SL_DTYPE_BF16},     /* with biases of q, k and v */
     {.name = "qwen2moe", .dtype = SL_DTYPE_BF16}, /* a shared expert */
     {.name = "glm4moe", .dtype = SL_DTYPE_F16},   /* groups, a dense layer */
+    {.name = "cohere2", .dtype = SL_DTYPE_F32},   /* attention and MLP read the same norm */
+    {.name = "phi", .dtype = SL_DTYPE_BF16},      /* biases of the logits */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
