@@ -49,6 +49,14 @@ static void rotate(const struct sl_rope *rope, const float *cs, float *x)
     }
 }
 
+static void warm(const struct sl_q_temperature *t, int32_t pos, float *q, int32_t n)
+{
+    const float spans = floorf((float)(pos + t->first) / t->span);
+    const float factor = 1.0f + t->beta * (float)log(1.0 + (double)spans);
+    for (int32_t i = 0; i < n; i++)
+        q[i] *= factor;
+}
+
 struct store_job {
     struct sl_cpu *cpu;
     const struct sl_op_qk_norm_rope_kv_store *a;
@@ -96,12 +104,15 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
     for (int32_t h = 0; h < a->n_kv_heads; h++) {
         const size_t tile = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE);
         const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
-        if (a->k_norm != NULL && !a->norm_rows)
+        const bool normed = a->k_norm != NULL && !a->norm_rows;
+        if (normed && !a->norm_after)
             k->rmsnorm(key, a->k_norm, a->eps, hd, head);
         else
             memcpy(head, key, (size_t)hd * sizeof(float));
         if (cs != NULL)
             rotate(a->rope, cs, head);
+        if (normed && a->norm_after)
+            k->rmsnorm(head, a->k_norm, a->eps, hd, head);
         memset(head + hd, 0, (size_t)(k_dim - hd) * sizeof(float));
         sl_attn_store_k(a->kv.dtype, encode(j, head, k_dim, scratch->query16), k_dim,
                         base + a->kv.k_offset + tile * k_bytes, slot);
@@ -123,6 +134,7 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
     const struct sl_cpu_kernels *k = &j->cpu->k;
     const int32_t hd = a->head_dim;
     const float *cs = a->rope != NULL ? a->angles + (int64_t)t * a->rope->n_dims : NULL;
+    const bool heads = a->q_norm != NULL && !a->norm_rows; /* are normed */
 
     if (a->norm_rows) {
         float *q = a->q + t * a->ld_q, *key = a->k + t * a->ld_k;
@@ -131,10 +143,14 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
     }
     for (int32_t h = 0; h < a->n_heads; h++) {
         float *q = a->q + t * a->ld_q + (int64_t)h * hd;
-        if (a->q_norm != NULL && !a->norm_rows)
+        if (heads && !a->norm_after)
             k->rmsnorm(q, a->q_norm, a->eps, hd, q);
         if (cs != NULL)
             rotate(a->rope, cs, q);
+        if (heads && a->norm_after)
+            k->rmsnorm(q, a->q_norm, a->eps, hd, q);
+        if (a->temperature.beta != 0)
+            warm(&a->temperature, a->batch->positions[t], q, hd);
     }
     if (a->k != NULL)
         store_kv(j, t, cs, &j->cpu->attn_scratch[thread_idx]);
@@ -145,6 +161,7 @@ void sl_cpu_qk_norm_rope_kv_store(struct sl_backend *be,
 {
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && a->v_dim <= SL_MAX_HEAD_DIM);
     SL_ASSERT(!a->norm_rows || (a->k != NULL && a->v != a->k));
+    SL_ASSERT(!a->norm_rows || !a->norm_after);
     struct store_job j = {sl_cpu(be), a};
     int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
     sl_cpu_run(sl_cpu(be), store_row, &j, a->batch->n_tokens, 2 * work);

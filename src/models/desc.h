@@ -302,7 +302,7 @@ struct sl_weight_desc {
 enum sl_mixer { SL_MIX_GQA };
 enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN, SL_FFN_EXPERTS };
 enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean, maybe with a bias */ };
-/* What q and k are normed by before they are rotated. */
+/* What q and k are normed by, before they are rotated. */
 enum sl_qk_norm {
     SL_QK_NORM_NONE,
     SL_QK_NORM_HEADS /* each head */,
@@ -326,6 +326,8 @@ struct sl_layer_desc {
     unsigned norms; /* enum sl_norm_place */
     bool parallel;  /* x + attention(norm(x)) + mlp(norm(x)), by one norm or one for each */
     enum sl_qk_norm qk_norm;
+    bool qk_norm_after; /* they are rotated; of heads only */
+    struct sl_q_temperature temperature;
     int32_t n_heads, n_kv_heads;
     int32_t head_dim, v_dim;        /* of q and k, of v */
     int32_t intermediate;           /* of one MLP, of each expert */

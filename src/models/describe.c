@@ -54,6 +54,7 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
 {
     return a->has == b->has && a->mixer == b->mixer && a->ffn == b->ffn && a->act == b->act &&
            a->norm == b->norm && a->norms == b->norms && a->qk_norm == b->qk_norm &&
+           a->qk_norm_after == b->qk_norm_after && a->temperature.beta == b->temperature.beta &&
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
@@ -149,7 +150,12 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
     if (l->shares_kv)
         sl_buf_printf(out, ", keys and values of layer %d", l->kv_source);
     if (l->qk_norm != SL_QK_NORM_NONE)
-        sl_buf_puts(out, l->qk_norm == SL_QK_NORM_ROWS ? ", q/k norm of rows" : ", q/k norm");
+        sl_buf_puts(out, l->qk_norm == SL_QK_NORM_ROWS ? ", q/k norm of rows"
+                         : l->qk_norm_after            ? ", q/k norm after rope"
+                                                       : ", q/k norm");
+    if (l->temperature.beta != 0)
+        sl_buf_printf(out, ", temperature %g per %g positions", (double)l->temperature.beta,
+                      (double)l->temperature.span);
     if ((l->has & SL_HAS_QKV_BIAS) != 0)
         sl_buf_puts(out, (l->has & SL_HAS_O_BIAS) != 0 ? ", bias q k v o" : ", bias q k v");
 }

@@ -60,6 +60,8 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                                 .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
                                                 .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
                                                 .norm_rows = l->qk_norm == SL_QK_NORM_ROWS,
+                                                .norm_after = l->qk_norm_after,
+                                                .temperature = l->temperature,
                                                 .eps = (float)m->hp.norm_eps,
                                                 .rope = rope,
                                                 .angles = rope != NULL ? r->angles[l->rope] : NULL,

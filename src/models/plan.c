@@ -38,6 +38,8 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
     SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));
+    SL_ASSERT(!l->qk_norm_after || l->qk_norm == SL_QK_NORM_HEADS);
+    SL_ASSERT(l->temperature.beta == 0 || l->temperature.span > 0);
     SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0 && l->residual_scale > 0);
     SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale == 1);
 }

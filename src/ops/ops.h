@@ -235,6 +235,12 @@ struct sl_op_rope_angles { /* once a step: out[t, i] = (cos, sin)(pos[t] * inv_f
     float *out; /* [T, n_dims / 2, 2] */
 };
 
+/* Queries grow with their position p: times 1 + beta * ln(1 + floor((p + first) / span)). */
+struct sl_q_temperature {
+    float beta, span; /* beta 0: they do not */
+    int32_t first;
+};
+
 struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v: to the pages */
     const struct sl_batch *batch;
     float *q;       /* [T, nq, hd], rows ld apart; rotated in place */
@@ -244,11 +250,13 @@ struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v:
     int32_t n_heads, n_kv_heads, head_dim;
     int32_t v_dim;                /* of v; 0: head_dim */
     const float *q_norm, *k_norm; /* [hd] of each head, or NULL */
-    bool norm_rows; /* they are of all heads of a row together: [nq * hd], [nkv * hd] */
-    bool norm_v;    /* RMSNorm of each head of v, without weights */
+    bool norm_rows;  /* they are of all heads of a row together: [nq * hd], [nkv * hd] */
+    bool norm_after; /* behind the rotation, not before it; not with norm_rows */
+    bool norm_v;     /* RMSNorm of each head of v, without weights */
     float eps;
     const struct sl_rope *rope; /* NULL: no rotation */
     const float *angles;        /* from rope_angles */
+    struct sl_q_temperature temperature;
     struct sl_kv_view kv;
 };
 

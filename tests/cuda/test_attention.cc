@@ -970,6 +970,8 @@ struct store_case {
     int n;       /* tokens of the second sequence */
     bool values; /* norm: of values too, without weights */
     bool alone;  /* queries, without keys and values */
+    bool norm_after;
+    struct sl_q_temperature temperature;
 };
 
 static float norm_scale(const float *x, int hd, float eps)
@@ -987,17 +989,21 @@ static float norm_scale(const float *x, int hd, float eps)
     return 1.0f / sqrtf(lane[0] / (float)hd + eps);
 }
 
+static void reference_norm(const float *w, std::vector<float> &x)
+{
+    float f = norm_scale(x.data(), (int)x.size(), 1e-5f);
+    for (size_t d = 0; d < x.size(); d++) {
+        volatile float y = x[d] * f;
+        x[d] = y * w[d];
+    }
+}
+
 static void reference_row(const store_case &c, const float *from, const float *w, bool rotated,
                           const float *angles, std::vector<float> &x)
 {
     x.assign(from, from + c.hd);
-    if (w != nullptr) {
-        float f = norm_scale(from, c.hd, 1e-5f);
-        for (int d = 0; d < c.hd; d++) {
-            volatile float y = x[(size_t)d] * f;
-            x[(size_t)d] = y * w[d];
-        }
-    }
+    if (w != nullptr && !c.norm_after)
+        reference_norm(w, x);
     int n = rotated ? c.n_rotated / 2 : 0;
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)(c.interleaved ? 2 * i : i),
@@ -1007,6 +1013,18 @@ static void reference_row(const store_case &c, const float *from, const float *w
         x[at] = pc - qs;
         x[to] = qc + ps;
     }
+    if (w != nullptr && c.norm_after)
+        reference_norm(w, x);
+}
+
+static void reference_temperature(const store_case &c, int pos, std::vector<float> &x)
+{
+    const struct sl_q_temperature &t = c.temperature;
+    if (t.beta == 0.0f)
+        return;
+    volatile float more = t.beta * logf(1.0f + floorf((float)(pos + t.first) / t.span));
+    for (float &f : x)
+        f *= 1.0f + more;
 }
 
 /* Rows of sizes of every kind, and no numbers. */
@@ -1082,7 +1100,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     op.head_dim = c.hd;
     op.q_norm = c.norm ? dqw.p : nullptr;
     op.k_norm = c.norm ? dkw.p : nullptr;
-    op.eps = 1e-5f;
+    op.norm_after = c.norm_after, op.temperature = c.temperature, op.eps = 1e-5f;
     op.rope = c.n_rotated > 0 ? &rope : nullptr;
     op.angles = dangles.p;
     op.kv.pool = pool.p;
@@ -1104,6 +1122,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
         for (int h = 0; h < c.nq; h++) {
             float *row = &q[(size_t)(t * ldq + h * c.hd)];
             reference_row(c, row, c.norm ? qw.data() : nullptr, true, cs, x);
+            reference_temperature(c, positions[(size_t)t], x);
             for (float &f : x)
                 f = format == SL_DTYPE_F16 ? bounded(f) : f;
             std::copy(x.begin(), x.end(), row);
@@ -1112,10 +1131,11 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
             bool key = h < c.nkv, normed = key ? c.norm : c.values;
             const float *from = &kv[(size_t)(t * ldk + h * c.hd)];
             reference_row(c, from, !normed ? nullptr : key ? kw.data() : ones.data(), key, cs, x);
+            const float scale = norm_scale(c.norm_after ? x.data() : from, c.hd, 1e-5f);
             int pos = positions[(size_t)t];
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
             /* what pads the row is normed, too */
-            x.resize((size_t)s.dim(), normed ? 0.0f * norm_scale(from, c.hd, 1e-5f) : 0.0f);
+            x.resize((size_t)s.dim(), normed ? 0.0f * scale : 0.0f);
             put_row(s,
                     p.pool.data() + (size_t)page * p.page_bytes + (key ? p.k_offset : p.v_offset),
                     h % c.nkv, pos, x);
@@ -1146,6 +1166,10 @@ static void test_store()
         {128, 4, 2, 16, 128, true, false, 160, true},
         {80, 2, 1, 32, 32, true, false, 50, false, true},
         {64, 4, 2, 16, 64, true, false, 160, true, true},
+        {72, 3, 1, 16, 36, true, true, 50, false, false, true, {0.1f, 16.0f, 0}},
+        {64, 4, 2, 16, 64, true, false, 50, false, false, true, {}},
+        {128, 4, 2, 16, 128, true, false, 160, false, false, true, {0.3f, 24.0f, 1}},
+        {64, 4, 2, 16, 64, false, false, 160, false, false, false, {0.1f, 32.0f, 0}},
     };
     uint64_t seed = 101;
     for (const store_case &c : cases) {

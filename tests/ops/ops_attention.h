@@ -36,6 +36,8 @@ struct att_case {
     int rope_dims;
     enum sl_rope_pairing pairing;
     float skip; /* factor of skip-softmax */
+    bool norm_after;
+    struct sl_q_temperature temperature;
 };
 
 struct att_data {
@@ -186,6 +188,8 @@ static void att_step_ops(const struct att_step *s, const struct sl_batch *batch,
                                              .head_dim = c->head_dim,
                                              .q_norm = c->norms ? s->d->q_norm : NULL,
                                              .k_norm = c->norms ? s->d->k_norm : NULL,
+                                             .norm_after = c->norm_after,
+                                             .temperature = c->temperature,
                                              .eps = ATT_EPS,
                                              .rope = c->rope_dims > 0 ? &s->d->rope : NULL,
                                              .angles = angles,
@@ -339,17 +343,24 @@ static void att_run(const struct att_data *d, const struct att_way *way, struct 
 
 /* ---------------------------------------------------------------- what it means, in double */
 
+static void oracle_norm(const float *norm, int hd, double *x)
+{
+    double ss = 0;
+    for (int i = 0; i < hd; i++)
+        ss += x[i] * x[i];
+    for (int i = 0; i < hd; i++)
+        x[i] = x[i] / sqrt(ss / hd + (double)ATT_EPS) * (double)norm[i];
+}
+
 static void oracle_head(const struct att_data *d, const float *x, const float *norm, int pos,
                         double *out)
 {
     const struct att_case *c = d->c;
     int hd = c->head_dim, half = c->rope_dims / 2;
-    double ss = 0;
     for (int i = 0; i < hd; i++)
-        ss += (double)x[i] * (double)x[i];
-    for (int i = 0; i < hd; i++)
-        out[i] = c->norms ? (double)x[i] / sqrt(ss / hd + (double)ATT_EPS) * (double)norm[i]
-                          : (double)x[i];
+        out[i] = (double)x[i];
+    if (c->norms && !c->norm_after)
+        oracle_norm(norm, hd, out);
     for (int i = 0; i < half; i++) {
         int a = c->pairing == SL_ROPE_HALF ? i : 2 * i;
         int b = c->pairing == SL_ROPE_HALF ? i + half : 2 * i + 1;
@@ -357,6 +368,13 @@ static void oracle_head(const struct att_data *d, const float *x, const float *n
         out[a] = (p * cos(w) - q * sin(w)) * (double)d->rope.attn_factor;
         out[b] = (q * cos(w) + p * sin(w)) * (double)d->rope.attn_factor;
     }
+    if (c->norms && c->norm_after)
+        oracle_norm(norm, hd, out);
+    if (norm != d->q_norm || c->temperature.beta == 0)
+        return;
+    double spans = floor((pos + c->temperature.first) / (double)c->temperature.span);
+    for (int i = 0; i < hd; i++)
+        out[i] *= 1 + (double)c->temperature.beta * log(1 + spans);
 }
 
 /* Is stored what a head vector x rounds to? */

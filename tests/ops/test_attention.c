@@ -141,6 +141,9 @@ static const struct att_case cases[] = {
     {"hd520", 18, 33, 1, 520, 0, 0, 0, false, false, 64, SL_ROPE_HALF, 0},
     {"skip", 800, 4, 2, 16, 0, 0, 0, false, true, 16, SL_ROPE_HALF, 300},
     {"skip-softcap", 600, 2, 1, 32, 0, 0, 9.0f, true, false, 32, SL_ROPE_HALF, 520},
+    {"norm-after", 60, 4, 2, 48, 0, 0, 0, false, true, 24, SL_ROPE_HALF, 0, .norm_after = true},
+    {"temperature", 90, 4, 2, 32, 0, 0, 0, false, true, 32, SL_ROPE_INTERLEAVED, 0,
+     .norm_after = true, .temperature = {0.3f, 16, 1}},
 };
 
 static const struct {

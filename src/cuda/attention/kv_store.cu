@@ -17,7 +17,8 @@
  * The sum of squares: a lane adds the squares of dimensions 4 lane .. 4 lane + 3, then those 128
  * further, as one chain of fma from +0; lanes are added over distances 16, 8, 4, 2, 1. Everything
  * else is as on the CPU: x * (1 / sqrt(sum / n + eps)) * w with two roundings, rotation with
- * separate multiplications and additions.
+ * separate multiplications and additions. Only the logarithm of a query's temperature may differ in
+ * its last bit.
  *
  * Bytes of a token: (8 n_heads + 12 n_kv_heads) head_dim (q read and written, k and v read, written
  * at half the size): 45 KB for 32/8 heads of 128. H200, us before and with the second way: 2,048
@@ -42,6 +43,8 @@ struct store_args {
     const float *q_norm, *k_norm;
     bool norm_v; /* without weights */
     float eps;
+    bool norm_after; /* the rotation */
+    struct sl_q_temperature temperature;
     int32_t n_rotated; /* 0: no rotation */
     bool interleaved;
     const float *angles;
@@ -128,6 +131,38 @@ static __device__ __forceinline__ void rotate_row(const struct store_args &a,
     __syncwarp();
 }
 
+/* A row in shared memory is normed in place. */
+static __device__ __forceinline__ void norm_shared(float *x, const float4 w[STORE_PARTS], float eps,
+                                                   int32_t head_dim)
+{
+    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), dim = (head_dim + 15) / 16 * 16;
+    float4 part[STORE_PARTS];
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
+        part[i] = load_part(x, i, head_dim);
+    norm_row(part, w, eps, head_dim);
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
+        if (lane * 4 + i * 128 < dim)
+            *reinterpret_cast<float4 *>(x + lane * 4 + i * 128) = part[i];
+    __syncwarp();
+}
+
+/* What the token's queries are multiplied by. */
+static __device__ __forceinline__ float warmth_of(const struct store_args &a, int32_t token)
+{
+    const struct sl_q_temperature &t = a.temperature;
+    if (t.beta == 0.0f)
+        return 1.0f;
+    const float spans = floorf(__fdiv_rn(static_cast<float>(a.positions[token] + t.first), t.span));
+    return __fadd_rn(1.0f, __fmul_rn(t.beta, logf(__fadd_rn(1.0f, spans))));
+}
+
+static __device__ __forceinline__ float4 times(float4 x, float f)
+{
+    return make_float4(__fmul_rn(x.x, f), __fmul_rn(x.y, f), __fmul_rn(x.z, f), __fmul_rn(x.w, f));
+}
+
 /* Where a token's row of a key head lies: its 16 positions in a plane, and which of them. */
 struct store_place {
     uint64_t tile;
@@ -201,7 +236,7 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
     for (int k = 0; k < STORE_PAIRS; k++)
         cs[k] = r.rotated && lane + 32 * k < a.n_rotated / 2 ? angles[lane + 32 * k]
                                                              : make_float2(0.0f, 0.0f);
-    if (r.normed)
+    if (r.normed && !a.norm_after)
         norm_row(part, w, a.eps, a.head_dim);
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
@@ -210,16 +245,19 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
     __syncwarp();
     if (r.rotated)
         rotate_row(a, cs, x);
+    if (r.normed && a.norm_after)
+        norm_shared(x, w, a.eps, a.head_dim);
     if (r.plane != nullptr) {
         KV::store(x, dim, r.plane + where.tile, where.slot);
         return;
     }
+    const float warmth = warmth_of(a, token);
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
         if (lane * 4 + i * 128 < a.head_dim)
             *reinterpret_cast<float4 *>(r.q + token * r.ld + lane * 4 + i * 128) =
                 sl_kv_bounded<typename KV::elem>(
-                    *reinterpret_cast<const float4 *>(x + lane * 4 + i * 128));
+                    times(*reinterpret_cast<const float4 *>(x + lane * 4 + i * 128), warmth));
 }
 
 template <class KV>
@@ -402,16 +440,19 @@ static __device__ __forceinline__ void store_heads(const struct store_args &a,
     for (int i = 0; i < whole::DEEP; i++)
         if (first + i * whole::SIDE < n)
             x[i] = eight_of(r.from + at + i * (whole::SIDE * HD), HD / 2);
+    const float warmth = r.q != nullptr ? warmth_of(a, token) : 1.0f;
     if (r.normed) {
         w.lo = weights_of(r.norm != nullptr ? r.norm + l * 4 : nullptr);
         w.hi = weights_of(r.norm != nullptr ? r.norm + l * 4 + HD / 2 : nullptr);
     }
 #pragma unroll
     for (int i = 0; i < whole::DEEP; i++) {
-        if (r.normed)
+        if (r.normed && !a.norm_after)
             norm_eight<HD>(x[i], w, a.eps);
         if (r.rotated)
             rotate_eight(x[i], cs, a.interleaved);
+        if (r.normed && a.norm_after)
+            norm_eight<HD>(x[i], w, a.eps);
         const bool any = first + i * whole::SIDE < n;
         if (r.plane != nullptr) {
             uint8_t *tile =
@@ -423,8 +464,9 @@ static __device__ __forceinline__ void store_heads(const struct store_args &a,
                 store_plain<KV, HD>(x[i], l, tile, where.slot);
         } else if (any) {
             float *to = r.q + at + i * (whole::SIDE * HD);
-            *reinterpret_cast<float4 *>(to) = sl_kv_bounded<typename KV::elem>(x[i].lo);
-            *reinterpret_cast<float4 *>(to + HD / 2) = sl_kv_bounded<typename KV::elem>(x[i].hi);
+            const float4 lo = times(x[i].lo, warmth), hi = times(x[i].hi, warmth);
+            *reinterpret_cast<float4 *>(to) = sl_kv_bounded<typename KV::elem>(lo);
+            *reinterpret_cast<float4 *>(to + HD / 2) = sl_kv_bounded<typename KV::elem>(hi);
         }
     }
 }
@@ -539,6 +581,8 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
         a.k_norm = op->k_norm;
     }
     a.eps = op->eps;
+    a.norm_after = op->norm_after;
+    a.temperature = op->temperature;
     if (op->rope != nullptr) {
         a.n_rotated = op->rope->n_dims;
         a.interleaved = op->rope->pairing == SL_ROPE_INTERLEAVED;
