@@ -242,6 +242,22 @@ LLAMA3 = dict(
 )
 
 
+MINISTRAL3 = dict(  # queries grow at positions 16, 32 and 48
+    head_dim=16,
+    rope_parameters=dict(
+        rope_type="yarn",
+        rope_theta=500.0,
+        factor=16.0,
+        original_max_position_embeddings=16,
+        beta_fast=4.0,
+        beta_slow=1.0,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        llama_4_scaling_beta=0.3,
+    ),
+)
+
+
 def longrope(original):
     rope = dict(rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.5],
                 long_factor=[1.05, 2.5, 7.25], original_max_position_embeddings=original)
@@ -490,6 +506,17 @@ FAMILIES = {
         torch.float32,
         "new",
     ),
+    "hunyuan": (
+        "HunYuanDenseV1",
+        dict(
+            head_dim=16,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="dynamic", rope_theta=100.0, alpha=8.0, factor=1.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "ministral": (
         "Ministral",
         dict(
@@ -501,6 +528,8 @@ FAMILIES = {
         torch.bfloat16,
         "new",
     ),
+    "ministral3": ("Ministral3", MINISTRAL3, torch.bfloat16, "new"),
+    "mistral3_hub": ("Ministral3", dict(MINISTRAL3, tie_word_embeddings=True), torch.bfloat16, "wrapped"),
     "nemotron": (
         "Nemotron",
         dict(head_dim=12, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
@@ -683,8 +712,14 @@ def generate(name, seed):
         stored = {k.replace("model.", "model.language_model.", 1): v for k, v in stored.items()}
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
+    text = config_json(config, spelling)
+    if spelling == "wrapped":  # within a model that reads images as well, of which a file here has one tensor
+        stored = {"language_model." + k: v for k, v in stored.items()}
+        stored["vision_tower.ln_pre.weight"] = torch.ones(8, dtype=dtype)
+        outer = dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3")
+        text = json.dumps(outer | dict(text_config=json.loads(text)), indent=1, sort_keys=True) + "\n"
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(config_json(config, spelling))
+    (folder / "config.json").write_text(text)
     with open(folder / "golden.bin", "wb") as f:
         f.write(struct.pack("<2i", N_TOKENS, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())

@@ -93,6 +93,8 @@ DECODERS = {
     "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
+    "hunyuan": (gguf.MODEL_ARCH.HUNYUAN_DENSE, False, 0),
+    "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, 0),
 }
 
 
@@ -261,10 +263,14 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
         writer.add_layer_norm_eps(next(config[k] for k in ("layer_norm_eps", "norm_epsilon", "norm_eps") if k in config))
-    writer.add_rope_freq_base(rope["rope_theta"])
+    alpha = scaling.get("alpha")
+    writer.add_rope_freq_base(rope["rope_theta"] * (alpha ** (head_dim / (head_dim - 2)) if alpha else 1))
     add_experts(writer, config)
     if arch == gguf.MODEL_ARCH.LLAMA and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
+    if "llama_4_scaling_beta" in scaling:
+        writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
+        writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
     partial = rope.get("partial_rotary_factor")
     if partial is not None:
         writer.add_rope_dimension_count(int(head_dim * partial))

@@ -42,6 +42,7 @@ struct sl_rope_params {
     double mscale, mscale_all_dim;            /* yarn; 0 = not given */
     bool truncate;                            /* yarn: round the ramp's ends to whole dimensions */
     bool use_long;                            /* long: the served context is beyond the original */
+    double q_beta;                            /* temperature of queries (llama_4_scaling_beta) */
     float short_factors[SL_MAX_ROPE_FACTORS], long_factors[SL_MAX_ROPE_FACTORS]; /* long */
 };
 
@@ -364,12 +365,13 @@ extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layer
 struct sl_model_name { /* one member of a family: how files call it */
     const char *id;    /* what we call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
-    unsigned has;          /* tensors every checkpoint of it has */
-    int32_t head_dim;      /* default in config.json; 0 = hidden / heads */
-    bool no_head;          /* gives its last layer's output, not logits */
-    bool all_windowed;     /* sliding_window, where given, holds for every layer */
-    bool gguf_experts;     /* GGUF files are its if they say how many experts there are; else they
-                              are of a later family with the same gguf_architecture */
+    unsigned has;       /* tensors every checkpoint of it has */
+    int32_t head_dim;   /* default in config.json; 0 = hidden / heads */
+    bool no_head;       /* gives its last layer's output, not logits */
+    bool all_windowed;  /* sliding_window, where given, holds for every layer */
+    bool window_absent; /* config.json without that key means no window, not the table's default */
+    bool gguf_experts;  /* GGUF files are its if they say how many experts there are; else they
+                           are of a later family with the same gguf_architecture */
     const char *hf_config; /* the member of config.json that describes the model of text in a larger
                               one, whose other parts are not loaded; NULL: all of it does */
 };

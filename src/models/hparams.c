@@ -14,6 +14,7 @@ struct source {
     const json_t *config; /* Hugging Face, or NULL */
     const struct sl_gguf *gguf;
     const char *arch; /* prefix of the GGUF keys */
+    const struct sl_model_name *name;
 };
 
 struct spelling { /* of one row in this container, for messages */
@@ -96,7 +97,9 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
 static int read_number(const struct source *src, const struct sl_hparam_desc *row,
                        const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
-    bool hf_def = src->config != NULL && !sp->named && row->hf_def != 0;
+    const bool none =
+        src->name->window_absent && row->offset == offsetof(struct sl_hparams, window);
+    bool hf_def = src->config != NULL && !sp->named && row->hf_def != 0 && !none;
     double x = hf_def ? row->hf_def : row->def;
     int rc = get_number(src, row, sp, &x, err);
     if (rc < 0)
@@ -528,10 +531,22 @@ static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struc
     return sl_hparams_check(hp, err);
 }
 
+/* Of a larger model either config may say that the head is tied, and their defaults differ: what
+ * counts is whether the file has one. */
+static void head_of_file(const struct sl_ckpt *ckpt, struct sl_hparams *hp)
+{
+    static const char *const names[] = {"lm_head.weight", "language_model.lm_head.weight"};
+    hp->has &= ~(unsigned)SL_HAS_HEAD;
+    for (size_t i = 0; i < SL_COUNT(names); i++)
+        if (sl_ckpt_find(ckpt, names[i]) != NULL || sl_ckpt_unsupported(ckpt, names[i]) != NULL)
+            hp->has |= SL_HAS_HEAD;
+}
+
 int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
                     const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
 {
-    struct source src = {.config = sl_ckpt_config(ckpt), .arch = name->gguf_architecture};
+    struct source src = {
+        .config = sl_ckpt_config(ckpt), .arch = name->gguf_architecture, .name = name};
     int rc = 0;
 
     memset(hp, 0, sizeof *hp);
@@ -552,6 +567,8 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
         return sl_fail(err, SL_EFORMAT,
                        "GGUF: %s.block_count is %d, of which nextn_predict_layers %d", src.arch,
                        hp->n_layers, hp->n_nextn);
+    if (rc == 0 && !hp->from_gguf && name->hf_config != NULL)
+        head_of_file(ckpt, hp);
     if (rc == 0 && hp->from_gguf) {
         hp->n_layers -= hp->n_nextn;
         hp->has |= sl_bind_gguf_has(ckpt, desc, hp->n_layers, hp->layer_has);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Llama 2 and 3.x and Mistral: pre-norm blocks of grouped-query attention and a gated SiLU MLP.
+ * Llama 2 and 3.x, Mistral, Ministral and InternLM 3: pre-norm blocks of grouped-query attention
+ * and a gated SiLU MLP.
  *
- * Mistral differs by its sliding window, which holds for every layer. GGUF files of this family
- * call themselves "llama" and have the rows of q and k reordered per head for interleaved RoPE; the
- * loader puts them back, so that both containers give the same bits.
+ * Mistral differs by its sliding window, which holds for every layer, Ministral 3 by queries that
+ * grow with their position. GGUF files of this family call themselves "llama" ("mistral3" with that
+ * temperature) and have the rows of q and k reordered per head for interleaved RoPE; the loader
+ * puts them back, so that both containers give the same bits.
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -24,11 +26,20 @@ static const struct sl_model_name names[] = {
      .hf_model_type = "ministral",
      .gguf_architecture = "llama",
      .all_windowed = true},
-    {.id = "mistral3", /* Mistral Small 3.1 and later: of a model that also reads images */
+    {.id = "ministral3",
+     .hf_architecture = "Ministral3ForCausalLM",
+     .hf_model_type = "ministral3",
+     .gguf_architecture = "mistral3",
+     .head_dim = 128,
+     .all_windowed = true,
+     .window_absent = true},
+    {.id = "mistral3", /* Mistral Small 3.1 and Ministral 3: of a model that also reads images */
      .hf_architecture = "Mistral3ForConditionalGeneration",
      .hf_model_type = "mistral3",
-     .gguf_architecture = "llama",
+     .gguf_architecture = "mistral3",
+     .head_dim = 128,
      .all_windowed = true,
+     .window_absent = true,
      .hf_config = "text_config"},
     {.id = "internlm3",
      .hf_architecture = "InternLM3ForCausalLM",
@@ -80,8 +91,11 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     /* A GGUF says "llama" for Mistral too, and only a windowed model carries the key. Transformers
      * ignores sliding_window in a Llama config. */
     bool windowed = name->all_windowed || hp->from_gguf;
-    for (int32_t i = 0; i < hp->n_layers; i++)
+    for (int32_t i = 0; i < hp->n_layers; i++) {
         layers[i].window = windowed && hp->layer_types[i] != SL_LAYER_OFF ? hp->window : 0;
+        layers[i].temperature.beta = (float)hp->ropes[0].q_beta;
+        layers[i].temperature.span = (float)hp->ropes[0].original_context;
+    }
     return 0;
 }
 

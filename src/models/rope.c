@@ -250,6 +250,25 @@ static int read_dims(const struct sl_rope_desc *desc, const struct sl_hparams *h
     return 0;
 }
 
+/* What some families have: Hunyuan a fixed change of theta, which it calls dynamic; Ministral 3 the
+ * temperature of queries. */
+static int read_more(const struct dict *d, const json_t *type, const struct sl_hparams *hp,
+                     struct sl_rope_params *p, struct sl_error *err)
+{
+    const double n = p->n_dims != 0 ? p->n_dims : hp->head_dim;
+    double alpha = 0;
+    int rc = dict_number(d, "alpha", false, 0, 1e6, &alpha, err);
+    if (rc == 0)
+        rc = dict_number(d, "llama_4_scaling_beta", false, 0, 10, &p->q_beta, err);
+    if (rc == 0 && p->q_beta != 0)
+        rc = dict_number(d, "original_max_position_embeddings", true, 1, SL_MAX_CONTEXT,
+                         &p->original_context, err);
+    if (rc == 0 && alpha > 0 && n > 2 && json_is_string(type) &&
+        strcmp(json_string_value(type), "dynamic") == 0)
+        p->theta = (double)(float)(p->theta * pow(alpha, n / (n - 2))); /* as a GGUF holds it */
+    return rc;
+}
+
 int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
                     const struct sl_hparams *hp, struct sl_rope_params *p, struct sl_error *err)
 {
@@ -273,6 +292,8 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
         if (rc != 0)
             return rc;
     }
+    if ((rc = read_more(&d, type, hp, p, err)) != 0)
+        return rc;
     if (p->scaling == SL_ROPE_YARN && json_object_get(d.obj, "long_factor") != NULL)
         p->scaling = SL_ROPE_LONG; /* as the first Phi-3 files call it */
     p->turning = partial;
@@ -391,8 +412,11 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
         (rc = gguf_number(g, arch, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &p->beta_fast, err)) ||
         (rc = gguf_number(g, arch, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &p->beta_slow, err)) ||
         (rc = gguf_number(g, arch, "rope.scaling.yarn_attn_factor", 1e-3, 1e3, &attn, err)) ||
-        (rc = gguf_number(g, arch, "rope.scaling.attn_factor", 1e-3, 1e3, &attn, err)))
+        (rc = gguf_number(g, arch, "rope.scaling.attn_factor", 1e-3, 1e3, &attn, err)) ||
+        (rc = gguf_number(g, arch, "rope.scaling.yarn_log_multiplier", 0, 1e3, &p->mscale, err)) ||
+        (rc = gguf_number(g, arch, "attention.temperature_scale", 0, 10, &p->q_beta, err)))
         return rc;
+    p->mscale_all_dim = p->mscale; /* a GGUF has one for both */
     if (attn != 0) /* here it multiplies the default, in config.json it replaces it */
         p->attention_factor = attn * yarn_mscale(p->factor, 1);
     return 0;

@@ -61,6 +61,9 @@ static const char *const goldens[] = {
     "stablelm_parallel",
     "starcoder2",
     "starcoder2_window",
+    "hunyuan",
+    "ministral3",
+    "mistral3_hub",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",        "smollm3",    "gemma3_bf16",
@@ -72,7 +75,7 @@ static const char *const ggufs[] = {"olmo2",        "smollm3",    "gemma3_bf16",
                                     "seed_oss",     "gemma4",     "gemma4_e2b",
                                     "cohere",       "cohere2",    "nemotron",
                                     "phi",          "stablelm",   "stablelm_parallel",
-                                    "starcoder2"};
+                                    "starcoder2",   "hunyuan",    "ministral3"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {
