@@ -122,6 +122,25 @@ MODELS = {
 }
 
 
+GPT_OSS = dict(
+    head_dim=16,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    intermediate_size=24,
+    num_local_experts=5,
+    num_experts_per_tok=3,
+    sliding_window=9,
+    rope_parameters=dict(  # neither end of the ramp is a whole dimension
+        rope_type="yarn",
+        rope_theta=1000.0,
+        factor=8.0,
+        beta_fast=4.0,
+        beta_slow=1.0,
+        truncate=False,
+        original_max_position_embeddings=32,
+    ),
+)
+
 # name -> (class, arguments, pooling: mean or lasttoken for an embedding, None for a classifier)
 POOLED = {
     "bert": ("BertModel", dict(), "mean"),
@@ -480,6 +499,26 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "gpt_oss": ("GptOss", dict(GPT_OSS, swiglu_limit=0.9), torch.bfloat16, "old"),
+    "gpt_oss_mxfp4": (  # with the limit that a GGUF does not say
+        "GptOss",
+        dict(
+            GPT_OSS,
+            hidden_size=64,
+            intermediate_size=32,
+            num_attention_heads=4,
+            num_local_experts=3,
+            num_experts_per_tok=2,
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "gpt_oss_experts": (  # a tensor for each expert, as other quantisers write them
+        "GptOss",
+        dict(GPT_OSS, swiglu_limit=0.9, swiglu_alpha=1.3, layer_types=["full_attention", "sliding_attention"]),
+        torch.bfloat16,
+        "new",
+    ),
     "granite": (
         "Granite",
         dict(
@@ -686,6 +725,42 @@ def as_hub(model, dtype):
     return {k: t if k.endswith("e_score_correction_bias") else t.to(dtype) for k, t in stored.items()}
 
 
+def gpt_oss_by_expert(stored):
+    """One tensor for each matrix and bias of an expert; transformers has columns of gate and up in turns."""
+    out = {}
+    for name, t in stored.items():
+        stem, _, what = name.rpartition(".experts.")
+        if not stem:
+            out[name] = t
+            continue
+        end = "bias" if what.endswith("_bias") else "weight"
+        for e in range(t.shape[0]):
+            x = t[e] if end == "bias" else t[e].T
+            parts = dict(gate_proj=x[::2], up_proj=x[1::2]) if "gate_up" in what else dict(down_proj=x)
+            for part, y in parts.items():
+                out[f"{stem}.experts.{e}.{part}.{end}"] = y.contiguous()
+    return out
+
+
+def to_mxfp4(stored, generator):
+    """Random codes and scales in place of the experts' matrices; stored gets transformers' reading of them."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    packed = {}
+    for name, t in list(stored.items()):
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            packed[name] = t
+            continue
+        n, cols, rows = t.shape
+        low = 123 if "gate_up" in name else 118  # so that some of the gates are over the limit
+        blocks = torch.randint(0, 256, (n, rows, cols // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(low, low + 4, (n, rows, cols // 32), generator=generator).to(torch.uint8)
+        packed[name + "_blocks"], packed[name + "_scales"] = blocks, scales
+        stored[name] = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32).contiguous()
+        assert stored[name].shape == t.shape
+    return packed
+
+
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | FAMILIES)[name]
     kind = family + "TextConfig" if family in ("Gemma3", "Gemma4") else family + "Config"
@@ -697,6 +772,7 @@ def generate(name, seed):
     randomise(model, generator)
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()
               if not k.endswith("e_score_correction_bias")}
+    packed = to_mxfp4(stored, generator) if name == "gpt_oss_mxfp4" else None
     model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
     for embedding in model.modules():
         if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
@@ -706,7 +782,16 @@ def generate(name, seed):
         logits = model.float()(ids, use_cache=False).logits[0].float()
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
-    stored = as_hub(model, dtype) if name in EXPERTS else one_by_one(stored)
+    if family != "GptOss":
+        stored = as_hub(model, dtype) if name in EXPERTS else one_by_one(stored)
+    elif packed is not None:
+        stored = packed
+        config.quantization_config = dict(
+            quant_method="mxfp4",
+            modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+        )
+    elif name == "gpt_oss_experts":
+        stored = gpt_oss_by_expert(stored)
 
     if spelling == "hub":
         stored = {k.replace("model.", "model.language_model.", 1): v for k, v in stored.items()}

@@ -28,9 +28,8 @@ def read_safetensors(path):
     n = struct.unpack("<Q", raw[:8])[0]
     for name, t in json.loads(raw[8 : 8 + n]).items():
         if name != "__metadata__":
-            assert t["dtype"] == "BF16" or name.endswith("e_score_correction_bias"), name
             begin, end = t["data_offsets"]
-            kind = np.uint16 if t["dtype"] == "BF16" else np.float32
+            kind = dict(BF16=np.uint16, F32=np.float32, U8=np.uint8)[t["dtype"]]
             yield name, np.frombuffer(raw[8 + n + begin : 8 + n + end], kind).reshape(t["shape"])
 
 
@@ -95,6 +94,7 @@ DECODERS = {
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
     "hunyuan": (gguf.MODEL_ARCH.HUNYUAN_DENSE, False, 0),
     "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, 0),
+    "gpt_oss_mxfp4": (gguf.MODEL_ARCH.GPT_OSS, False, 0),
 }
 
 
@@ -135,6 +135,34 @@ def add_scales(writer, config):
     }.items():
         if config.get(key) is not None:
             add(config[key])
+
+
+def mxfp4_blocks(codes, scales):
+    """The file's bytes hold neighbours, GGUF's the elements i and i + 16 of a block."""
+    elements = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 32)
+    blocks = np.concatenate([scales[..., None], elements[..., :16] | elements[..., 16:] << 4], -1)
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    want = np.ldexp(table[elements], scales[..., None].astype(np.int32) - 127)
+    read = gguf.quants.dequantize(blocks.reshape(*blocks.shape[:2], -1), gguf.GGMLQuantizationType.MXFP4)
+    assert (read.reshape(want.shape) == want).all()
+    return blocks.reshape(*blocks.shape[:-2], -1)
+
+
+def gpt_oss_tensors(tensors):
+    """(name as the map of names has it, bits or MXFP4 blocks): gate and up apart."""
+    by_name = dict(tensors)
+    for name, bits in tensors:
+        stem, _, what = name.rpartition(".experts.")
+        if not stem:
+            yield (name + ".weight" if name.endswith("sinks") else name), bits
+        elif not what.endswith("_scales"):
+            end = ".bias" if what.endswith("_bias") else ".weight"
+            if end == ".weight":
+                scales = by_name[name.replace("_blocks", "_scales")]
+            parts = {"gate_proj": np.s_[:, ::2], "up_proj": np.s_[:, 1::2]}
+            for part, rows in (parts if "gate_up" in what else {"down_proj": np.s_[:]}).items():
+                x = bits[rows] if end == ".bias" else mxfp4_blocks(bits[rows], scales[rows])
+                yield f"{stem}.experts.{part}{end}", x
 
 
 def interleave(bits, n_heads):
@@ -300,17 +328,31 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_rope_scaling_attn_factors((1 + math.log(context / original) / math.log(original)) ** 0.5)
         for key in ("long", "short"):
             writer.add_tensor(f"rope_factors_{key}.weight", np.array(scaling[f"{key}_factor"], np.float32))
+    if arch == gguf.MODEL_ARCH.GPT_OSS:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_expert_count(config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
+        writer.add_rope_scaling_orig_ctx_len(config["rope_scaling"]["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(config["rope_scaling"]["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(config["rope_scaling"]["beta_slow"])
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = list(stack(read_safetensors(MODELS / name / "model.safetensors")))
+    if arch == gguf.MODEL_ARCH.GPT_OSS:
+        tensors = list(gpt_oss_tensors(tensors))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if permuted and ("q_proj" in hf or "k_proj" in hf):
             bits = interleave(bits, heads if "q_proj" in hf else kv_heads)
-        if bits.dtype == np.float32:
+        if bits.dtype == np.uint8:
+            writer.add_tensor(to, bits, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        elif bits.dtype == np.float32:
             writer.add_tensor(to, bits.reshape(-1))
-        elif bits.ndim == 1 or "ffn_gate_inp" in to:
+        elif bits.ndim == 1 or hf.endswith(".bias") or "ffn_gate_inp" in to:
             f = (bits.astype(np.uint32) << 16).view(np.float32)
             writer.add_tensor(to, f + np.float32(plus) if hf.endswith("norm.weight") else f)
         else:

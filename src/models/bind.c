@@ -147,9 +147,10 @@ static int check_shape(const struct sl_param *p, const struct sl_ckpt_tensor *t,
                    want_s);
 }
 
-static int check_format(const struct sl_weight_desc *w, const struct sl_ckpt_tensor *t,
+static int check_format(const struct sl_param *p, const struct sl_ckpt_tensor *t,
                         struct sl_error *err)
 {
+    const struct sl_weight_desc *w = p->desc;
     const struct sl_dtype_info *info = sl_dtype_info(t->dtype);
     if (w->cols == SL_DIM_NONE) {
         if (info->block_elems != 1 || t->dtype == SL_DTYPE_FP8_E4M3)
@@ -162,6 +163,12 @@ static int check_format(const struct sl_weight_desc *w, const struct sl_ckpt_ten
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor \"%s\" is %s; an embedding of this format is not supported", t->name,
                        info->name);
+    if (sl_apart(p) && (info->block_elems != 1 || t->dtype == SL_DTYPE_FP8_E4M3))
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "tensor \"%s\" is %s; a fused tensor of this model must be f32, f16, bf16 or "
+            "MXFP4 in two tensors",
+            t->name, info->name);
     if (t->dims[1] % info->block_elems != 0)
         return sl_fail(err, SL_EFORMAT,
                        "tensor \"%s\" is %s with rows of %lld values, not a multiple of %u",
@@ -184,6 +191,8 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
                        "tensor \"%s\" is missing, and config.json does not set "
                        "tie_word_embeddings",
                        name);
+    if (own[0] != '\0' && fused[0] != '\0')
+        return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing, and so is \"%s\"", own, fused);
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
@@ -206,7 +215,7 @@ static int take(const struct sl_model *m, struct sl_param *p, const struct sl_ck
     t = as_wanted(p, t);
     int rc = check_shape(p, t, err);
     if (rc == 0)
-        rc = check_format(p->desc, t, err);
+        rc = check_format(p, t, err);
     if (rc != 0)
         return rc;
     p->src = t;
@@ -225,14 +234,19 @@ static int take_slice(const struct sl_model *m, struct sl_param *p, int32_t i, i
     p->slice.dims[1] = p->n_cols;
     p->slice.dims[2] = 1;
     p->slice.n_bytes = (uint64_t)p->n_rows * row_bytes;
-    p->slice.data = t->data + (size_t)(i * p->file_rows + p->file_first) * (size_t)row_bytes;
+    p->slice.data = t->data + (size_t)(i * p->file_rows) * (size_t)row_bytes;
+    if (!sl_apart(p)) /* else apart.c finds the rows */
+        p->slice.data += (size_t)p->file_first * (size_t)row_bytes;
     return take(m, p, &p->slice, err);
 }
 
 static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckpt_tensor *t,
                         bool stacked, struct sl_error *err)
 {
-    const int64_t dims[] = {n, p->file_rows, p->n_cols}, *want = stacked ? dims : dims + 1;
+    const bool turned = p->fused && (p->desc->flags & SL_W_TRANSPOSED) != 0;
+    const int64_t dims[] = {n, turned ? p->n_cols : p->file_rows,
+                            turned ? p->file_rows : p->n_cols},
+                  *want = stacked ? dims : dims + 1;
     const int32_t n_want = (p->desc->cols == SL_DIM_NONE ? 1 : 2) + (stacked ? 1 : 0);
     char have_s[96], want_s[96];
     if (t->n_dims == n_want && memcmp(t->dims, want, (size_t)n_want * sizeof(int64_t)) == 0)
@@ -254,11 +268,17 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     const int32_t n = stacked ? sl_params_n(m, w, layer) : 1;
     if (pattern == NULL)
         return 1;
-    p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, w->part) : 0;
+    p->fused = fused;
+    p->file_first = !fused ? 0
+                    : (w->flags & SL_W_TURNS) != 0
+                        ? w->part
+                        : sl_bind_fused_row(&m->hp, p->layer, w, w->part);
     p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
     const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
     if (t == NULL) {
-        int rc = sl_int4_bind(m, name, p, err);
+        int rc = sl_apart(p) ? 0 : sl_int4_bind(m, name, p, err);
+        if (rc == 0 && fused && stacked)
+            rc = sl_mxfp4_bind(m, name, n, p, err);
         return rc < 0 ? rc : rc == 0;
     }
     if (!stacked && !fused)
@@ -280,6 +300,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     for (int32_t i = 0, rc; i < n; i++, p++) {
         p->desc = w;
         p->layer = &m->layers[layer];
+        p->stack_idx = i;
         p->n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
         p->n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
         rc = bind_form(m, p, layer, i, false, own, err);
@@ -304,6 +325,8 @@ static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc
         const bool again = last != NULL && p->src != NULL && p->src->name == last->name;
         if (p->int4 != NULL)
             n += sl_int4_n_tensors(p);
+        else if (p->mx_codes != NULL)
+            n += i == 0 && p->file_first == 0 ? 2 : 0;
         else if (p->src != NULL && p->file_first == 0 && !again)
             n += p->scale != NULL ? 2 : 1;
         last = p->src;

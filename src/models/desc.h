@@ -135,8 +135,9 @@ struct sl_hparams {
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
     enum sl_act act;
-    bool mlp_bias, is_decoder; /* the former is read only to refuse it */
-    bool fp8_activations;      /* of matrices of FP8, as config.json says */
+    double swiglu_limit, swiglu_alpha; /* of sl_swiglu */
+    bool mlp_bias, is_decoder;         /* the former is read only to refuse it */
+    bool fp8_activations;              /* of matrices of FP8, as config.json says */
     bool from_gguf;
 };
 
@@ -199,6 +200,11 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_EXPERTS_GATE, /* a matrix for each expert */
                SL_SLOT_EXPERTS_UP,
                SL_SLOT_EXPERTS_DOWN,
+               SL_SLOT_SINKS, /* of attention, a logit for each head */
+               SL_SLOT_ROUTER_BIAS,
+               SL_SLOT_EXPERTS_GATE_BIAS, /* a vector for each expert */
+               SL_SLOT_EXPERTS_UP_BIAS,
+               SL_SLOT_EXPERTS_DOWN_BIAS,
                SL_SLOT_CHOICE_BIAS,
                SL_SLOT_SHARED_GATE, /* of the MLP */
                SL_SLOT_SHARED_UP,
@@ -252,6 +258,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_VALUES,       /* n_kv_heads * v_dim, of a layer */
               SL_DIM_ATT,          /* n_heads * v_dim, of a layer: what attention gives */
               SL_DIM_HD,           /* head_dim, of a layer */
+              SL_DIM_HEADS,        /* n_heads, of a layer */
               SL_DIM_ROPE,         /* frequencies of the model's first table of rotations */
               SL_DIM_FULL_HD_HALF, /* half head_dim of layers without a window */
               SL_DIM_W,            /* width of a layer's own input */
@@ -276,7 +283,9 @@ enum sl_shard {
 enum sl_weight_flags {
     SL_W_ROPE_ROWS = 1 << 0, /* rows are head dimensions that RoPE pairs up */
     SL_W_PLUS_ONE =
-        1 << 1, /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
+        1 << 1,          /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
+    SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
+    SL_W_TRANSPOSED = 1 << 3, /* the fused tensor is [cols, rows]; not where it is MXFP4 */
 };
 
 enum { SL_MAX_FUSED = 3 }; /* parts of a tensor */
@@ -335,6 +344,7 @@ struct sl_layer_desc {
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
     struct sl_route_rule route;     /* by which they are chosen */
     int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
+    struct sl_swiglu swiglu;        /* of experts; with a limit: in place of act */
     int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
     bool whole;        /* a token sees all of its text, else itself and those before it */
     int32_t window;    /* how many of them, with itself; 0: all */
@@ -358,6 +368,7 @@ struct sl_rope_desc {
     double theta;                      /* when absent */
     bool scaled;                       /* rope_scaling and the GGUF's keys of scaling are of it */
     enum sl_rope_pairing pairing;      /* of dimensions in config.json's order */
+    bool unrounded;                    /* the ends of YaRN's ramp, which a GGUF does not say */
     double partial; /* the share of a head that is rotated when absent; 0: it is always all */
 };
 extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */

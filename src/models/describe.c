@@ -59,9 +59,9 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
            a->top_experts == b->top_experts && a->shared_intermediate == b->shared_intermediate &&
-           a->rope == b->rope && a->whole == b->whole && a->window == b->window &&
-           a->shares_kv == b->shares_kv && a->v_is_k == b->v_is_k && a->norm_v == b->norm_v &&
-           a->attn_scale == b->attn_scale && a->softcap == b->softcap;
+           a->swiglu.limit == b->swiglu.limit && a->rope == b->rope && a->whole == b->whole &&
+           a->window == b->window && a->shares_kv == b->shares_kv && a->v_is_k == b->v_is_k &&
+           a->norm_v == b->norm_v && a->attn_scale == b->attn_scale && a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -165,6 +165,8 @@ static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
 {
     sl_buf_printf(out, "; %d of %d experts, gated %s of %d, %s router", l->top_experts,
                   l->n_experts, act_names[l->act], l->intermediate, score_names[l->route.score]);
+    if (l->swiglu.limit > 0)
+        sl_buf_printf(out, ", limit %g", (double)l->swiglu.limit);
     if (l->route.n_groups > 1)
         sl_buf_printf(out, ", %d of %d groups", l->route.top_groups, l->route.n_groups);
     if (l->shared_intermediate > 0)

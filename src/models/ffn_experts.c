@@ -14,14 +14,15 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     float *sum = divided ? r->expert_sum : y;
     const bool shared = (l->has & SL_HAS_SHARED) != 0, gated = (l->has & SL_HAS_SHARED_GATE) != 0;
     be->vt->linear_multi(
-        be, &(struct sl_op_linear_multi){
-                .x = x,
-                .ld_x = router->n_cols,
-                .n = n,
-                .n_parts = gated ? 2 : 1,
-                .part = {{router, NULL, r->route, router->n_rows},
-                         {sl_run_mat(r, layer, SL_SLOT_SHARED_LOGIT), NULL, r->shared_logit, 1}},
-            });
+        be,
+        &(struct sl_op_linear_multi){
+            .x = x,
+            .ld_x = router->n_cols,
+            .n = n,
+            .n_parts = gated ? 2 : 1,
+            .part = {{router, sl_run_vec(r, layer, SL_SLOT_ROUTER_BIAS), r->route, router->n_rows},
+                     {sl_run_mat(r, layer, SL_SLOT_SHARED_LOGIT), NULL, r->shared_logit, 1}},
+        });
     be->vt->route(be, &(struct sl_op_route){
                           .logits = r->route,
                           .bias = sl_run_vec(r, layer, SL_SLOT_CHOICE_BIAS),
@@ -43,7 +44,11 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
                             .gate = &s->gate,
                             .up = &s->up,
                             .down = &s->down,
+                            .gate_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_GATE_BIAS),
+                            .up_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_UP_BIAS),
+                            .down_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_DOWN_BIAS),
                             .act = l->act,
+                            .swiglu = l->swiglu,
                             .shared = shared ? r->shared : NULL,
                             .shared_logit = gated ? r->shared_logit : NULL,
                             .scratch = r->expert_room,

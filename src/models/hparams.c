@@ -427,6 +427,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL) {
         if (row->type == SL_HP_INT) /* unless tensors say it (counts_of_gguf) */
             *(int32_t *)(void *)((uint8_t *)hp + row->offset) = (int32_t)row->def;
+        if (row->type == SL_HP_FLOAT)
+            *(double *)(void *)((uint8_t *)hp + row->offset) = row->def;
         return row->type == SL_HP_ACT ? read_act(row, &sp, hp, err) : 0;
     }
     spell(src, row, &sp);

@@ -28,8 +28,11 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
                                            of a fused one */
     int64_t file_first, file_rows;      /* the first row in the file's matrix, and how many rows
                                            that has: more than n_rows if it is fused */
+    bool fused;                         /* the file has it as a part of a fused tensor */
+    int32_t stack_idx;                  /* which matrix or vector of its stack */
     struct sl_weight mat;               /* after loading, for matrices */
-    float *vec;                         /* after loading, for vectors; backend memory */
+    float *vec;                         /* after loading, for vectors, or for the first of a stack
+                                           for all of them; backend memory */
     float first_value;                  /* of a vector, after loading */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
@@ -38,6 +41,8 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
     bool loaded;
+    /* The tensors of a stack of MXFP4 in a folder; then slice is what one matrix becomes. */
+    const struct sl_ckpt_tensor *mx_codes, *mx_scales;
 };
 
 struct sl_expert_stacks {   /* of a layer */
@@ -193,6 +198,18 @@ SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl
                                struct sl_error *err);
 size_t sl_int4_n_tensors(const struct sl_param *p); /* of the file */
 void sl_int4_unbind(struct sl_param *p);
+
+/* apart.c: whether the rows do not lie in the file one after another, as kernels read them; makes
+ * these of them in p->copy. */
+bool sl_apart(const struct sl_param *p);
+SL_MUST_CHECK int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows,
+                                struct sl_error *err);
+/* Value `row` of a vector. */
+float sl_apart_value(const struct sl_param *p, int64_t row);
+/* Finds the two tensors that the stack of matrices "name" is packed in: 1 and p->src, 0 there are
+ * none. */
+SL_MUST_CHECK int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n,
+                                struct sl_param *p, struct sl_error *err);
 
 /* experts.c: what the operation wants of the layers' loaded experts. */
 SL_MUST_CHECK int sl_experts_create(struct sl_model *m, struct sl_error *err);

@@ -74,8 +74,11 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
                    p->src->data + (size_t)file_row(p, rows.first + r) * row_bytes, row_bytes);
         data = p->copy;
     }
-    int rc = p->int4 != NULL ? sl_int4_load(m, p, rows, err) : sl_fp8_load(p, err);
-    if (p->int4 != NULL)
+    const bool made = p->int4 != NULL || sl_apart(p);
+    int rc = p->int4 != NULL ? sl_int4_load(m, p, rows, err)
+             : made          ? sl_apart_load(m, p, rows, err)
+                             : sl_fp8_load(p, err);
+    if (made)
         data = p->copy;
     if (rc == 0)
         rc = create_weight(m, p, use_of(m, p), &t, data, p->file_first + rows.first, err);
@@ -83,7 +86,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
         return rc;
     if (p->mat.owned)
         sl_fp8_unload(p);
-    if (p->int4 == NULL && (p->copy != NULL || p->mat.owned))
+    if (!made && (p->copy != NULL || p->mat.owned))
         sl_ckpt_drop(m->ckpt, &t);
     if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
         sl_aligned_free(p->copy, p->copy_bytes);
@@ -164,7 +167,11 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
     float *file = sl_malloc(2 * n * sizeof *file), *ours = file == NULL ? NULL : file + n;
     if (file == NULL)
         return NULL;
-    sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
+    if (sl_apart(p))
+        for (size_t i = 0; i < n; i++)
+            file[i] = sl_apart_value(p, (int64_t)i);
+    else
+        sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
     for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_PLUS_ONE) != 0; i++)
         file[i] += 1;
     if (!rows_reordered(m, p->desc))
@@ -175,16 +182,24 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
     return file;
 }
 
-static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+/* A vector, or all of a stack one behind the other, in one piece of memory. */
+static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struct sl_error *err)
 {
-    float *v = read_vector(m, p);
-    if (v == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);
     const struct sl_rows rows = sl_param_rows(m, p);
-    p->first_value = v[0];
-    p->vec_bytes = (size_t)rows.n * sizeof *v;
-    int rc = place(m, v + rows.first, p->vec_bytes, &p->vec, err);
-    sl_free(v);
+    const size_t n_bytes = (size_t)rows.n * sizeof(float);
+    float *all = sl_malloc((size_t)n * n_bytes), *v = all;
+    for (int32_t i = 0; i < n && v != NULL; i++) {
+        v = read_vector(m, &p[i]);
+        if (v != NULL)
+            memcpy(all + i * rows.n, v + rows.first, n_bytes);
+        sl_free(v);
+    }
+    p->vec_bytes = (size_t)n * n_bytes;
+    p->first_value = v != NULL ? all[0] : 0;
+    int rc = v == NULL ? sl_fail(err, SL_ENOMEM, "out of memory") : 0;
+    if (rc == 0)
+        rc = place(m, all, p->vec_bytes, &p->vec, err);
+    sl_free(all);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
     p->loaded = true;
@@ -298,7 +313,7 @@ static void add_memory(const struct sl_model *m, struct sl_backend *be, const st
         return;
     }
     uint64_t packed = be->vt->weight_bytes(be, use_of(m, p), t.dtype, t.dims[0], t.dims[1]);
-    if (packed == 0 && (rows_reordered(m, p->desc) || p->int4 != NULL))
+    if (packed == 0 && (rows_reordered(m, p->desc) || p->int4 != NULL || sl_apart(p)))
         packed = t.n_bytes;
     *allocated += packed;
     if (packed == 0 && (rank == 0 || p->desc->shard != SL_SHARD_NONE)) /* else it is the same */
@@ -367,7 +382,10 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
             continue;
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
-        rc = p->desc->cols == SL_DIM_NONE ? load_vector(m, p, err) : load_matrix(m, p, err);
+        if (p->desc->cols != SL_DIM_NONE)
+            rc = load_matrix(m, p, err);
+        else if (p->stack_idx == 0)
+            rc = load_vectors(m, p, sl_params_n(m, p->desc, (int32_t)(p->layer - m->layers)), err);
         done += p->src->n_bytes + sl_fp8_scale_bytes_of_file(p);
     }
     if (rc == 0)

@@ -79,6 +79,7 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .whole = l->whole,
                                     .window = l->window,
                                     .softcap = l->softcap,
+                                    .sinks = sl_run_vec(r, layer, SL_SLOT_SINKS),
                                     .skip_factor = r->cfg.skip_softmax,
                                     .skip_counts = r->cfg.skip_counts,
                                     .kv = kv,

@@ -97,6 +97,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return (int64_t)l->n_heads * l->v_dim;
     case SL_DIM_HD:
         return l->head_dim;
+    case SL_DIM_HEADS:
+        return l->n_heads;
     case SL_DIM_ROPE:
         return (hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim) / 2;
     case SL_DIM_FULL_HD_HALF:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What config.json says of quantised weights: which kinds of checkpoints there are and what of them
  * is read. All FP8 comes down to E4M3 with scales (fp8.c), all four-bit whole numbers to groups
- * with a scale and a zero point (int4.c). What a checkpoint leaves unquantised says so by its
- * tensors, so lists of such modules are not read.
+ * with a scale and a zero point (int4.c), MXFP4 to its blocks (apart.c). What a checkpoint leaves
+ * unquantised says so by its tensors, so lists of such modules are not read.
  */
 #include "base/check.h"
 #include "io/json.h"
@@ -74,6 +74,13 @@ static int read_fbgemm(const json_t *q, struct sl_hparams *hp, struct sl_error *
 {
     (void)q, (void)err;
     hp->fp8_activations = true;
+    return 0;
+}
+
+/* Blocks of 32 with a scale each: nothing is left to say. */
+static int read_mxfp4(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
+{
+    (void)q, (void)hp, (void)err;
     return 0;
 }
 
@@ -284,6 +291,7 @@ int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp, stru
         {"modelopt", read_modelopt},
         {"gptq", read_gptq},
         {"awq", read_awq},
+        {"mxfp4", read_mxfp4},
     };
     const json_t *q = json_object_get(sl_ckpt_config(ckpt), "quantization_config");
     hp->scale_rows = hp->scale_cols = SL_SCALE_COLS;
@@ -296,6 +304,6 @@ int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp, stru
     return sl_fail(err, SL_EUNSUPPORTED,
                    "config.json: quantization_config with quant_method \"%.40s\" is not supported "
                    "(supported: FP8 by fp8, fbgemm_fp8, compressed-tensors, modelopt; four bits by "
-                   "gptq, awq, compressed-tensors); use a GGUF or unquantised safetensors",
+                   "gptq, awq, compressed-tensors, mxfp4); use a GGUF or unquantised safetensors",
                    method ? method : "(none)");
 }

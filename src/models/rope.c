@@ -406,7 +406,7 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
     p->original_context = hp->context;
     p->beta_fast = 32;
     p->beta_slow = 1;
-    p->truncate = true;
+    p->truncate = !desc->unrounded;
     if ((rc = gguf_integer(g, arch, "rope.scaling.original_context_length", SL_MAX_CONTEXT,
                            &p->original_context, err)) ||
         (rc = gguf_number(g, arch, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &p->beta_fast, err)) ||

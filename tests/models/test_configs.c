@@ -487,6 +487,22 @@ static const struct edit nemotron_edits[] = {
     {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
 };
 
+static const struct edit gpt_oss_edits[] = {
+    {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
+    {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},
+    {"swiglu_limit", NULL, 0, NULL},
+    {"hidden_act", "\"gelu\"", SL_EUNSUPPORTED, "hidden_act \"gelu\" is not supported"},
+    {"num_experts_per_tok", "8", SL_EFORMAT, "num_experts_per_tok (8) is more than the 7 experts"},
+    {"num_local_experts", "8", SL_EFORMAT,
+     "mlp.router.weight\" has shape [7, 64], expected [8, 64]"},
+    {"layer_types", "[\"full_attention\", \"chunked\"]", SL_EUNSUPPORTED, "layer_types"},
+    {"attention_bias", "true", 0, NULL},
+    {"attention_bias", NULL, 0, NULL},
+    {"quantization_config", "{\"quant_method\": \"mxfp4\"}", 0, NULL},
+    {"quantization_config", "{\"quant_method\": \"mxfp6\"}", SL_EUNSUPPORTED,
+     "quant_method \"mxfp6\" is not supported|mxfp4"},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"gelu_python\"", SL_EUNSUPPORTED, "hidden_act \"gelu_python\" is not"},
@@ -613,6 +629,9 @@ static void test_config_json(void **state)
         make_folder(expert_edits[i].family, OUT "/edit_moe", &s);
         apply(OUT "/edit_moe", &expert_edits[i].edit);
     }
+    make_folder("gpt-oss", OUT "/edit_gpt_oss", &s);
+    for (size_t i = 0; i < SL_COUNT(gpt_oss_edits); i++)
+        apply(OUT "/edit_gpt_oss", &gpt_oss_edits[i]);
     make_folder("exaone4", OUT "/edit_exaone4", &s);
     for (size_t i = 0; i < SL_COUNT(exaone4_edits); i++)
         apply(OUT "/edit_exaone4", &exaone4_edits[i]);

@@ -35,6 +35,7 @@ static const struct variant variants[] = {
     {"smollm3", SL_DTYPE_F16, "f16", false},    {"qwen3moe", SL_DTYPE_BF16, "bf16", false},
     {"qwen3moe", SL_DTYPE_Q8_0, "q8_0", false}, {"gemma3", SL_DTYPE_BF16, "bf16", false},
     {"gemma4", SL_DTYPE_BF16, "bf16", false},   {"gemma4", SL_DTYPE_Q8_0, "q8_0", false},
+    {"gpt-oss", SL_DTYPE_BF16, "bf16", false},  {"gpt-oss", SL_DTYPE_MXFP4, "q8_0", false},
     {"glm4", SL_DTYPE_BF16, "bf16", false},     {"phi3", SL_DTYPE_Q8_0, "f16", false},
     {"gemma2", SL_DTYPE_BF16, "bf16", false},   {"granite", SL_DTYPE_Q8_0, "f16", false},
     {"qwen2moe", SL_DTYPE_F16, "f16", false},   {"glm4moe", SL_DTYPE_Q8_0, "f16", false},
@@ -253,27 +254,28 @@ static void compare_containers(const struct sl_synth *base, const char *label)
 static void test_containers(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "llama",      "mistral", "qwen2",    "qwen3",    "olmo2",      "smollm3", "qwen3moe",
-        "gemma3",     "glm4",    "glm",      "phi3",     "qwen2moe",   "mixtral", "glm4moe",
-        "minimax_m2", "olmoe",   "ernie4_5", "seed_oss", "exaone4",    "olmo3",   "arcee",
-        "ministral",  "gemma4",  "gemma2",   "granite",  "starcoder2", "cohere2", "phi"};
-    "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "qwen3moe", "gemma3", "glm4", "glm",
-        "phi3", "qwen2moe", "mixtral", "glm4moe", "minimax_m2", "olmoe", "ernie4_5", "seed_oss",
-        "exaone4", "olmo3", "arcee", "ministral", "ministral3", "hunyuan_v1_dense"
-};
-static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
-char label[64];
-for (size_t i = 0; i < SL_COUNT(names); i++) {
-    for (size_t d = 0; d < SL_COUNT(dtypes); d++) {
-        struct sl_synth s;
-        describe_model(&(struct variant){names[i], dtypes[d], "f32", false}, SL_CKPT_HF, &s);
-        s.old_rope = d == 0;
-        if (d == 1)
-            s.hp.has ^= SL_HAS_HEAD; /* tied where the tiny model is not, and the reverse */
-        snprintf(label, sizeof label, "%s_%s", names[i], sl_dtype_info(dtypes[d])->name);
-        compare_containers(&s, label);
-    }
+    static const char *const names[] = {"llama",    "mistral",    "qwen2",      "qwen3",
+                                        "olmo2",    "smollm3",    "qwen3moe",   "gemma3",
+                                        "glm4",     "glm",        "phi3",       "qwen2moe",
+                                        "mixtral",  "glm4moe",    "minimax_m2", "olmoe",
+                                        "ernie4_5", "seed_oss",   "exaone4",    "olmo3",
+                                        "arcee",    "ministral",  "gemma4",     "gemma2",
+                                        "granite",  "starcoder2", "cohere2",    "phi",
+                                        "llama",    "mistral",    "qwen2",      "qwen3",
+                                        "olmo2",    "smollm3",    "qwen3moe",   "gemma3",
+                                        "glm4",     "glm",        "phi3",       "qwen2moe",
+                                        "mixtral",  "glm4moe",    "minimax_m2", "olmoe",
+                                        "ernie4_5", "seed_oss",   "exaone4",    "olmo3",
+                                        "arcee",    "ministral",  "ministral3", "hunyuan_v1_dense",
+                                        "gpt-oss",  "f32",        "%s_%s"};
+    struct sl_synth s;
+    describe_model(&(struct variant){names[i], dtypes[d], "f32", false}, SL_CKPT_HF, &s);
+    s.old_rope = d == 0;
+    if (d == 1)
+        s.hp.has ^= SL_HAS_HEAD; /* tied where the tiny model is not, and the reverse */
+    snprintf(label, sizeof label, "%s_%s", names[i], sl_dtype_info(dtypes[d])->name);
+    compare_containers(&s, label);
+}
 }
 for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_LONG; scaling++) {
     struct sl_synth s;

@@ -37,6 +37,7 @@ static const struct variant variants[] = {
     {.name = "gemma3", .dtype = SL_DTYPE_BF16}, /* windows: two groups of pages */
     {.name = "qwen3moe", .dtype = SL_DTYPE_BF16},
     {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0},
+    {.name = "gpt-oss", .dtype = SL_DTYPE_MXFP4}, /* sinks, biases of experts */
     {.name = "phi3", .dtype = SL_DTYPE_Q8_0},     /* fused tensors */
     {.name = "glm4", .dtype = SL_DTYPE_BF16},     /* with biases of q, k and v */
     {.name = "qwen2moe", .dtype = SL_DTYPE_BF16}, /* a shared expert */

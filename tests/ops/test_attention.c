@@ -131,6 +131,7 @@ static const struct att_case cases[] = {
     {"window", 530, 2, 1, 32, 0, 37, 0, false, false, 32, SL_ROPE_HALF, 0},
     {"window-wide", 560, 2, 1, 16, 0, 300, 0, false, false, 16, SL_ROPE_HALF, 0},
     {"softcap-sinks", 270, 4, 1, 80, 0, 0, 5.0f, true, false, 40, SL_ROPE_HALF, 0},
+    {"sinks-window", 150, 8, 1, 64, 0, 128, 0, true, false, 64, SL_ROPE_HALF, 0},
     {"odd-dims", 70, 3, 1, 21, 0, 0, 0, true, true, 8, SL_ROPE_INTERLEAVED, 0},
     {"tiny", 9, 1, 1, 1, 0, 0, 0, false, false, 0, SL_ROPE_HALF, 0},
     {"mqa-40", 35, 40, 1, 32, 0, 7, 2.0f, true, true, 32, SL_ROPE_HALF, 0},

@@ -522,7 +522,7 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
     if (t->part > 0)
         return 0;
     if (k->gguf != NULL && t->stacked)
-        sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, 3, stack);
+        sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims + 1, stack);
     else if (k->gguf != NULL)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, dims);
     else

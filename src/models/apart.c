@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT
+ * Matrices whose rows do not lie in the file one after another, as kernels read them: parts of a
+ * fused tensor that take turns, fused tensors that are transposed, and MXFP4 with codes in one
+ * tensor and scales in another. They are made here when the model is loaded, one matrix at a time.
+ *
+ * MXFP4 of a folder: "X_blocks" u8 [mats, rows, cols / 32, 16], "X_scales" u8 [mats, rows, cols /
+ * 32]. Byte i of a block holds its elements 2 i and 2 i + 1, the first in the lower half; a scale
+ * is the exponent of a power of two, plus 127. The format of GGUF files has the same codes and
+ * scales in blocks of 17 bytes, with elements i and i + 16 in byte i, so no value changes.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+#include "quant/iq4.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ITEM_ROWS 32 /* rows one thread makes at a time */
+#define MX_BLOCK  32
+#define MX_CODES  16 /* bytes of a block's codes */
+
+bool sl_apart(const struct sl_param *p)
+{
+    return p->mx_codes != NULL ||
+           (p->fused && (p->desc->flags & (SL_W_TURNS | SL_W_TRANSPOSED)) != 0);
+}
+
+/* Parts that take turns. */
+static int64_t n_parts(const struct sl_param *p)
+{
+    return (p->desc->flags & SL_W_TURNS) != 0 ? p->file_rows / p->n_rows : 1;
+}
+
+static int64_t file_row(const struct sl_param *p, int64_t row)
+{
+    return row * n_parts(p) + p->file_first;
+}
+
+float sl_apart_value(const struct sl_param *p, int64_t row)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(p->src->dtype);
+    float x;
+    info->to_f32(p->src->data + (size_t)file_row(p, row) * info->block_bytes, &x, 1);
+    return x;
+}
+
+/* ---------------------------------------------------------------- MXFP4 */
+
+static int check_shape(const struct sl_ckpt_tensor *t, const int64_t *want, int32_t n_want,
+                       struct sl_error *err)
+{
+    char have_s[96], want_s[96];
+    if (t->n_dims == n_want && memcmp(t->dims, want, (size_t)n_want * sizeof *want) == 0)
+        return 0;
+    sl_bind_shape(t->n_dims, t->dims, have_s, sizeof have_s);
+    sl_bind_shape(n_want, want, want_s, sizeof want_s);
+    return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s] (MXFP4)", t->name,
+                   have_s, want_s);
+}
+
+int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n, struct sl_param *p,
+                  struct sl_error *err)
+{
+    char codes[SL_MAX_TENSOR_NAME + 8], scales[SL_MAX_TENSOR_NAME + 8];
+    snprintf(codes, sizeof codes, "%s_blocks", name);
+    snprintf(scales, sizeof scales, "%s_scales", name);
+    p->mx_codes = sl_ckpt_find_raw(m->ckpt, codes, "U8");
+    if (p->mx_codes == NULL)
+        return 0;
+    p->mx_scales = sl_ckpt_find_raw(m->ckpt, scales, "U8");
+    if (p->mx_scales == NULL)
+        return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing; \"%s\" needs it (u8)", scales,
+                       codes);
+    if (p->n_cols % MX_BLOCK != 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\": rows of %lld values, not a multiple of %d", codes,
+                       (long long)p->n_cols, MX_BLOCK);
+    const int64_t shape[] = {n, p->file_rows, p->n_cols / MX_BLOCK, MX_CODES};
+    int rc = check_shape(p->mx_codes, shape, 4, err);
+    if (rc == 0)
+        rc = check_shape(p->mx_scales, shape, 3, err);
+    if (rc != 0)
+        return rc;
+    p->slice = (struct sl_ckpt_tensor){.name = p->mx_codes->name,
+                                       .dtype = SL_DTYPE_MXFP4,
+                                       .n_dims = 2,
+                                       .dims = {p->n_rows, p->n_cols, 1, 1}};
+    p->slice.n_bytes = (uint64_t)(p->n_rows * (p->n_cols / MX_BLOCK)) * SL_MXFP4_BYTES;
+    p->src = &p->slice;
+    return 1;
+}
+
+/* One block; false: its scale is no number. */
+static bool mx_block(const uint8_t *codes, uint8_t scale, uint8_t *out)
+{
+    out[0] = scale;
+    for (int i = 0; i < MX_CODES; i++) {
+        const int low = codes[i / 2] >> 4 * (i % 2) & 15;
+        const int high = codes[MX_CODES / 2 + i / 2] >> 4 * (i % 2) & 15;
+        out[1 + i] = (uint8_t)(low | high << 4);
+    }
+    return scale != 0xFF;
+}
+
+static bool mx_row(const struct sl_param *p, int64_t row, uint8_t *out)
+{
+    const int64_t n = p->n_cols / MX_BLOCK,
+                  at = (p->stack_idx * p->file_rows + file_row(p, row)) * n;
+    bool ok = true;
+    for (int64_t i = at; i < at + n; i++, out += SL_MXFP4_BYTES)
+        ok &= mx_block(p->mx_codes->data + (size_t)i * MX_CODES, p->mx_scales->data[i], out);
+    return ok;
+}
+
+/* ---------------------------------------------------------------- rows */
+
+struct job {
+    const struct sl_param *p;
+    struct sl_rows rows; /* to make */
+    uint8_t *out;
+    size_t row_bytes;
+    atomic_bool bad; /* a scale is no number */
+};
+
+static void put_columns(const struct job *j, int64_t first, int64_t n)
+{
+    const struct sl_param *p = j->p;
+    const size_t elem = sl_dtype_info(p->src->dtype)->block_bytes;
+    for (int64_t c = 0; c < p->n_cols; c++) /* the rows of a column are neighbours */
+        for (int64_t r = 0; r < n; r++)
+            memcpy(j->out + (size_t)(first + r) * j->row_bytes + (size_t)c * elem,
+                   p->src->data +
+                       (size_t)(c * p->file_rows + file_row(p, j->rows.first + first + r)) * elem,
+                   elem);
+}
+
+static void make_rows(void *arg, uint32_t item, int thread_idx)
+{
+    struct job *j = arg;
+    const struct sl_param *p = j->p;
+    const int64_t first = (int64_t)item * ITEM_ROWS, n = SL_MIN(j->rows.n - first, ITEM_ROWS);
+    (void)thread_idx;
+    if (p->mx_codes == NULL && (p->desc->flags & SL_W_TRANSPOSED) != 0) {
+        put_columns(j, first, n);
+        return;
+    }
+    for (int64_t r = first; r < first + n; r++) {
+        uint8_t *out = j->out + (size_t)r * j->row_bytes;
+        if (p->mx_codes == NULL)
+            memcpy(out, p->src->data + (size_t)file_row(p, j->rows.first + r) * j->row_bytes,
+                   j->row_bytes);
+        else if (!mx_row(p, j->rows.first + r, out))
+            atomic_store_explicit(&j->bad, true, memory_order_relaxed);
+    }
+}
+
+/* What the matrix was made of is not read again. Its neighbours in the stack are. */
+static void drop(const struct sl_model *m, const struct sl_param *p, size_t row_bytes)
+{
+    const struct sl_ckpt_tensor *const parts[] = {p->mx_codes, p->mx_scales};
+    struct sl_ckpt_tensor t = *p->src;
+    for (size_t i = 0; i < SL_COUNT(parts) && parts[i] != NULL; i++) {
+        t = *parts[i];
+        t.n_bytes /= (uint64_t)t.dims[0];
+        t.data += (size_t)p->stack_idx * (size_t)t.n_bytes;
+        sl_ckpt_drop(m->ckpt, &t);
+    }
+    t.n_bytes = (uint64_t)p->file_rows * row_bytes;
+    if (p->mx_codes == NULL)
+        sl_ckpt_drop(m->ckpt, &t);
+}
+
+int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, struct sl_error *err)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(p->src->dtype);
+    struct job j = {.p = p, .rows = rows};
+    j.row_bytes = (size_t)p->n_cols / info->block_elems * info->block_bytes;
+    p->copy_bytes = (size_t)rows.n * j.row_bytes;
+    p->copy = sl_aligned_alloc(p->copy_bytes);
+    if (p->copy == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);
+    j.out = p->copy;
+    atomic_init(&j.bad, false);
+    m->be->vt->run_items(m->be, make_rows, &j, (uint32_t)SL_CEIL_DIV(rows.n, (int64_t)ITEM_ROWS));
+    if (atomic_load(&j.bad))
+        return sl_fail(err, SL_EFORMAT, "tensor \"%s\": a scale is 255, which is not a number",
+                       p->mx_scales->name);
+    drop(m, p, j.row_bytes);
+    return 0;
+}
