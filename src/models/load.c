@@ -187,16 +187,18 @@ static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struc
 {
     const struct sl_rows rows = sl_param_rows(m, p);
     const size_t n_bytes = (size_t)rows.n * sizeof(float);
-    float *all = sl_malloc((size_t)n * n_bytes), *v = all;
-    for (int32_t i = 0; i < n && v != NULL; i++) {
-        v = read_vector(m, &p[i]);
-        if (v != NULL)
+    float *all = sl_malloc((size_t)n * n_bytes);
+    bool read = all != NULL;
+    for (int32_t i = 0; i < n && read; i++) {
+        float *v = read_vector(m, &p[i]);
+        read = v != NULL;
+        if (read)
             memcpy(all + i * rows.n, v + rows.first, n_bytes);
         sl_free(v);
     }
     p->vec_bytes = (size_t)n * n_bytes;
-    p->first_value = v != NULL ? all[0] : 0;
-    int rc = v == NULL ? sl_fail(err, SL_ENOMEM, "out of memory") : 0;
+    p->first_value = read ? all[0] : 0;
+    int rc = read ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)
         rc = place(m, all, p->vec_bytes, &p->vec, err);
     sl_free(all);

@@ -254,49 +254,47 @@ static void compare_containers(const struct sl_synth *base, const char *label)
 static void test_containers(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama",    "mistral",    "qwen2",      "qwen3",
-                                        "olmo2",    "smollm3",    "qwen3moe",   "gemma3",
-                                        "glm4",     "glm",        "phi3",       "qwen2moe",
-                                        "mixtral",  "glm4moe",    "minimax_m2", "olmoe",
-                                        "ernie4_5", "seed_oss",   "exaone4",    "olmo3",
-                                        "arcee",    "ministral",  "gemma4",     "gemma2",
-                                        "granite",  "starcoder2", "cohere2",    "phi",
-                                        "llama",    "mistral",    "qwen2",      "qwen3",
-                                        "olmo2",    "smollm3",    "qwen3moe",   "gemma3",
-                                        "glm4",     "glm",        "phi3",       "qwen2moe",
-                                        "mixtral",  "glm4moe",    "minimax_m2", "olmoe",
-                                        "ernie4_5", "seed_oss",   "exaone4",    "olmo3",
-                                        "arcee",    "ministral",  "ministral3", "hunyuan_v1_dense",
-                                        "gpt-oss",  "f32",        "%s_%s"};
-    struct sl_synth s;
-    describe_model(&(struct variant){names[i], dtypes[d], "f32", false}, SL_CKPT_HF, &s);
-    s.old_rope = d == 0;
-    if (d == 1)
-        s.hp.has ^= SL_HAS_HEAD; /* tied where the tiny model is not, and the reverse */
-    snprintf(label, sizeof label, "%s_%s", names[i], sl_dtype_info(dtypes[d])->name);
-    compare_containers(&s, label);
-}
-}
-for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_LONG; scaling++) {
-    struct sl_synth s;
-    const bool lists = scaling == SL_ROPE_LONG; /* of factors */
-    describe_model(&(struct variant){lists ? "phi3" : "llama", SL_DTYPE_BF16, "f32", false},
-                   SL_CKPT_HF, &s);
-    if (!lists)
-        s.hp.has |= SL_HAS_QKV_BIAS | SL_HAS_O_BIAS; /* biases of q and k are reordered too */
-    for (int i = 0; i < 8 && lists; i++) {
-        s.hp.ropes[0].short_factors[i] = 1;
-        s.hp.ropes[0].long_factors[i] = 1 + 0.5f * (float)(i * i);
+    static const char *const names[] = {
+        "llama",    "mistral",    "qwen2",      "qwen3",     "olmo2",      "smollm3",
+        "qwen3moe", "gemma3",     "glm4",       "glm",       "phi3",       "qwen2moe",
+        "mixtral",  "glm4moe",    "minimax_m2", "olmoe",     "ernie4_5",   "seed_oss",
+        "exaone4",  "olmo3",      "arcee",      "ministral", "gemma4",     "gemma2",
+        "granite",  "starcoder2", "cohere2",    "phi",       "ministral3", "hunyuan_v1_dense",
+        "gpt-oss"};
+    static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
+    char label[64];
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        for (size_t d = 0; d < SL_COUNT(dtypes); d++) {
+            struct sl_synth s;
+            describe_model(&(struct variant){names[i], dtypes[d], "f32", false}, SL_CKPT_HF, &s);
+            s.old_rope = d == 0;
+            if (d == 1)
+                s.hp.has ^= SL_HAS_HEAD; /* tied where the tiny model is not, and the reverse */
+            snprintf(label, sizeof label, "%s_%s", names[i], sl_dtype_info(dtypes[d])->name);
+            compare_containers(&s, label);
+        }
     }
-    s.hp.ropes[0].scaling = (enum sl_rope_scaling)scaling;
-    s.hp.ropes[0].theta = 500;
-    s.hp.ropes[0].factor = 8;
-    s.hp.ropes[0].low_freq_factor = 1;
-    s.hp.ropes[0].high_freq_factor = 4;
-    s.hp.ropes[0].original_context = 32;
-    s.old_rope = scaling == SL_ROPE_YARN;
-    snprintf(label, sizeof label, "llama_rope%d", scaling);
-    compare_containers(&s, label);
+    for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_LONG; scaling++) {
+        struct sl_synth s;
+        const bool lists = scaling == SL_ROPE_LONG; /* of factors */
+        describe_model(&(struct variant){lists ? "phi3" : "llama", SL_DTYPE_BF16, "f32", false},
+                       SL_CKPT_HF, &s);
+        if (!lists)
+            s.hp.has |= SL_HAS_QKV_BIAS | SL_HAS_O_BIAS; /* biases of q and k are reordered too */
+        for (int i = 0; i < 8 && lists; i++) {
+            s.hp.ropes[0].short_factors[i] = 1;
+            s.hp.ropes[0].long_factors[i] = 1 + 0.5f * (float)(i * i);
+        }
+        s.hp.ropes[0].scaling = (enum sl_rope_scaling)scaling;
+        s.hp.ropes[0].theta = 500;
+        s.hp.ropes[0].factor = 8;
+        s.hp.ropes[0].low_freq_factor = 1;
+        s.hp.ropes[0].high_freq_factor = 4;
+        s.hp.ropes[0].original_context = 32;
+        s.old_rope = scaling == SL_ROPE_YARN;
+        snprintf(label, sizeof label, "llama_rope%d", scaling);
+        compare_containers(&s, label);
+    }
 }
 }
 
