@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Attention over pages: causal, or of every row over all keys of its span.
+ * Attention over pages: causal, or of every row over all keys of its span; with a window over those
+ * that are near.
  *
  * Keys are cut into splits of 256 at absolute positions. In a split all scores of a query are made,
  * then their maximum m, then p = exp(score - m) and its sum l, then o = sum of p v with the keys in
@@ -68,6 +69,15 @@ static int per_kv(const struct block *b)
     return b->n_rows * b->n_heads;
 }
 
+/* The position behind the last one that a row at `pos` sees. */
+static int32_t seen_to(const struct job *j, const struct block *b, int32_t pos)
+{
+    const struct sl_op_attention *a = j->a;
+    if (!a->whole)
+        return pos + 1;
+    return a->window > 0 ? SL_MIN(pos + a->window, b->n_keys) : b->n_keys;
+}
+
 /* Positions of a split, relative to its start, that row r of the block sees; empty when lo >= hi.
  */
 static void visible(const struct job *j, const struct block *b, int32_t r, int32_t split, int *lo,
@@ -77,7 +87,7 @@ static void visible(const struct job *j, const struct block *b, int32_t r, int32
     if (j->a->window > 0 && pos >= j->a->window)
         from = pos - j->a->window + 1;
     *lo = SL_MAX(from - start, 0);
-    *hi = SL_MIN((j->a->whole ? b->n_keys : pos + 1) - start, SL_CPU_SPLIT);
+    *hi = SL_MIN(seen_to(j, b, pos) - start, SL_CPU_SPLIT);
 }
 
 static void block_at(const struct job *j, uint32_t item, struct block *b)
@@ -107,7 +117,7 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     b->split_from = from / SL_CPU_SPLIT;
     b->n_keys = span->pos + span->n;
     b->is_decode = span->n == 1;
-    b->split_to = (j->a->whole ? b->n_keys - 1 : b->pos + b->n_rows - 1) / SL_CPU_SPLIT + 1;
+    b->split_to = (seen_to(j, b, b->pos + b->n_rows - 1) - 1) / SL_CPU_SPLIT + 1;
 }
 
 /* The token and the head of query vector i. */
@@ -181,7 +191,7 @@ static void find_tiles(const struct job *j, const struct block *b, int32_t split
                        struct split_tiles *t)
 {
     int32_t start = split * SL_CPU_SPLIT;
-    int32_t last = j->a->whole ? b->n_keys - 1 : b->pos + b->n_rows - 1;
+    int32_t last = seen_to(j, b, b->pos + b->n_rows - 1) - 1;
     t->first = lo / SL_KV_TILE;
     t->n = SL_CEIL_DIV(hi, SL_KV_TILE) - t->first;
     t->group = b->n_kv > 1 ? SL_ATTN_GROUP : SL_ATTN_TILES;
@@ -589,7 +599,6 @@ void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
     const int32_t v_dim = sl_v_dim(a->head_dim, a->v_dim);
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && v_dim <= SL_MAX_HEAD_DIM &&
               a->n_heads % a->n_kv_heads == 0 && a->kv.block_size % SL_KV_TILE == 0);
-    SL_ASSERT(!a->whole || a->window == 0);
     struct job j = {.cpu = sl_cpu(be), .a = a};
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.v_dim = sl_kv_padded_dim(v_dim);

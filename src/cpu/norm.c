@@ -245,11 +245,10 @@ static void pool_span(void *arg, uint32_t s, int thread_idx)
     const struct sl_span *span = a->spans != NULL ? &a->spans[s] : &one;
     const bool several = a->kind == SL_POOL_MEAN || a->kind == SL_POOL_MAX;
     const int32_t from = span->first + (a->kind == SL_POOL_LAST ? span->n - 1 : 0);
-    const float *x = a->x + (int64_t)from * a->h;
+    const float *x = (const float *)a->x + (int64_t)from * a->h;
     float *out = a->out + (int64_t)s * a->h;
     (void)thread_idx;
-    if (out != x)
-        memcpy(out, x, (size_t)a->h * sizeof *out);
+    memcpy(out, x, (size_t)a->h * sizeof *out);
     for (int32_t i = 1; several && i < span->n; i++) {
         if (a->kind == SL_POOL_MEAN)
             j->cpu->k.add(out, x + (int64_t)i * a->h, a->h);

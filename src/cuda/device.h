@@ -54,10 +54,11 @@ struct sl_cuda {
     bool plan_settled; /* a kernel was enqueued behind the plan of attention: the next one may read
                           the plan before that one has ended */
     int32_t plan_heads, plan_kv_heads, plan_dim; /* what that plan is for */
-    float *lin_partial;                          /* of products (linear.h): SL_LIN_PARTIAL_BYTES */
-    uint32_t *lin_arrived;                       /* SL_LIN_TILES */
-    float *lin_mixed;                            /* gate and up apart, lin_mixed_bytes */
-    const int32_t *ids_prev;                     /* device: ids the step before chose */
+    bool plan_whole;
+    float *lin_partial;      /* of products (linear.h): SL_LIN_PARTIAL_BYTES */
+    uint32_t *lin_arrived;   /* SL_LIN_TILES */
+    float *lin_mixed;        /* gate and up apart, lin_mixed_bytes */
+    const int32_t *ids_prev; /* device: ids the step before chose */
 
     int32_t *ids;     /* device: where the sampler writes, [max_logits]; ids_prev is the same
                          array, read before it is written in a step */

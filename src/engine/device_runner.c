@@ -71,10 +71,17 @@ struct sl_device_runner {
     int32_t *lora_slot;             /* host: [max_tokens] of rows of the step being built */
     struct sl_lora_rows lora_rows;
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] of the last collect */
+    float *pooled; /* [max_logits, n_out] of the last collect, embeddings or scores; NULL: tokens */
 };
 
 static const struct sl_sample_row padding = {
     .n_top = -1, .top_p = 1, .repetition_penalty = 1, .padding = 1};
+
+/* Embeddings and scores are left by the step itself: nothing is sampled. */
+static bool pools(const struct sl_model *m)
+{
+    return sl_model_facts(m)->task != SL_TASK_GENERATE;
+}
 
 static size_t mask_words(int32_t n_vocab)
 {
@@ -123,6 +130,7 @@ static uint64_t gated_bytes(const struct sl_model *m, const struct sl_device_run
 static struct sl_step_limits limits_of(const struct sl_model *m,
                                        const struct sl_device_runner_config *cfg)
 {
+    const struct sl_model_facts *f = sl_model_facts(m);
     struct sl_step_limits lim = {
         .max_tokens = cfg->max_tokens,
         .max_spans = cfg->max_seqs,
@@ -134,14 +142,22 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .block_size = cfg->kv.block_size,
         .n_groups = cfg->kv.n_groups,
         .max_context = cfg->max_model_len,
+        .whole = f->both_ways,
         .param_bytes = sizeof(struct sl_sample_row),
         .result_bytes = sizeof(struct sl_sample_result),
         .extra_bytes = lists_bytes(m, cfg),
         .adapter_mats = cfg->max_loras > 0 ? sl_model_n_lora_mats(m) : 0,
         .adapter_bytes = gated_bytes(m, cfg),
     };
-    memcpy(lim.scratch_pages, cfg->n_pages, sizeof lim.scratch_pages);
     lim.n_kinds = SL_MIN(sl_model_heads(m, lim.heads, SL_MAX_HEAD_KINDS), SL_MAX_HEAD_KINDS);
+    if (pools(m)) { /* no step is like another one: none is recorded */
+        lim.max_width = 0;
+        lim.param_bytes = 0;
+        lim.extra_bytes = 0;
+        lim.result_bytes = (uint32_t)f->n_row * (uint32_t)sizeof(float);
+        return lim;
+    }
+    memcpy(lim.scratch_pages, cfg->n_pages, sizeof lim.scratch_pages);
     return lim;
 }
 
@@ -150,9 +166,11 @@ uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
 {
     const struct sl_device_vt *dev = be->vt->device;
     struct sl_step_limits lim = limits_of(m, cfg);
-    return dev->steps_bytes(be, &lim) +
-           dev->sample_scratch(be, cfg->max_logits, sl_model_facts(m)->n_vocab) +
-           counts_bytes(m, cfg) +
+    uint64_t sampling = 0;
+    if (!pools(m))
+        sampling = dev->sample_scratch(be, cfg->max_logits, sl_model_facts(m)->n_vocab) +
+                   counts_bytes(m, cfg);
+    return dev->steps_bytes(be, &lim) + sampling +
            (uint64_t)cfg->max_loras * sl_model_lora_bytes(m, cfg->max_lora_rank) +
            table_bytes(m, cfg);
 }
@@ -362,9 +380,11 @@ static const struct sl_lora_rows *place_adapters(struct sl_device_runner *d,
 static void forward(void *arg, const struct sl_step *step)
 {
     struct sl_device_runner *d = arg;
+    if (d->pooled != NULL)
+        sl_run_set_pooled(d->run, step->results);
     if (step->part != SL_STEP_CHOICE)
         (void)sl_run_enqueue(d->run, &step->batch);
-    if (step->part == SL_STEP_FORWARD || step->batch.n_logits == 0)
+    if (d->pooled != NULL || step->part == SL_STEP_FORWARD || step->batch.n_logits == 0)
         return;
     d->dev->sample(d->be, &(struct sl_op_sample){
                               .logits = sl_run_logits(d->run),
@@ -414,7 +434,10 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
     step.batch.lora = step.batch.logit_lora = place_adapters(d, batch);
     step.variant |= step.batch.lora != NULL ? ADAPTERS : 0;
     l->n = batch->n_logits;
-    if (picks != NULL) {
+    if (d->pooled != NULL) {
+        step.part = SL_STEP_WHOLE;
+        step.want_results = true;
+    } else if (picks != NULL) {
         open_lists(d);
         build_rows(d, picks, batch->n_logits, l, &step);
         step.part = SL_STEP_WHOLE;
@@ -464,6 +487,17 @@ static struct sl_picked read_row(struct sl_device_runner *d, const struct late_r
     return out;
 }
 
+static void read_pooled(struct sl_device_runner *d, const float *rows, int32_t n,
+                        struct sl_picked *out)
+{
+    const struct sl_model_facts *f = sl_model_facts(d->m);
+    for (int32_t i = 0; i < n; i++) {
+        float *to = d->pooled + (size_t)i * (size_t)f->n_out;
+        sl_model_pooled(d->m, rows + (size_t)i * (size_t)f->n_row, to);
+        out[i] = (struct sl_picked){.pooled = to};
+    }
+}
+
 static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
     struct sl_device_runner *d = ctx;
@@ -476,6 +510,10 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     int rc = d->dev->wait(d->be, l->ticket, &ids, &results, err);
     if (rc != 0)
         return rc;
+    if (d->pooled != NULL) {
+        read_pooled(d, results, l->n, out);
+        return 0;
+    }
     const struct sl_sample_result *r = results;
     for (int32_t i = 0; i < l->n; i++)
         out[i] = read_row(d, l, i, ids[i], l->results ? &r[i] : NULL);
@@ -508,10 +546,15 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
     int rc = d->dev->steps_init(d->be, &lim, err);
     if (rc != 0)
         return rc;
-    d->lists_dev = d->dev->extra(d->be);
-    d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_logits, d->n_vocab);
-    d->scratch = vt->alloc(d->be, d->scratch_bytes);
-    d->counts = vt->alloc(d->be, counts_bytes(d->m, &d->cfg));
+    if (d->pooled == NULL) {
+        d->lists_dev = d->dev->extra(d->be);
+        d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_logits, d->n_vocab);
+        d->scratch = vt->alloc(d->be, d->scratch_bytes);
+        d->counts = vt->alloc(d->be, counts_bytes(d->m, &d->cfg));
+        if (d->scratch == NULL || d->counts == NULL)
+            return sl_fail(err, SL_ENOMEM, "out of device memory for sampling %d rows of %d tokens",
+                           d->cfg.max_logits, d->n_vocab);
+    }
     if (d->cfg.max_loras > 0) {
         d->lora_mem = vt->alloc(d->be, (size_t)d->cfg.max_loras * d->lora_bytes);
         d->lora_table = vt->alloc(d->be, table_bytes(d->m, &d->cfg));
@@ -519,9 +562,6 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
             return sl_fail(err, SL_ENOMEM, "out of device memory for %d adapters of rank %d",
                            d->cfg.max_loras, d->cfg.max_lora_rank);
     }
-    if (d->scratch == NULL || d->counts == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of device memory for sampling %d rows of %d tokens",
-                       d->cfg.max_logits, d->n_vocab);
     return 0;
 }
 
@@ -547,12 +587,15 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     d->n_slots = n_slots(cfg);
     d->slots = sl_calloc((size_t)d->n_slots, sizeof *d->slots);
     d->tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *d->tops);
+    if (pools(m))
+        d->pooled = sl_calloc(n, (size_t)sl_model_facts(m)->n_out * sizeof *d->pooled);
     d->lora_bytes = cfg->max_loras > 0 ? sl_model_lora_bytes(m, cfg->max_lora_rank) : 0;
     d->adapters = sl_calloc((size_t)cfg->max_loras + 1, sizeof *d->adapters);
     d->lora_in = sl_calloc((size_t)sl_model_n_lora_mats(m), sizeof *d->lora_in);
     d->lora_slot = sl_calloc((size_t)cfg->max_tokens, sizeof *d->lora_slot);
     bool ok = d->adapters != NULL && d->lora_in != NULL && d->lora_slot != NULL &&
-              d->rows != NULL && d->counts_in != NULL && d->slots != NULL && d->tops != NULL;
+              (!pools(m) || d->pooled != NULL) && d->rows != NULL && d->counts_in != NULL &&
+              d->slots != NULL && d->tops != NULL;
     for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
         d->late[i].n_top = sl_malloc(n);
         d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
@@ -588,6 +631,7 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     sl_free(d->lora_slot);
     sl_free(d->lora_in);
     sl_free(d->adapters);
+    sl_free(d->pooled);
     sl_free(d->tops);
     sl_free(d->slots);
     sl_free(d->counts_in);
@@ -597,10 +641,14 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
 
 void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
 {
+    const struct sl_model_facts *f = sl_model_facts(d->m);
     *r = (struct sl_runner){.ctx = d,
                             .n_vocab = d->n_vocab,
                             .max_logits = d->cfg.max_logits,
-                            .max_flights = SL_MAX_FLIGHTS,
+                            .max_flights = d->pooled != NULL ? 1 : SL_MAX_FLIGHTS,
+                            .blind = d->pooled != NULL,
+                            .n_pooled = d->pooled != NULL ? f->n_out : 0,
+                            .whole = f->whole,
                             .submit = submit,
                             .choose = choose,
                             .collect = collect,

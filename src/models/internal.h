@@ -243,7 +243,8 @@ struct sl_run {
                          what is pooled */
     float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice, of the widest layer */
     float *angles[SL_MAX_ROPES]; /* [T, n_dims / 2, 2] */
-    float *logits;               /* [max_logits, n_out] */
+    float *logits;               /* [max_logits, n_row] */
+    float *pooled;               /* where rows of embeddings and scores go: logits, or as told */
     void *norm;                  /* [T, H] activations: a sublayer's input */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
     float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
@@ -284,9 +285,10 @@ void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
 /* Of each of r->rank.room. */
 size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits);
 /* run.c: n logits as the model scales and caps them. */
-void sl_run_scale_logits(struct sl_run *r, int64_t n);
-/* run_pool.c: rows x to what the model gives, in r->logits. spans NULL: a row for each output. */
-void sl_run_pool(struct sl_run *r, const float *x, const struct sl_span *spans, int32_t n);
+void sl_run_scale_logits(struct sl_run *r, float *logits, int64_t n);
+/* run_pool.c: rows x, activations, to what the model gives, in r->pooled. spans NULL: a row for
+ * each output. */
+void sl_run_pool(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n);
 /* Says that a part of the step is done. */
 static inline void sl_run_next_part(struct sl_run *r)
 {

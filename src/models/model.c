@@ -120,6 +120,8 @@ static int fill_facts(struct sl_model *m, struct sl_error *err)
         .context = hp->context - sl_first_place(m->desc, hp),
         .n_ranks = 1,
         .n_out = hp->n_vocab,
+        .n_row = hp->n_vocab,
+        .both_ways = m->layers[0].whole,
         .bos = -1,
     };
     count_params(m);
@@ -224,12 +226,13 @@ int sl_model_set_task(struct sl_model *m, const char *runner, const char *conver
     f->pool = m->pool.kind;
     f->normalize = m->pool.normalize;
     f->max_input = m->pool.max_input;
-    f->whole = encoder || (f->task != SL_TASK_GENERATE && f->pool != SL_POOL_LAST);
+    f->whole = f->both_ways || (f->task != SL_TASK_GENERATE && f->pool != SL_POOL_LAST);
     f->pairs = encoder && f->task == SL_TASK_SCORE;
     f->n_out = f->task == SL_TASK_GENERATE ? m->hp.n_vocab
                : f->task == SL_TASK_EMBED  ? m->hp.hidden
                : m->yes_no                 ? 1
                                            : m->hp.n_labels;
+    f->n_row = f->task == SL_TASK_SCORE && m->yes_no ? 2 : f->n_out;
     return rc;
 }
 
@@ -297,11 +300,12 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
     return n;
 }
 
-/* A window as long as the context is none. */
+/* How many positions keep their pages, 0: all. A window as long as the context is none; nor is it
+ * one where a text is done in one step. */
 static int32_t window_of(const struct sl_model *m, int32_t layer)
 {
-    const int32_t window = m->layers[layer].window;
-    return window < m->hp.context ? window : 0;
+    const struct sl_layer_desc *l = &m->layers[layer];
+    return l->window < m->hp.context && !l->whole ? l->window : 0;
 }
 
 /* Layers that see everything first: theirs is the first group. */

@@ -30,8 +30,10 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t n_eos;
     int32_t rank, n_ranks; /* of so many among which it is divided */
     enum sl_model_task task;
-    int32_t n_out; /* values of a row of a step: logits, an embedding, scores */
-    bool whole;    /* a text goes into one step, and leaves nothing that a later one could use */
+    int32_t n_out;  /* values of a row: logits, an embedding, scores */
+    int32_t n_row;  /* values that a step leaves for a row: what sl_model_pooled makes n_out of */
+    bool both_ways; /* a token sees those behind it */
+    bool whole;     /* a text goes into one step, and leaves nothing that a later one could use */
     enum sl_pool_kind pool;
     bool normalize;    /* embeddings have length 1 */
     bool pairs;        /* scores are of two texts in one input, with a type each */
@@ -91,9 +93,14 @@ SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_co
                                 struct sl_run **out, struct sl_error *err);
 void sl_run_destroy(struct sl_run *r);
 /* Writes KV of the batch's tokens and computes the wanted rows: [n_logits, n_out], valid until the
- * next step. No allocation. On a device the work is only enqueued: batch's arrays are the device's,
- * and so are the logits. */
+ * next step. No allocation. On a device the work is only enqueued, batch's arrays are the device's,
+ * and so are the rows: [n_logits, n_row]. */
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
+/* On a device: where the steps from now on leave rows of embeddings and scores. */
+void sl_run_set_pooled(struct sl_run *r, float *rows);
+/* An embedding, or scores, of what a step left of a text, [n_row], in host memory. out may be row,
+ * or one that begins before it. */
+void sl_model_pooled(const struct sl_model *m, const float *row, float *out);
 /* Where every step's logits lie; of several ranks the first one's has them. */
 const float *sl_run_logits(const struct sl_run *r);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */

@@ -70,7 +70,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)hp->hidden;
     uint64_t rows = (uint64_t)cfg->max_logits, f = sizeof(float);
     uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
-    uint64_t n_out = (uint64_t)SL_MAX(m->facts.n_out, 2); /* two where they make one score */
+    uint64_t n_out = (uint64_t)m->facts.n_row;
     uint64_t q = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_Q),
              k = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_K),
              v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
@@ -166,6 +166,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     }
     if (up_floats(m, m->be) == 0)
         r->up = r->ffn;
+    r->pooled = r->logits;
     *out = r;
     return 0;
 }
@@ -510,14 +511,14 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
     }
 }
 
-void sl_run_scale_logits(struct sl_run *r, int64_t n)
+void sl_run_scale_logits(struct sl_run *r, float *logits, int64_t n)
 {
     const struct sl_model *m = r->m;
     const float cap = (float)m->hp.logit_softcap;
     if (m->logit_scale != 1 || cap > 0)
         m->be->vt->scale_logits(m->be,
                                 &(struct sl_op_scale_logits){
-                                    .x = r->logits, .n = n, .scale = m->logit_scale, .cap = cap});
+                                    .x = logits, .n = n, .scale = m->logit_scale, .cap = cap});
 }
 
 /* x += norm(out(act(gate x) * input)); r->norm is x. inputs: the layer's own, a row for each of x.
@@ -570,7 +571,7 @@ static void head(struct sl_run *r, int32_t n)
                              });
     sl_run_gather(r, part, w->n_rows, sizeof *part, n, m->rank == 0 ? r->logits : NULL);
     if (m->rank == 0)
-        sl_run_scale_logits(r, (int64_t)n * m->hp.n_vocab);
+        sl_run_scale_logits(r, r->logits, (int64_t)n * m->hp.n_vocab);
 }
 
 uint64_t sl_run_progress(const struct sl_run *r)
@@ -634,6 +635,12 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         sl_run_pool(r, r->norm, all ? batch->spans : NULL, batch->n_logits);
     sl_run_next_part(r);
     return r->logits;
+}
+
+void sl_run_set_pooled(struct sl_run *r, float *rows)
+{
+    SL_ASSERT(rows != NULL && r->m->be->vt->device != NULL);
+    r->pooled = rows;
 }
 
 const float *sl_run_logits(const struct sl_run *r)

@@ -49,6 +49,7 @@ struct sl_step_limits {
     int32_t max_context; /* positions of a sequence */
     int32_t n_kinds;     /* at least 1 */
     struct sl_heads heads[SL_MAX_HEAD_KINDS];
+    bool whole;             /* rows see keys behind their own in every layer */
     uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */
     uint32_t result_bytes;  /* of a wanted row, what it says besides the id; 0: nothing */
     uint64_t extra_bytes;   /* most of what else may travel with a step */

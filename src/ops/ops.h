@@ -283,7 +283,8 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     int32_t v_dim; /* of values; 0: head_dim */
     float scale;
     bool whole;         /* every row sees all keys of its span; else row i those up to its own */
-    int32_t window;     /* 0: none; else key j is seen by row i iff i - window < j <= i */
+    int32_t window;     /* 0: none; else row i sees key j only if i - j < window, and, where whole,
+                           j - i < window */
     float softcap;      /* 0: none; else s = cap * tanh(s / cap) */
     const float *sinks; /* [nq] or NULL: a logit that takes part in the softmax's sum alone */
     float skip_factor;  /* of skip-softmax; 0, whole or with a window: every tile counts */
@@ -323,7 +324,7 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     void *out; /* [n] rows */
 };
 
-struct sl_op_embed_positions { /* out[t] = word[token] + position[first + place] + type[segment] */
+struct sl_op_embed_positions { /* out[t] = word[token] + type[segment] + position[first + place] */
     const struct sl_batch *batch;
     const struct sl_weight *word, *position, *type; /* [V, H], [first + context, H], [types, H] */
     int32_t first;
@@ -348,12 +349,12 @@ struct sl_op_scale_logits { /* x = s x, or cap tanh(s x / cap) */
 enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };
 
 struct sl_op_pool {              /* one vector of each span's rows */
-    const float *x;              /* [T, H] */
+    const void *x;               /* [T, H] activations */
     const struct sl_span *spans; /* [n]; NULL: row i is all there is of span i */
     int32_t n, h;
     enum sl_pool_kind kind; /* mean of the rows, the first, the last, the largest of each column */
     bool normalize;         /* to length 1 */
-    float *out;             /* [n, H]; may be x without spans */
+    float *out;             /* [n, H], not x */
 };
 
 enum sl_route_score {

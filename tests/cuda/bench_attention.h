@@ -200,7 +200,7 @@ static struct attn_times attn_time(const struct attn_case *c, struct attn_dims d
     struct attn_times t;
     fill(q.p, n, FILL_F32, ATTN_PASS);
     t.plan_us = time_us(1, budget_ms / 5, [&](int) {
-        sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
+        sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd, false);
     });
     struct sl_op_attention op = {};
     op.batch = &on.batch;

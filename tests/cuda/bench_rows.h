@@ -137,7 +137,7 @@ static void rows_rope(struct rows_bench *r, int m)
         b.be->vt->rope_angles(b.be, &a);
     });
     rows_row("rope_angles", m, us, m * (d.hd * 4.0 + 4));
-    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
+    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd, false);
     us = time_us(n_copies, ROW_MS, [&](int i) {
         struct sl_op_qk_norm_rope_kv_store a = {};
         a.batch = &on.batch;

@@ -274,7 +274,7 @@ static void step_rows(struct step_bench *s, int positions, void (*rows)(struct s
     fill(pool.p, pool.n, FILL_F16);
     fill(q.p, q.n, FILL_F32, 5);
     fill(angles.p, angles.n, FILL_F32, 6);
-    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
+    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd, false);
     rows(s);
 }
 

@@ -225,9 +225,9 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *, const struct sl_cuda_
     return static_cast<size_t>(l->n_spans) * 100;
 }
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
-                            int32_t n_kv_heads, int32_t head_dim)
+                            int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
-    CHECK(n_heads == 4 && n_kv_heads == 2 && head_dim == 64 && batch->n_tokens > 0);
+    CHECK(!whole && n_heads == 4 && n_kv_heads == 2 && head_dim == 64 && batch->n_tokens > 0);
     sl_launch(cu, plan_kernel, dim3(1), dim3(32), 0, reinterpret_cast<uint32_t *>(cu->workspace));
 }
 }

@@ -573,6 +573,204 @@ static void gathers()
     }
 }
 
+/* ------------------------------------------------------------------ encoders */
+
+/* Words, types and positions, each of another format: the sums of the CPU. */
+static void embed_positions_case(enum sl_dtype words, int64_t h, bool one_type, bool pairs)
+{
+    const enum sl_dtype formats[3] = {words, SL_DTYPE_F16, SL_DTYPE_F32};
+    const int64_t n_rows[3] = {11, 2, 40};
+    std::vector<struct sl_span> spans = {{0, 5, 0, 0}, {5, 1, 0, 0}, {6, 9, 0, 0}};
+    std::vector<int32_t> ids, positions, second = {3, INT32_MAX, 0};
+    for (const struct sl_span &s : spans)
+        for (int32_t i = 0; i < s.n; i++) {
+            ids.push_back((int32_t)below(11));
+            positions.push_back(i);
+        }
+    const int32_t n = (int32_t)ids.size();
+    std::vector<std::vector<float>> values;
+    struct sl_weight w[3] = {};
+    std::vector<dev<uint8_t> *> tables;
+    for (int k = 0; k < 3; k++) {
+        const struct sl_dtype_info *info = sl_dtype_info(formats[k]);
+        const size_t row_bytes = (size_t)(h / info->block_elems) * info->block_bytes;
+        std::vector<uint8_t> data(row_bytes * (size_t)n_rows[k]);
+        std::vector<float> x((size_t)(h * n_rows[k]));
+        for (float &f : x)
+            f = (float)below(2001) / 500.0f - 2.0f;
+        for (int64_t r = 0; r < n_rows[k]; r++)
+            info->from_f32(&x[(size_t)(r * h)], data.data() + (size_t)r * row_bytes, h);
+        for (int64_t r = 0; r < n_rows[k]; r++)
+            info->to_f32(data.data() + (size_t)r * row_bytes, &x[(size_t)(r * h)], h);
+        values.push_back(x);
+        tables.push_back(new dev<uint8_t>(data));
+        w[k].dtype = formats[k], w[k].n_rows = n_rows[k], w[k].n_cols = h;
+        w[k].data = tables.back()->p, w[k].row_bytes = row_bytes;
+    }
+    dev<struct sl_span> d_spans(spans);
+    dev<int32_t> d_ids(ids), d_positions(positions), d_second(second);
+    dev<float> out((size_t)(n * h), 0);
+    struct sl_batch b = {};
+    b.n_tokens = n, b.n_spans = 3, b.tokens = d_ids.p, b.positions = d_positions.p;
+    b.spans = d_spans.p, b.second_from = pairs ? d_second.p : NULL;
+    struct sl_op_embed_positions a = {};
+    a.batch = &b, a.word = &w[0], a.type = &w[1], a.position = &w[2];
+    a.first = 2, a.one_type = one_type, a.out = out.p;
+    sl_cuda_embed_positions(&cu.base, &a);
+    std::vector<float> got = out.get();
+    for (int s = 0; s < 3; s++)
+        for (int32_t i = 0; i < spans[(size_t)s].n; i++) {
+            const int32_t t = spans[(size_t)s].first + i;
+            const bool type = pairs && !one_type && i >= second[(size_t)s];
+            for (int64_t c = 0; c < h; c++) {
+                float x = values[0][(size_t)(ids[(size_t)t] * h + c)];
+                x = x + values[1][(size_t)((int64_t)type * h + c)];
+                x = x + values[2][(size_t)((2 + i) * h + c)];
+                CHECK(same(x, got[(size_t)(t * h + c)]), "%s text %d token %d col %d",
+                      sl_dtype_info(words)->name, s, i, (int)c);
+            }
+        }
+    for (dev<uint8_t> *t : tables)
+        delete t;
+}
+
+/* The same tree as a norm's, of values or of their squares. */
+static float tree_of(const std::vector<float> &x, bool squares)
+{
+    const size_t nt = x.size() <= 8192 ? 256 : 1024;
+    std::vector<float> s(nt, 0.0f);
+    for (size_t i = 0; i < x.size(); i++)
+        s[i / 4 % nt] = squares ? fmaf(x[i], x[i], s[i / 4 % nt]) : s[i / 4 % nt] + x[i];
+    float warps[32] = {0};
+    for (size_t k = 0; k < nt / 32; k++)
+        warps[k] = warp_tree(&s[k * 32]);
+    return warp_tree(warps);
+}
+
+/* A large mean, around which there is little, and rows that begin anywhere. */
+static void layernorm_case(int32_t h, bool add, size_t skip)
+{
+    const int32_t n = 3;
+    const float eps = 1e-12f;
+    std::vector<float> x((size_t)(n * h)), y(x), w((size_t)h), b((size_t)h);
+    for (size_t i = 0; i < x.size(); i++) {
+        x[i] = (i / (size_t)h == 1 ? 100.0f : 0.0f) + (float)below(2001) / 1000.0f - 1.0f;
+        y[i] = (float)below(2001) / 1000.0f - 1.0f;
+    }
+    for (size_t i = 0; i < w.size(); i++) {
+        w[i] = (float)below(1000) / 500.0f;
+        b[i] = (float)below(1000) / 500.0f - 1.0f;
+    }
+    dev<float> dx(x, skip), dy(y, skip), dw(w, skip), db(b, skip);
+    dev<__nv_bfloat16> out((size_t)(n * h), skip / 2);
+    struct sl_op_layernorm a = {};
+    a.x = dx.p, a.y = add ? dy.p : NULL, a.w = dw.p, a.b = db.p;
+    a.eps = eps, a.n = n, a.h = h, a.out = out.p;
+    sl_cuda_layernorm(&cu.base, &a);
+    std::vector<float> got = dx.get();
+    std::vector<__nv_bfloat16> acts = out.get();
+    for (int32_t t = 0; t < n; t++) {
+        std::vector<float> z((size_t)h);
+        double sum = 0, var = 0;
+        for (int32_t i = 0; i < h; i++) {
+            const size_t at = (size_t)(t * h + i);
+            z[(size_t)i] = add ? x[at] + y[at] : x[at];
+            sum += (double)z[(size_t)i];
+        }
+        const float mean = tree_of(z, false) / (float)h;
+        for (float &f : z) {
+            var += ((double)f - sum / h) * ((double)f - sum / h);
+            f = f - mean;
+        }
+        const float scale = 1.0f / sqrtf(tree_of(z, true) / (float)h + eps);
+        for (int32_t i = 0; i < h; i++) {
+            const size_t at = (size_t)(t * h + i);
+            volatile float d = z[(size_t)i] * scale;
+            const float v = fmaf(d, w[(size_t)i], b[(size_t)i]);
+            const double exact = (double)(add ? x[at] + y[at] : x[at]);
+            const double e =
+                (exact - sum / h) / sqrt(var / h + (double)eps) * (double)w[(size_t)i] +
+                (double)b[(size_t)i];
+            CHECK(same(v, got[at]), "h %d row %d col %d: %.9g, not %.9g", h, t, i, (double)got[at],
+                  (double)v);
+            CHECK(h == 1 || fabs((double)v - e) < 1e-3, "h %d row %d col %d: %g, not %g", h, t, i,
+                  (double)v, e);
+            CHECK(same(__bfloat162float(acts[at]), sl_bf16_to_f32(sl_f32_to_bf16(v))),
+                  "h %d row %d col %d: activation", h, t, i);
+        }
+    }
+}
+
+/* Of texts that are one row, a few, and more than the warps of a block have at a time. */
+static void pool_case(int32_t h, enum sl_pool_kind kind, bool normalize, bool whole)
+{
+    const std::vector<struct sl_span> spans = {{0, 1, 0, 0}, {1, 7, 0, 0}, {8, 75, 0, 0}};
+    const int32_t n = 3, n_rows = whole ? 83 : 3;
+    std::vector<__nv_bfloat16> x((size_t)(n_rows * h));
+    for (__nv_bfloat16 &v : x)
+        v = __float2bfloat16_rn((float)below(2001) / 1000.0f - 1.0f);
+    dev<__nv_bfloat16> dx(x, below(2) * 2);
+    dev<struct sl_span> d_spans(spans);
+    dev<float> out((size_t)(n * h), below(4) * 4);
+    struct sl_op_pool a = {};
+    a.x = dx.p, a.spans = whole ? d_spans.p : NULL, a.n = n, a.h = h, a.kind = kind;
+    a.normalize = normalize, a.out = out.p;
+    sl_cuda_pool(&cu.base, &a);
+    std::vector<float> got = out.get();
+    for (int32_t s = 0; s < n; s++) {
+        struct sl_span span = whole ? spans[(size_t)s] : sl_span{s, 1, 0, 0};
+        if (kind == SL_POOL_CLS || kind == SL_POOL_LAST) {
+            span.first += kind == SL_POOL_LAST ? span.n - 1 : 0;
+            span.n = 1;
+        }
+        std::vector<float> want((size_t)h);
+        for (int32_t c = 0; c < h; c++) {
+            float part[8];
+            for (int32_t k = 0; k < 8; k++) {
+                part[k] = kind == SL_POOL_MAX ? -INFINITY : 0.0f;
+                for (int32_t i = k; i < span.n; i += 8) {
+                    const float v = __bfloat162float(x[(size_t)((span.first + i) * h + c)]);
+                    part[k] = kind == SL_POOL_MAX ? fmaxf(part[k], v) : part[k] + v;
+                }
+            }
+            for (int m = 4; m > 0; m /= 2)
+                for (int k = 0; k < m; k++)
+                    part[k] = kind == SL_POOL_MAX ? fmaxf(part[2 * k], part[2 * k + 1])
+                                                  : part[2 * k] + part[2 * k + 1];
+            want[(size_t)c] = part[0];
+            if (kind == SL_POOL_MEAN && span.n > 1)
+                want[(size_t)c] = part[0] * (1.0f / (float)span.n);
+        }
+        if (normalize) {
+            const float length = sqrtf(tree_of(want, true));
+            for (float &f : want)
+                f = f / (length > 1e-12f ? length : 1e-12f);
+        }
+        for (int32_t c = 0; c < h; c++)
+            CHECK(got[(size_t)(s * h + c)] == want[(size_t)c],
+                  "h %d kind %d text %d col %d: %g, %g", h, kind, s, c,
+                  (double)got[(size_t)(s * h + c)], (double)want[(size_t)c]);
+    }
+}
+
+static void encoders()
+{
+    for (enum sl_dtype d : {SL_DTYPE_F32, SL_DTYPE_BF16})
+        for (int64_t h : {7, 48, 1032})
+            for (int k = 0; k < 4; k++)
+                embed_positions_case(d, h, k == 2, k != 1);
+    embed_positions_case(SL_DTYPE_Q8_0, 96, false, true);
+    for (int32_t h : {1, 3, 48, 384, 1025, 4096, 8196})
+        for (int k = 0; k < 4; k++)
+            layernorm_case(h, k % 2 != 0, k < 2 ? 0 : 4);
+    for (int32_t h : {1, 48, 65, 384, 8300})
+        for (int kind = 0; kind < SL_POOL_COUNT; kind++)
+            for (int k = 0; k < 4; k++)
+                if (h < 8000 || (kind == SL_POOL_CLS && k == 3))
+                    pool_case(h, (enum sl_pool_kind)kind, k % 2 != 0, k >= 2);
+    pool_case(65, SL_POOL_MEAN, false, false);
+}
+
 int main(int argc, char **argv)
 {
     rng.seed = argc > 1 ? (uint64_t)atoi(argv[1]) : 3;
@@ -591,6 +789,7 @@ int main(int argc, char **argv)
     norm_two_case(1, 8448, 256, 8448);
     angles();
     gathers();
+    encoders();
     CHECK(cu.error == cudaSuccess, "%s", cu.error_what);
     cudaStreamDestroy(cu.stream);
     printf("test_rows: %ld checks, %d failures\n", n_checks, n_failures);

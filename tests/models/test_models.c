@@ -296,7 +296,6 @@ static void test_containers(void **state)
         compare_containers(&s, label);
     }
 }
-}
 
 /* Block formats exist only in GGUF: the rows of q and k must come back in the model's order whole,
  * whatever a row holds. A qwen2 file has them in that order; the same values there are the

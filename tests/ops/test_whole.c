@@ -303,33 +303,36 @@ static void test_embed_positions(void **state)
 
 enum { HEADS = 3, HD = 20, Q = HEADS * HD };
 
-static void attention_of_double(const float *q, const float *k, const float *v, double *want)
+static void attention_of_double(const float *q, const float *k, const float *v, int window,
+                                double *want)
 {
     double p[N_ROWS];
     for (int s = 0; s < N_SPANS; s++)
         for (int i = 0; i < spans[s].n * HEADS; i++) {
             const int head = i % HEADS * HD, from = spans[s].first, n = spans[s].n;
             const size_t row = (size_t)(from + i / HEADS) * Q + (size_t)head;
+            const int lo = window > 0 ? SL_MAX(i / HEADS - window + 1, 0) : 0;
+            const int hi = window > 0 ? SL_MIN(i / HEADS + window, n) : n;
             double max = -INFINITY, sum = 0;
-            for (int j = 0; j < n; j++) {
+            for (int j = lo; j < hi; j++) {
                 p[j] = 0;
                 for (int d = 0; d < HD; d++)
                     p[j] += (double)q[row + (size_t)d] * (double)k[(from + j) * Q + head + d] * 0.3;
                 max = fmax(max, p[j]);
             }
-            for (int j = 0; j < n; j++)
+            for (int j = lo; j < hi; j++)
                 sum += p[j] = exp(p[j] - max);
             for (int d = 0; d < HD; d++) {
                 want[row + (size_t)d] = 0;
-                for (int j = 0; j < n; j++)
+                for (int j = lo; j < hi; j++)
                     want[row + (size_t)d] += p[j] / sum * (double)v[(from + j) * Q + head + d];
             }
         }
 }
 
-static void test_attention(void **state)
+/* window 0: every row sees all of its text; else what is less than that far away, both ways. */
+static void check_attention(int window)
 {
-    (void)state;
     const size_t n = (size_t)N_ROWS * Q;
     float *q = floats(10, n, 1.5, 0), *k = floats(11, n, 1.5, 0), *v = floats(12, n, 1, 0);
     float *first = NULL;
@@ -340,7 +343,7 @@ static void test_attention(void **state)
     for (int s = 0; s < N_SPANS; s++)
         for (int t = 0; t < spans[s].n; t++)
             positions[spans[s].first + t] = t;
-    attention_of_double(q, k, v, want);
+    attention_of_double(q, k, v, window, want);
     const size_t tiles = HEADS * sl_kv_tile_bytes(SL_DTYPE_F32, HD);
     for (int i = 0; i < N_WAYS; i++) {
         struct sl_backend *be = open_way(i);
@@ -376,6 +379,7 @@ static void test_attention(void **state)
                                     .head_dim = HD,
                                     .scale = 0.3f,
                                     .whole = true,
+                                    .window = window,
                                     .kv = kv,
                                     .out = out,
                                     .ld_out = Q};
@@ -402,6 +406,14 @@ static void test_attention(void **state)
     sl_free(v);
     sl_free(want);
     sl_free(first);
+}
+
+static void test_attention(void **state)
+{
+    static const int windows[] = {0, 1, 5, 33, 300};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(windows); i++)
+        check_attention(windows[i]);
 }
 
 int main(void)

@@ -154,7 +154,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of attention");
         return;
     }
-    sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim);
+    sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim, op->whole);
     struct sl_attn_args a = {};
     a.q = op->q;
     a.out = static_cast<__nv_bfloat16 *>(op->out);
@@ -174,10 +174,11 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
     a.head_dim = op->head_dim;
     a.window = op->window;
+    a.ahead = !op->whole ? 0 : op->window > 0 ? op->window - 1 : INT32_MAX / 2;
     a.cap = op->softcap;
     a.cap_in = op->softcap > 0.0f ? op->scale / op->softcap : 0.0f;
     a.scale2 = op->softcap > 0.0f ? 0x1.715476p0f : op->scale * 0x1.715476p0f;
-    const bool skips = op->skip_factor > 0.0f && op->window == 0 && a.scale2 > 0.0f;
+    const bool skips = op->skip_factor > 0.0f && op->window == 0 && !op->whole && a.scale2 > 0.0f;
     a.skip_log2 = skips ? log2f(op->skip_factor) : -INFINITY;
     a.skip_per = 1.0f / a.scale2;
     a.counters = l.counters;

@@ -127,7 +127,8 @@ struct __align__(16) sl_attn_item
 {
     int32_t token, pos, table;   /* of the span's first token; of its first page id */
     int32_t row0, n_rows;        /* of the span's rows, those of the tile */
-    int32_t tok_first, tok_last; /* of the span's tokens, those of the tile */
+    int32_t tok_last;            /* of the span's tokens, the tile's last */
+    int32_t end;                 /* position behind the span's last token */
     int32_t from, to;            /* splits */
     int32_t first, n_splits;     /* of the tile: those of the first part, and all */
     int32_t rows_at;             /* first of the tile's rows of slots; -1: one part, no slots */
@@ -178,9 +179,9 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
                        int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
                        struct sl_attn_layout *out);
 
-/* Plans again if the last plan of the step was for other heads. */
+/* Plans again if the last plan of the step was for other heads or other keys. */
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
-                        int32_t n_kv_heads, int32_t head_dim);
+                        int32_t n_kv_heads, int32_t head_dim, bool whole);
 
 /* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
 void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2]);
@@ -196,6 +197,7 @@ struct sl_attn_args {
     const uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
     int32_t block_size, n_kv_heads, group, head_dim, window;
+    int32_t ahead; /* keys behind its own that a row sees, if the span has them: 0 if causal */
     struct sl_attn_divisor by_kv, by_group, by_page; /* of 16 positions */
     float scale2; /* a raw score times this is its exponent of two */
     float cap_in; /* soft cap: raw = cap * tanh(score * cap_in) */

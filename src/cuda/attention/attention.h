@@ -40,9 +40,9 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,
 
 /* Enqueues the plan for the batch: before the first sl_cuda_qk_norm_rope_kv_store and
  * sl_cuda_attention of a step. batch: counts are the host's, arrays are on the device; it is the
- * same in the operations that follow. */
+ * same in the operations that follow. whole: as in these (struct sl_op_attention). */
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
-                            int32_t n_kv_heads, int32_t head_dim);
+                            int32_t n_kv_heads, int32_t head_dim, bool whole);
 
 #ifdef __cplusplus
 }

@@ -640,7 +640,7 @@ template <class KV, class cfg_> struct sl_attn_group {
     {
         left = (w.all_lo + cfg::KEYS - 1) / cfg::KEYS;
         right = w.all_hi / cfg::KEYS;
-        differ = w.all_hi != w.key_hi;
+        differ = sl_attn_differ(w);
         stateless = first_run = true;
         if constexpr (cfg::AHEAD)
             take_queries(w);

@@ -125,11 +125,11 @@ template <int D, int N, int THREADS> struct sl_attn_join_many {
     __device__ __forceinline__ struct sl_attn_slots seen(int row) const
     {
         struct sl_attn_slots s = {0, end};
-        if (a.window == 0 && w.item.tok_first == w.item.tok_last)
+        if (a.window == 0 && w.all_hi == w.key_hi)
             return s;
         const int pos = w.item.pos + sl_attn_token(a, w, row);
         s.from = first_slot(sl_attn_seen_from(a, pos));
-        s.to = slots_to(min(w.item.n_splits, sl_attn_split_of(pos) + 1));
+        s.to = slots_to(min(w.item.n_splits, sl_attn_split_of(sl_attn_seen_to(a, w, pos) - 1) + 1));
         return s;
     }
     __device__ __forceinline__ bool ends_run(int to) const

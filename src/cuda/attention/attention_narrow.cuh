@@ -397,7 +397,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         const uint8_t *const first[1] = {smem + cfg::FIRST_AT};
         scores<1>(first, s);
         sl_fence_proxy_async(); /* before they are brought anew */
-        sl_attn_cap_and_mask(a, rows, s, 0, false, tall);
+        sl_attn_cap_and_mask(a, w, rows, s, 0, false, tall);
         sl_attn_limits(a, w, rows, 0, s, limit);
     }
 
@@ -522,7 +522,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             sl_fence_proxy_async(); /* before the slot is loaded anew */
             __syncwarp();
             if constexpr (N > 1) {
-                if (w.all_hi != w.key_hi /* several tokens */)
+                if (sl_attn_differ(w))
                     unclean =
                         sl_attn_unclean<frags, D, 1>(at[0]) || sl_attn_unclean<frags, D, 1>(at[1]);
                 if (unclean) {
@@ -569,7 +569,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         for (int i = 0; i < D / 16; i++) {
 #pragma unroll 1
             for (int pos = from; pos <= to; pos++) {
-                const int hi = pos + 1, lo = sl_attn_seen_from(a, pos);
+                const int hi = sl_attn_seen_to(a, w, pos), lo = sl_attn_seen_from(a, pos);
                 float c[N][4];
 #pragma unroll
                 for (int j = 0; j < 4 * N; j++)
@@ -614,7 +614,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             }
             refill_half(h);
         }
-        sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
+        sl_attn_cap_and_mask(a, w, rows, s, t * SL_ATTN_TILE, masked, tall);
         sl_attn_row_max(s, top, tall);
         sl_attn_raise(a.scale2, m, top, alpha, base);
         sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, tall);
@@ -646,7 +646,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             const uint8_t *const at[2] = {keys, keys + cfg::TILE};
             scores<2>(at, s + 4 * h);
         }
-        sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
+        sl_attn_cap_and_mask(a, w, rows, s, t * SL_ATTN_TILE, masked, tall);
         const bool any = sl_attn_takes<8>(s, limit, m, tall, takes);
         sl_attn_count(a, rows, t * SL_ATTN_TILE, limit, takes, any);
         if (!any) {

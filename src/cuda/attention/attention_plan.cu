@@ -36,6 +36,7 @@
 struct plan_args {
     const struct sl_span *spans;
     int32_t n_spans, n_tokens, n_kv_heads;
+    bool whole; /* rows see keys behind their own */
     bool has[2];
     struct sl_attn_layout at;
 };
@@ -141,6 +142,7 @@ static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, 
 struct plan_tile {
     struct sl_span span;
     int32_t row0, n_rows, tok_last, n_splits;
+    int32_t last; /* the last key that a row may see */
 };
 
 /* Tile x of the class. */
@@ -165,7 +167,8 @@ static __device__ struct plan_tile tile_at(const struct plan_args &p, int cls, i
     t.row0 = tile * wide;
     t.n_rows = min(wide, t.span.n * p.at.group - t.row0);
     t.tok_last = (t.row0 + t.n_rows - 1) / p.at.group;
-    t.n_splits = sl_attn_split_of(t.span.pos + t.tok_last) + 1;
+    t.last = t.span.pos + (p.whole ? t.span.n - 1 : t.tok_last);
+    t.n_splits = sl_attn_split_of(t.last) + 1;
     return t;
 }
 
@@ -226,7 +229,7 @@ static __device__ __forceinline__ int32_t longer(int32_t step)
 static __device__ __forceinline__ struct plan_part part_of_step(const struct plan_tile &t,
                                                                 int32_t step, bool even)
 {
-    int32_t keys = step * sl_attn_split_size(t.span.pos + t.tok_last);
+    int32_t keys = step * sl_attn_split_size(t.last);
     struct plan_part p = {sl_attn_split_of(keys), step, even ? keys : 0};
     return p;
 }
@@ -296,7 +299,7 @@ static __device__ void measure(struct plan_smem *s, const struct plan_args &p, i
         sum[i] = 0;
     for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += n_threads()) {
         struct plan_tile t = tile_at(p, cls, x);
-        const int32_t keys = (t.span.pos + t.tok_last) / SL_ATTN_TILE + 1;
+        const int32_t keys = t.last / SL_ATTN_TILE + 1;
         const bool rest = is_rest(cls, parts, x, n_tiles);
         sum[0] += keys;
         sum[1] += ((t.n_splits + 1) * t.n_rows + PLAN_UNIT - 1) / PLAN_UNIT;
@@ -424,8 +427,8 @@ static __device__ void write_tile(const struct plan_args &p, int cls, int32_t n_
     item.table = t.span.table_idx;
     item.row0 = t.row0;
     item.n_rows = t.n_rows;
-    item.tok_first = t.row0 / p.at.group;
     item.tok_last = t.tok_last;
+    item.end = t.span.pos + t.span.n;
     item.from = 0;
     item.to = needs[0] > 0 ? part.first : t.n_splits;
     item.first = item.to;
@@ -508,9 +511,9 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 }
 
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
-                            int32_t n_kv_heads, int32_t head_dim)
+                            int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
-    struct plan_args p = {batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, {}, {}};
+    struct plan_args p = {batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, whole, {}, {}};
     bool ok = sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, batch->n_tokens,
                                 batch->n_spans, n_heads, n_kv_heads, head_dim, &p.at);
     if (!ok || p.at.list_bytes > cu->workspace_bytes) {
@@ -526,11 +529,13 @@ void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, in
     cu->plan_heads = n_heads;
     cu->plan_kv_heads = n_kv_heads;
     cu->plan_dim = head_dim;
+    cu->plan_whole = whole;
 }
 
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
-                        int32_t n_kv_heads, int32_t head_dim)
+                        int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
-    if (n_heads != cu->plan_heads || n_kv_heads != cu->plan_kv_heads || head_dim != cu->plan_dim)
-        sl_cuda_attention_plan(cu, batch, n_heads, n_kv_heads, head_dim);
+    if (n_heads != cu->plan_heads || n_kv_heads != cu->plan_kv_heads || head_dim != cu->plan_dim ||
+        whole != cu->plan_whole)
+        sl_cuda_attention_plan(cu, batch, n_heads, n_kv_heads, head_dim, whole);
 }

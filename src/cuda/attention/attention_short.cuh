@@ -163,7 +163,7 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int tile = key / SL_ATTN_TILE + h;
-            sl_attn_cap_and_mask(a, rows, s[h], tile * SL_ATTN_TILE, sl_attn_masked(w, tile),
+            sl_attn_cap_and_mask(a, w, rows, s[h], tile * SL_ATTN_TILE, sl_attn_masked(w, tile),
                                  false);
             sl_attn_row_max(s[h], top[h], false);
         }

@@ -116,7 +116,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
             const struct sl_attn_rows rows = sl_attn_rows_of(a, w, this->row0() + lane / 4);
             float s[2][4] = {};
             first_scores(w, s);
-            sl_attn_cap_and_mask(a, rows, s, 0, false, true);
+            sl_attn_cap_and_mask(a, w, rows, s, 0, false, true);
             sl_attn_limits(a, w, rows, this->row0(), s, limit);
         }
         if (lane % 4 == 0) {

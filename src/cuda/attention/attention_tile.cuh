@@ -31,6 +31,14 @@ static __device__ __forceinline__ int sl_attn_seen_from(const struct sl_attn_arg
     return a.window > 0 ? max(pos - a.window + 1, 0) : 0;
 }
 
+/* The key behind the last one that a row at `pos` of the tile sees. key_hi is no less than that of
+ * the tile's last row, and no key of the tile lies behind the span. */
+static __device__ __forceinline__ int sl_attn_seen_to(const struct sl_attn_args &a,
+                                                      const struct sl_attn_work &w, int pos)
+{
+    return min(pos + a.ahead + 1, w.key_hi);
+}
+
 /* 16 lanes of a warp (`mine`: of one half, or of each half) get the words of entry `at` of the
  * class's list for a key head, a word each. */
 static __device__ __forceinline__ int sl_attn_ask(const struct sl_attn_args &a, int at, int n,
@@ -55,11 +63,12 @@ static __device__ __forceinline__ void sl_attn_put(const struct sl_attn_args &a,
         reinterpret_cast<int *>(&w->item)[i] = word;
     __syncwarp();
     if (mine && i == 0) {
-        int first = w->item.pos + w->item.tok_first, last = w->item.pos + w->item.tok_last;
+        int first = w->item.pos + sl_attn_div(w->item.row0, a.by_group);
+        int last = w->item.pos + w->item.tok_last;
         w->key_lo = sl_attn_seen_from(a, first);
-        w->key_hi = last + 1;
+        w->key_hi = min(last + a.ahead + 1, w->item.end);
         w->all_lo = sl_attn_seen_from(a, last);
-        w->all_hi = first + 1;
+        w->all_hi = sl_attn_seen_to(a, *w, first);
     }
 }
 
@@ -113,6 +122,12 @@ static __device__ __forceinline__ bool sl_attn_last_of_split(int tile, int tile_
 static __device__ __forceinline__ bool sl_attn_masked(const struct sl_attn_work &w, int tile)
 {
     return tile * SL_ATTN_TILE < w.all_lo || (tile + 1) * SL_ATTN_TILE > w.all_hi;
+}
+
+/* Do the rows of the tile see different keys? */
+static __device__ __forceinline__ bool sl_attn_differ(const struct sl_attn_work &w)
+{
+    return w.all_lo != w.key_lo || w.all_hi != w.key_hi;
 }
 
 /* The query of a row; NULL behind the last. */
@@ -188,6 +203,7 @@ static __device__ __forceinline__ float sl_attn_cap(const struct sl_attn_args &a
  * second half; what is said of them otherwise counts for nobody, and costs. */
 template <int F>
 static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn_args &a,
+                                                            const struct sl_attn_work &w,
                                                             const struct sl_attn_rows &r,
                                                             float (&s)[F][4], int key, bool masked,
                                                             bool tall)
@@ -210,13 +226,13 @@ static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn
         if (i == 1 && !tall)
             break;
         int lo = sl_attn_seen_from(a, r.pos[i]), from = key - lo;
-        unsigned n = static_cast<unsigned>(r.pos[i] - lo);
+        unsigned n = static_cast<unsigned>(sl_attn_seen_to(a, w, r.pos[i]) - lo);
 #pragma unroll
         for (int f = 0; f < F; f++)
 #pragma unroll
             for (int j = 0; j < 2; j++)
                 s[f][2 * i + j] =
-                    static_cast<unsigned>(from + 8 * f + j) <= n ? s[f][2 * i + j] : -SL_ATTN_INF;
+                    static_cast<unsigned>(from + 8 * f + j) < n ? s[f][2 * i + j] : -SL_ATTN_INF;
     }
 }
 
@@ -489,11 +505,9 @@ static __device__ __forceinline__ uint32_t sl_attn_clean(uint32_t pair, int key,
  * from the copy. Rare, so it is slow and saves registers: p waits in local memory. first: their
  * first key. */
 template <class Frags, int D, int N>
-static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_attn_args &a,
-                                                              const struct sl_attn_rows &r,
-                                                              float o[D / 8][4],
-                                                              const uint32_t (*p)[4],
-                                                              const uint8_t *tile, int first)
+static __device__ __forceinline__ void sl_attn_values_careful(
+    const struct sl_attn_args &a, const struct sl_attn_work &w, const struct sl_attn_rows &r,
+    float o[D / 8][4], const uint32_t (*p)[4], const uint8_t *tile, int first)
 {
     uint32_t parts[N][4];
     int key = first + (static_cast<int>(threadIdx.x) & 3) * 2;
@@ -508,7 +522,7 @@ static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_at
     for (int i = 0; i < D / 16; i++) {
 #pragma unroll 1
         for (int pos = from; pos <= to; pos++) {
-            int hi = pos + 1, lo = sl_attn_seen_from(a, pos);
+            int hi = sl_attn_seen_to(a, w, pos), lo = sl_attn_seen_from(a, pos);
             float c[8];
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -755,7 +769,7 @@ struct sl_attn_fold {
         const int pos = w.item.pos + sl_attn_token(a, w, row_idx);
         const int64_t state_at = sl_attn_slot(a, w, 0) + row_idx;
         int from = sl_attn_split_of(sl_attn_seen_from(a, pos));
-        to = min(w.item.n_splits, sl_attn_split_of(pos) + 1);
+        to = min(w.item.n_splits, sl_attn_split_of(sl_attn_seen_to(a, w, pos) - 1) + 1);
         d = first_d;
         by_run = sl_attn_by_run(w);
         total.clear();

@@ -96,7 +96,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         if (!this->is_masked(t) && a.cap <= 0.0f)
             return;
         const struct sl_attn_rows rows = sl_attn_rows_of(a, w, row0() + lane / 4);
-        sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_PAIR, this->is_masked(t), true);
+        sl_attn_cap_and_mask(a, w, rows, s, t * SL_ATTN_PAIR, this->is_masked(t), true);
     }
 
     /* What the exponents of a split's first pair are taken from. A row that sees nothing of the
@@ -300,7 +300,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             if ((which >> h & 1) == 0)
                 continue;
             if (mixed)
-                sl_attn_values_careful<frags, D, 4>(a, rows, o, p + 4 * h, tile,
+                sl_attn_values_careful<frags, D, 4>(a, w, rows, o, p + 4 * h, tile,
                                                     t * SL_ATTN_PAIR + h * SL_ATTN_TILE);
             else
                 sl_attn_values<frags, D, 4>(o, p + 4 * h, tile);

@@ -86,7 +86,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     {
         if (this->is_masked(t) || a.cap > 0.0f) {
             const struct sl_attn_rows rows = sl_attn_rows_of(a, w, this->row0() + up::lane / 4);
-            sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, this->is_masked(t), true);
+            sl_attn_cap_and_mask(a, w, rows, s, t * SL_ATTN_TILE, this->is_masked(t), true);
         }
         float top[2];
         bool rise = false;
@@ -164,7 +164,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             all(o)[i / 4][i % 4] = saved[i];
-        sl_attn_values_careful<frags, D, F / 2>(a, rows, all(o), p, this->slot_at(slot),
+        sl_attn_values_careful<frags, D, F / 2>(a, w, rows, all(o), p, this->slot_at(slot),
                                                 t * SL_ATTN_TILE);
         sl_fence_proxy_async();
     }

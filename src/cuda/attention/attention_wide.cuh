@@ -181,8 +181,9 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
         warp = static_cast<int>(threadIdx.x) >> 5;
         rows = sl_attn_rows_of(a, w, warp * 16 + lane / 4);
         key_lo = sl_attn_seen_from(a, w.item.pos + sl_attn_token(a, w, warp * 16));
-        key_hi =
-            warp * 16 < w.item.n_rows ? w.item.pos + sl_attn_token(a, w, warp * 16 + 15) + 1 : 0;
+        key_hi = warp * 16 < w.item.n_rows
+                     ? sl_attn_seen_to(a, w, w.item.pos + sl_attn_token(a, w, warp * 16 + 15))
+                     : 0;
         clear();
         clear_state();
         first_run = true;
@@ -279,7 +280,7 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
         __syncthreads();
         float s[2][4];
         multiply<1>(room, s);
-        sl_attn_cap_and_mask(a, rows, s, 0, false, true);
+        sl_attn_cap_and_mask(a, w, rows, s, 0, false, true);
         sl_attn_limits(a, w, rows, warp * 16, s, limit);
     }
 
@@ -289,7 +290,7 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
         float s[8][4], top[2], alpha[2], base[2];
         bool takes[2] = {true, true};
         multiply<TILES>(keys, s);
-        sl_attn_cap_and_mask(a, rows, s, tile * SL_ATTN_TILE, sl_attn_masked(w, tile), true);
+        sl_attn_cap_and_mask(a, w, rows, s, tile * SL_ATTN_TILE, sl_attn_masked(w, tile), true);
         if constexpr (SKIP) {
             const bool any = sl_attn_takes<8>(s, limit, m, true, takes);
             sl_attn_count(a, rows, tile * SL_ATTN_TILE, limit, takes, any);
@@ -312,9 +313,9 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
 
     __device__ __forceinline__ void values(const uint32_t p[4][4], const uint8_t *values, int tile)
     {
-        bool differ = w.all_hi != w.key_hi;
-        if (differ && sl_attn_masked(w, tile) && sl_attn_unclean<frags, D, TILES>(values))
-            sl_attn_values_careful<frags, D, TILES>(a, rows, o, p, values, tile * SL_ATTN_TILE);
+        if (sl_attn_differ(w) && sl_attn_masked(w, tile) &&
+            sl_attn_unclean<frags, D, TILES>(values))
+            sl_attn_values_careful<frags, D, TILES>(a, w, rows, o, p, values, tile * SL_ATTN_TILE);
         else
             sl_attn_values<frags, D, TILES>(o, p, values);
     }

@@ -216,21 +216,50 @@ template <class E> struct fmt_eight {
 #define EMBED_THREADS 128
 #define EMBED_COLS    (8 * EMBED_THREADS) /* columns of one block of threads */
 
+/* Which row of its table a token has. */
+enum embed_by { EMBED_TOKEN, EMBED_PLACE, EMBED_SEGMENT };
+
 struct embed_args {
-    const int32_t *ids, *ids_prev;
+    const int32_t *ids, *ids_prev; /* PLACE and SEGMENT: positions */
     const uint8_t *data;
     size_t row_bytes;
     int64_t n_rows, n_cols;
     float scale;
     float *out;
+    enum embed_by by;
+    bool add;                    /* to what out has */
+    int32_t first;               /* PLACE: the row of position 0 */
+    const struct sl_span *spans; /* SEGMENT: [n_spans], and where their second texts begin */
+    const int32_t *second_from;  /* NULL: there are none */
+    int32_t n_spans;
 };
+
+/* Is the token of the second of two texts? */
+static __device__ __forceinline__ bool in_second(const embed_args &a, int64_t t, int32_t position)
+{
+    int32_t lo = 0, hi = a.n_spans - 1;
+    if (a.second_from == nullptr)
+        return false;
+    while (lo < hi) { /* the last span that does not begin behind t */
+        const int32_t mid = lo + (hi - lo + 1) / 2;
+        if (a.spans[mid].first <= t)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return position >= a.second_from[lo];
+}
 
 /* Negative: the step before chose it. What is no row becomes row 0: the step's result for that
  * token is dropped anyway, and no other row may be harmed. */
 static __device__ __forceinline__ int64_t row_of_token(const embed_args &a, int64_t t)
 {
-    int32_t id = a.ids[t];
-    if (id < 0)
+    int64_t id = a.ids[t];
+    if (a.by == EMBED_PLACE)
+        id += a.first;
+    else if (a.by == EMBED_SEGMENT)
+        id = in_second(a, t, a.ids[t]);
+    else if (id < 0)
         id = a.ids_prev != nullptr ? a.ids_prev[-1 - id] : 0;
     return id < 0 || id >= a.n_rows ? 0 : id;
 }
@@ -266,6 +295,12 @@ static __global__ void __launch_bounds__(EMBED_THREADS) embed_kernel(embed_args 
         for (int j = 0; j < 8; j++)
             x[j] = __fmul_rn(x[j], a.scale);
     }
+    if (a.add) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (j < n)
+                x[j] = __fadd_rn(out[j], x[j]);
+    }
     if (n == 8 && aligned_row(out)) {
         reinterpret_cast<float4 *>(out)[0] = make_float4(x[0], x[1], x[2], x[3]);
         reinterpret_cast<float4 *>(out)[1] = make_float4(x[4], x[5], x[6], x[7]);
@@ -277,14 +312,13 @@ static __global__ void __launch_bounds__(EMBED_THREADS) embed_kernel(embed_args 
             out[j] = x[j];
 }
 
-extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a)
+static void launch_embed(struct sl_cuda *cu, const struct sl_weight *w, int32_t n, embed_args k)
 {
-    struct sl_cuda *cu = sl_cuda(be);
-    const struct sl_weight *w = a->w;
-    embed_args k = {a->ids,       cu->ids_prev, static_cast<const uint8_t *>(w->data),
-                    w->row_bytes, w->n_rows,    w->n_cols,
-                    a->scale,     a->out};
-    dim3 grid((unsigned)a->n, (unsigned)((w->n_cols + EMBED_COLS - 1) / EMBED_COLS));
+    dim3 grid((unsigned)n, (unsigned)((w->n_cols + EMBED_COLS - 1) / EMBED_COLS));
+    k.data = static_cast<const uint8_t *>(w->data);
+    k.row_bytes = w->row_bytes;
+    k.n_rows = w->n_rows;
+    k.n_cols = w->n_cols;
     switch (w->dtype) {
     case SL_DTYPE_F32:
         return sl_launch(cu, embed_kernel<fmt_f32>, grid, dim3(EMBED_THREADS), 0, k);
@@ -316,6 +350,41 @@ extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a
     default: /* weight_create refuses what has no route */
         sl_cuda_check(cu, cudaErrorInvalidValue, "embed: format");
     }
+}
+
+extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    embed_args k = {};
+    k.ids = a->ids;
+    k.ids_prev = cu->ids_prev;
+    k.scale = a->scale;
+    k.out = a->out;
+    launch_embed(cu, a->w, a->n, k);
+}
+
+/* Three lookups one after the other: each may have another format. */
+extern "C" void sl_cuda_embed_positions(struct sl_backend *be,
+                                        const struct sl_op_embed_positions *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct sl_batch *b = a->batch;
+    embed_args k = {};
+    k.ids = b->tokens;
+    k.ids_prev = cu->ids_prev;
+    k.scale = 1.0f;
+    k.out = a->out;
+    launch_embed(cu, a->word, b->n_tokens, k);
+    k.ids = b->positions;
+    k.add = true;
+    k.by = EMBED_SEGMENT;
+    k.spans = b->spans;
+    k.n_spans = b->n_spans;
+    k.second_from = a->one_type ? NULL : b->second_from;
+    launch_embed(cu, a->type, b->n_tokens, k);
+    k.by = EMBED_PLACE;
+    k.first = a->first;
+    launch_embed(cu, a->position, b->n_tokens, k);
 }
 
 /* ------------------------------------------------------------------ norms */

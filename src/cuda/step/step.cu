@@ -44,13 +44,15 @@ static size_t place(size_t *at, size_t n_bytes)
 }
 
 static struct sl_cuda_block_layout layout_of(int32_t n_tokens, int32_t n_spans, int32_t n_logits,
-                                             int32_t n_table, size_t param_bytes, bool adapters)
+                                             int32_t n_table, size_t param_bytes, bool pairs,
+                                             bool adapters)
 {
     struct sl_cuda_block_layout l;
     size_t at = 0, tokens = static_cast<size_t>(n_tokens), rows = static_cast<size_t>(n_logits);
     l.tokens = place(&at, tokens * sizeof(int32_t));
     l.positions = place(&at, tokens * sizeof(int32_t));
     l.spans = place(&at, static_cast<size_t>(n_spans) * sizeof(struct sl_span));
+    l.second_from = place(&at, pairs ? static_cast<size_t>(n_spans) * sizeof(int32_t) : 0);
     l.logit_rows = place(&at, rows * sizeof(int32_t));
     l.params = place(&at, rows * param_bytes);
     l.adapters = place(&at, adapters ? tokens * sizeof(int32_t) : 0);
@@ -70,7 +72,7 @@ static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t 
                      size_t *out_bytes)
 {
     *in_bytes = layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, table_stride(lim),
-                          lim->param_bytes, lim->adapter_bytes > 0)
+                          lim->param_bytes, lim->whole, lim->adapter_bytes > 0)
                     .n_bytes +
                 static_cast<size_t>(SL_MAX(lim->n_groups, 1) - 1) *
                     static_cast<size_t>(table_stride(lim)) * sizeof(int32_t);
@@ -378,10 +380,13 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     const int32_t pad_rows = n_pad * width;
     struct sl_cuda_block_layout l =
         layout_of(b->n_tokens + pad_rows, b->n_spans + n_pad, b->n_logits + pad_rows, n_table + 1,
-                  each, b->lora != NULL);
+                  each, b->second_from != NULL, b->lora != NULL);
+    SL_ASSERT(b->second_from == NULL || (s->lim.whole && n_pad == 0));
     put(in + l.tokens, b->tokens, b->n_tokens, sizeof *b->tokens);
     put(in + l.positions, b->positions, b->n_tokens, sizeof *b->positions);
     put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
+    if (b->second_from != NULL)
+        put(in + l.second_from, b->second_from, b->n_spans, sizeof *b->second_from);
     put(in + l.logit_rows, b->logit_rows, b->n_logits, sizeof *b->logit_rows);
     put(in + l.params, step->params, b->n_logits, each);
     put_tables(s, b, n_table, reinterpret_cast<int32_t *>(in + l.tables));
@@ -393,6 +398,8 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     dev->batch.tokens = reinterpret_cast<const int32_t *>(s->in + l.tokens);
     dev->batch.positions = reinterpret_cast<const int32_t *>(s->in + l.positions);
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
+    if (b->second_from != NULL)
+        dev->batch.second_from = reinterpret_cast<const int32_t *>(s->in + l.second_from);
     dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->in + l.logit_rows);
     dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->in + l.tables);
     dev->batch.n_tables = SL_MAX(s->lim.n_groups, 1);
@@ -434,7 +441,8 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
     cu->lora_rows = NULL;
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
-    sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim);
+    sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim,
+                           cu->steps->lim.whole);
     forward(arg, dev);
     sl_cuda_fuse_end(cu);
 }

@@ -26,7 +26,7 @@ struct sl_cuda_graph {
  * because only their number differs between steps of the same counts: so a recorded step finds
  * everything where it was. */
 struct sl_cuda_block_layout {
-    size_t tokens, positions, spans, logit_rows, params, adapters, scales, tables;
+    size_t tokens, positions, spans, second_from, logit_rows, params, adapters, scales, tables;
     size_t n_bytes;
 };
 

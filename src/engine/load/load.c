@@ -196,8 +196,7 @@ int sl_load_backend(const struct sl_model *model, const struct sl_engine_config 
     const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
     const bool act_fp8 = strcmp(act, "fp8") == 0;
     const struct sl_model_facts *f = sl_model_facts(model);
-    const bool pools = f->task != SL_TASK_GENERATE;
-    bool only_cpu = cfg->cpu_isa != NULL || cfg->exact_weights || pools;
+    bool only_cpu = cfg->cpu_isa != NULL || cfg->exact_weights;
     if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
         device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
     if (!act_fp8 && strcmp(act, "auto") != 0 && strcmp(act, "bf16") != 0)
@@ -205,9 +204,6 @@ int sl_load_backend(const struct sl_model *model, const struct sl_engine_config 
                        act);
     if (strcmp(device, "cpu") == 0)
         return load_cpu(f, cfg, out, err);
-    if (strncmp(device, "cuda", 4) == 0 && pools)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "device: embeddings and scores have no kernels for a GPU yet: choose cpu");
     if (strncmp(device, "cuda", 4) == 0 && f->n_ranks > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: several GPUs are not supported yet; on the CPU "
