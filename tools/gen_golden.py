@@ -12,6 +12,7 @@ every bias and norm matter: a model at its initial scale would hide most mistake
 Needs torch, transformers and safetensors; run from the repository root:
     python3 tools/gen_golden.py [name ...]
 """
+import copy
 import json
 import pathlib
 import struct
@@ -641,6 +642,17 @@ FAMILIES = {
         "new",
     ),
 }
+# As POOLED, in the order of the alphabet; the name gives the seed.
+ENCODERS = {
+    "gte": ("GteModel", dict(rope_parameters=plain(500.0)), "cls"),
+    "gte_classifier": (
+        "GteForSequenceClassification",
+        dict(type_vocab_size=0, num_labels=1, rope_parameters=plain(500.0)),
+        None,
+    ),
+    "jina_v3": ("JinaEmbeddingsV3Model", dict(rope_parameters=plain(500.0)), "mean"),
+    "nomic_bert": ("NomicBertModel", dict(rope_parameters=plain(100.0)), "mean"),
+}
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
@@ -839,10 +851,20 @@ def pooled(model, ids, types, mode):
     return torch.nn.functional.normalize(row, dim=0)
 
 
+def hub_names(model, stored):
+    """The tensors as save_pretrained calls and fuses them."""
+    model = copy.deepcopy(model)  # which keeps its frequencies in float32
+    model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
+    with tempfile.TemporaryDirectory() as folder:
+        model.to(torch.bfloat16).save_pretrained(folder)
+        return load_file(folder + "/model.safetensors")
+
+
 def generate_pooled(name, seed):
-    kind, args, mode = POOLED[name]
-    family = kind[: kind.index("Model") if "Model" in kind else kind.index("For")]
-    small = {k: v for k, v in SMALL.items() if family != "Bert" or k != "num_key_value_heads"}
+    kind, args, mode = {**POOLED, **ENCODERS}[name]
+    family = kind[: kind.index("Model") if kind.endswith("Model") else kind.index("For")]
+    heads = family in ("Bert", "Gte", "JinaEmbeddingsV3", "NomicBert")  # key heads are no other
+    small = {k: v for k, v in SMALL.items() if not heads or k != "num_key_value_heads"}
     config = getattr(transformers, family + "Config")(**{**small, **args})
     config.architectures = [kind]
     config._attn_implementation = "eager"
@@ -850,6 +872,7 @@ def generate_pooled(name, seed):
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
     stored = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if v.is_floating_point()}
+    named = hub_names(model, stored) if name in ENCODERS else stored
     model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
     model = model.float()
     folder = OUT / name
@@ -863,7 +886,7 @@ def generate_pooled(name, seed):
             values = pooled(model, ids, types, mode)
         out += struct.pack("<2i", n, second) + ids[0].to(torch.int32).numpy().tobytes()
         out += values.contiguous().numpy().tobytes()
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(config_json(config, "new"))
     if mode is not None:
         modules_json(folder, mode)
@@ -905,13 +928,13 @@ def generate_wrapped(name, seed):
 
 def main():
     seeds = {name: 1000 + i for i, name in enumerate([*MODELS, *POOLED, *MORE, *WRAPPED])}
-    seeds |= {name: zlib.crc32(name.encode()) for name in EXPERTS | FAMILIES}
+    seeds |= {name: zlib.crc32(name.encode()) for name in EXPERTS | FAMILIES | ENCODERS}
     names = sys.argv[1:] or list(seeds)
     for name in names:
         if name not in seeds:
             sys.exit(f"unknown model {name!r}, choose from {', '.join(seeds)}")
     for name in names:
-        how = generate_pooled if name in POOLED else generate_wrapped if name in WRAPPED else generate
+        how = generate_pooled if name in POOLED | ENCODERS else generate_wrapped if name in WRAPPED else generate
         how(name, seeds[name])
 
 

@@ -163,8 +163,10 @@ static void embed_span(void *arg, uint32_t s, int thread_idx)
         float *out = a->out + (int64_t)(span->first + i) * w->n_cols;
         size_t id = (size_t)a->batch->tokens[span->first + i];
         j->cpu->k.decode[w->dtype]((const uint8_t *)w->data + id * w->row_bytes, out, w->n_cols);
-        add_row(j->cpu, a->type, !a->one_type && span->pos + i >= second, piece, out);
-        add_row(j->cpu, a->position, a->first + span->pos + i, piece, out);
+        if (a->type != NULL)
+            add_row(j->cpu, a->type, !a->one_type && span->pos + i >= second, piece, out);
+        if (a->position != NULL)
+            add_row(j->cpu, a->position, a->first + span->pos + i, piece, out);
     }
 }
 

@@ -34,7 +34,7 @@ int64_t sl_bind_fused_row(const struct sl_hparams *hp, const struct sl_layer_des
 
 size_t sl_bind_optional_prefix(const char *name)
 {
-    static const char *const prefixes[] = {"model.", "bert.", "roberta."};
+    static const char *const prefixes[] = {"model.", "bert.", "roberta.", "nomic_bert.", "gte."};
     for (size_t i = 0; i < SL_COUNT(prefixes); i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return strlen(prefixes[i]);
@@ -294,6 +294,8 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     unsigned has = w->slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.has : m->layers[layer].has;
     if ((w->when & ~has) != 0 || (sl_bind_pattern(w, m->hp.from_gguf, false) == NULL &&
                                   sl_bind_pattern(w, m->hp.from_gguf, true) == NULL))
+        return 0;
+    if (w->rows == SL_DIM_TYPES && m->hp.n_types == 0) /* an encoder without types of token */
         return 0;
     struct sl_param *p = sl_param(m, layer, w->slot);
     const int32_t n = sl_params_n(m, w, layer);

@@ -145,6 +145,7 @@ enum sl_hparam_type {
     SL_HP_INT,
     SL_HP_FLOAT,
     SL_HP_BOOL,
+    SL_HP_ONLY,        /* a bool that must be the one given (def) */
     SL_HP_HAS,         /* a bool that sets bits of `has` when true */
     SL_HP_HAS_NOT,     /* a bool that sets bits of `has` when false */
     SL_HP_CHOICE,      /* a string that must be the one given */
@@ -164,7 +165,7 @@ struct sl_hparam_desc {
     enum sl_hparam_type type;
     uint16_t offset; /* in struct sl_hparams */
     bool required;
-    double def;        /* when absent or null */
+    double def;        /* when absent or null; ONLY: 0 or 1, what it must be */
     double hf_def;     /* when config.json does not even say null; 0 = as def */
     double min, max;   /* inclusive, INT and FLOAT */
     unsigned has;      /* HAS, HAS_NOT */

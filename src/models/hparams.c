@@ -134,6 +134,11 @@ static int read_flag(const struct source *src, const struct sl_hparam_desc *row,
             return wrong_type(sp, "true or false", err);
         on = json_is_true(sp->value);
     }
+    if (row->type == SL_HP_ONLY && on != (row->def != 0))
+        return sl_fail(err, SL_EUNSUPPORTED, "%s is %s: not supported, must be %s", sp->text,
+                       on ? "true" : "false", on ? "false" : "true");
+    if (row->type == SL_HP_ONLY)
+        return 0;
     if (row->type == SL_HP_BOOL)
         *(bool *)((uint8_t *)hp + row->offset) = on;
     else if (on == (row->type == SL_HP_HAS))
@@ -437,6 +442,7 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     case SL_HP_FLOAT:
         return read_number(src, row, &sp, hp, err);
     case SL_HP_BOOL:
+    case SL_HP_ONLY:
     case SL_HP_HAS:
     case SL_HP_HAS_NOT:
         return read_flag(src, row, &sp, hp, err);

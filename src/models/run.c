@@ -369,7 +369,9 @@ static void embed(struct sl_run *r, const struct sl_batch *b)
     const struct sl_model *m = r->m;
     const struct sl_backend_vt *vt = m->be->vt;
     const struct sl_weight *words = sl_run_mat(r, 0, SL_SLOT_EMBED);
-    if (!sl_param(m, 0, SL_SLOT_POSITIONS)->loaded) {
+    const struct sl_param *places = sl_param(m, 0, SL_SLOT_POSITIONS);
+    const struct sl_param *types = sl_param(m, 0, SL_SLOT_TYPES);
+    if (!places->loaded && !types->loaded) {
         vt->embed(m->be, &(struct sl_op_embed){.ids = b->tokens,
                                                .n = b->n_tokens,
                                                .w = words,
@@ -380,8 +382,8 @@ static void embed(struct sl_run *r, const struct sl_batch *b)
     vt->embed_positions(m->be, &(struct sl_op_embed_positions){
                                    .batch = b,
                                    .word = words,
-                                   .position = sl_run_mat(r, 0, SL_SLOT_POSITIONS),
-                                   .type = sl_run_mat(r, 0, SL_SLOT_TYPES),
+                                   .position = places->loaded ? &places->mat : NULL,
+                                   .type = types->loaded ? &types->mat : NULL,
                                    .first = sl_first_place(m->desc, &m->hp),
                                    .one_type = m->desc->behind_pad || m->hp.n_types < 2,
                                    .out = r->x,
@@ -516,9 +518,9 @@ void sl_run_scale_logits(struct sl_run *r, float *logits, int64_t n)
     const struct sl_model *m = r->m;
     const float cap = (float)m->hp.logit_softcap;
     if (m->logit_scale != 1 || cap > 0)
-        m->be->vt->scale_logits(m->be,
-                                &(struct sl_op_scale_logits){
-                                    .x = logits, .n = n, .scale = m->logit_scale, .cap = cap});
+        m->be->vt->scale_logits(
+            m->be,
+            &(struct sl_op_scale_logits){.x = logits, .n = n, .scale = m->logit_scale, .cap = cap});
 }
 
 /* x += norm(out(act(gate x) * input)); r->norm is x. inputs: the layer's own, a row for each of x.

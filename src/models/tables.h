@@ -116,6 +116,9 @@
     {"logit_scale", {"logits_scaling"}, SL_HP_FLOAT, SL_HP_AT(logit_divisor), .min = 1e-6,        \
      .max = 1e6}
 
+/* Of a bool only this value is built. */
+#define SL_HPARAM_ONLY(key, value) {.hf = {key}, .type = SL_HP_ONLY, .def = value}
+
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
 
@@ -301,18 +304,22 @@
     SL_W_LAYER(CHOICE_BIAS, hf_name, "exp_probs_b.bias", E, NONE, NONE),                          \
      .when = SL_HAS_CHOICE_BIAS}
 
-/* Encoders: BERT and what has its names. */
-#define SL_HPARAMS_ENCODER                                                                        \
-    SL_HPARAMS_SIZES,                                                                             \
-    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
-     .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
+/* Encoders with norms behind their sublayers. by_default: the activation. */
+#define SL_HPARAMS_ENCODER_BLOCKS(by_default)                                                     \
+    {"context_length", {"max_position_embeddings", "max_trained_positions"}, SL_HP_INT,           \
+     SL_HP_AT(context), .required = true, .min = 1, .max = SL_MAX_CONTEXT},                       \
     {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
      .max = SL_MAX_VOCAB},                                                                        \
-    {"attention.layer_norm_epsilon", {"layer_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),         \
-     .def = 1e-12, .min = 1e-20, .max = 1},                                                       \
-    SL_HPARAM_ACT(SL_ACT_GELU_ERF),                                                               \
+    {"attention.layer_norm_epsilon", {"layer_norm_eps", "layer_norm_epsilon"}, SL_HP_FLOAT,       \
+     SL_HP_AT(norm_eps), .def = 1e-12, .min = 1e-20, .max = 1},                                   \
+    SL_HPARAM_ACT(by_default),                                                                    \
+    SL_HPARAMS_LABELS
+
+/* BERT and what has its names. */
+#define SL_HPARAMS_ENCODER                                                                        \
+    SL_HPARAMS_SIZES,                                                                             \
+    SL_HPARAMS_ENCODER_BLOCKS(SL_ACT_GELU_ERF),                                                   \
     {NULL, {"position_embedding_type"}, SL_HP_CHOICE, .value = "absolute"},                       \
-    SL_HPARAMS_LABELS,                                                                            \
     {NULL, {"is_decoder"}, SL_HP_BOOL, SL_HP_AT(is_decoder)}
 
 #define SL_W_ENCODER(P, s, hf_name, gguf_name, r, c)                                              \
@@ -320,6 +327,12 @@
      .cols = SL_DIM_##c}
 #define SL_W_ENCODER_LAYER(P, s, hf_name, gguf_name, r, c)                                        \
     SL_W_ENCODER(P, s, "encoder.layer.*." hf_name, "blk.*." gguf_name, r, c)
+
+/* Part `idx` of three of a fused q, k and v. */
+#define SL_W_ENCODER_QKV(P, s, hf_name, gguf_name, r, c, idx)                                     \
+    {.slot = SL_SLOT_##s, .hf_fused = P hf_name, .gguf_fused = "blk.*.attn_qkv." gguf_name,       \
+     .rows = SL_DIM_##r, .cols = SL_DIM_##c, .part = idx,                                         \
+     .fused = {SL_DIM_Q, SL_DIM_K, SL_DIM_VALUES}}
 
 /* P: what tensors may begin with. */
 #define SL_WEIGHTS_ENCODER(P)                                                                     \
@@ -358,6 +371,28 @@
  * the least sum that weights are divided by. */
 int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, float sum_min,
                     struct sl_layer_desc *layers, struct sl_error *err);
+
+/* clang-format off */
+/* Encoders with rotated positions: words, types, and the norm of their sum, which is called `norm`;
+ * a layer's tensors, called `L` and what follows. */
+#define SL_WEIGHTS_ENCODER_WORDS(P, norm)                                                         \
+    SL_W_ENCODER(P, EMBED, "embeddings.word_embeddings.weight", "token_embd.weight", V, H),       \
+    SL_W_ENCODER(P, TYPES, "embeddings.token_type_embeddings.weight", "token_types.weight",       \
+                 TYPES, H),                                                                       \
+    SL_W_ENCODER(P, EMBED_NORM, norm ".weight", "token_embd_norm.weight", H, NONE),               \
+    SL_W_ENCODER(P, EMBED_NORM_BIAS, norm ".bias", "token_embd_norm.bias", H, NONE)
+
+#define SL_WEIGHTS_ENCODER_QKV(P, L, kind, gguf_kind, c)                                          \
+    SL_W_ENCODER_QKV(P, Q##kind, L, gguf_kind, Q, c, 0),                                          \
+    SL_W_ENCODER_QKV(P, K##kind, L, gguf_kind, K, c, 1),                                          \
+    SL_W_ENCODER_QKV(P, V##kind, L, gguf_kind, VALUES, c, 2)
+
+#define SL_WEIGHTS_ENCODER_NORMS(P, attn, ffn)                                                    \
+    SL_W_ENCODER(P, ATTN_NORM, attn ".weight", "blk.*.attn_output_norm.weight", H, NONE),         \
+    SL_W_ENCODER(P, ATTN_NORM_BIAS, attn ".bias", "blk.*.attn_output_norm.bias", H, NONE),        \
+    SL_W_ENCODER(P, FFN_NORM, ffn ".weight", "blk.*.layer_output_norm.weight", H, NONE),          \
+    SL_W_ENCODER(P, FFN_NORM_BIAS, ffn ".bias", "blk.*.layer_output_norm.bias", H, NONE)
+/* clang-format on */
 
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,

@@ -326,7 +326,8 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
 
 struct sl_op_embed_positions { /* out[t] = word[token] + type[segment] + position[first + place] */
     const struct sl_batch *batch;
-    const struct sl_weight *word, *position, *type; /* [V, H], [first + context, H], [types, H] */
+    /* [V, H], [first + context, H], [types, H]; of the last two NULL: there are none. */
+    const struct sl_weight *word, *position, *type;
     int32_t first;
     bool one_type; /* a second text has the first's type */
     float *out;    /* [T, H] */

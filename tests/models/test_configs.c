@@ -520,6 +520,20 @@ static const struct edit bert_edits[] = {
     {"sbert_ce_default_activation_function", "\"torch.nn.modules.linear.Identity\"", 0, NULL},
 };
 
+static const struct edit nomic_edits[] = {
+    {"prenorm", "true", SL_EUNSUPPORTED, "prenorm is true: not supported, must be false"},
+    {"prenorm", "false", 0, NULL},
+    {"prenorm", "0", SL_EFORMAT, "prenorm must be true or false"},
+    {"rotary_emb_interleaved", "true", SL_EUNSUPPORTED, "must be false"},
+    {"qkv_proj_bias", "true", SL_EUNSUPPORTED, "must be false"},
+    {"mlp_fc1_bias", "true", SL_EUNSUPPORTED, "must be false"},
+    {"mlp_fc2_bias", "true", SL_EUNSUPPORTED, "must be false"},
+    {"use_rms_norm", "true", SL_EUNSUPPORTED, "must be false"},
+    {"causal", "true", SL_EUNSUPPORTED, "must be false"},
+    {"activation_function", "\"gelu\"", SL_EUNSUPPORTED, "supported: swiglu"},
+    {"type_vocab_size", "17", SL_EFORMAT, "must be 0 to 16"},
+};
+
 static const struct edit roberta_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"max_position_embeddings", "2", SL_EFORMAT,
@@ -681,6 +695,9 @@ static void test_config_json(void **state)
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);
+    make_folder("nomic-bert", OUT "/edit_nomic", &s);
+    for (size_t i = 0; i < SL_COUNT(nomic_edits); i++)
+        apply(OUT "/edit_nomic", &nomic_edits[i]);
     make_folder("roberta-classifier", OUT "/edit_roberta", &s);
     for (size_t i = 0; i < SL_COUNT(roberta_edits); i++)
         apply(OUT "/edit_roberta", &roberta_edits[i]);

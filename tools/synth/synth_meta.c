@@ -57,6 +57,9 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     case SL_HP_FLOAT:
         sl_buf_json_double(b, *(const double *)(const void *)at);
         break;
+    case SL_HP_ONLY:
+        sl_buf_puts(b, row->def != 0 ? "true" : "false");
+        break;
     case SL_HP_BOOL:
         sl_buf_puts(b, *(const bool *)(const void *)at ? "true" : "false");
         break;

@@ -381,10 +381,12 @@ extern "C" void sl_cuda_embed_positions(struct sl_backend *be,
     k.spans = b->spans;
     k.n_spans = b->n_spans;
     k.second_from = a->one_type ? NULL : b->second_from;
-    launch_embed(cu, a->type, b->n_tokens, k);
+    if (a->type != NULL)
+        launch_embed(cu, a->type, b->n_tokens, k);
     k.by = EMBED_PLACE;
     k.first = a->first;
-    launch_embed(cu, a->position, b->n_tokens, k);
+    if (a->position != NULL)
+        launch_embed(cu, a->position, b->n_tokens, k);
 }
 
 /* ------------------------------------------------------------------ norms */
