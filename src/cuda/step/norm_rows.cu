@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Norms of whole rows in float: of what a sublayer adds to the residual stream (post-norms), those
-<<<<<<< HEAD
  * with a mean, and of all heads of q and k together. The order of the sums is norm.cuh's.
-=======
- * with a mean (LayerNorm), and of all heads of q and k together. The order of the sums is
- * norm.cuh's.
->>>>>>> 28dbbf8 (cuda: encoders, embeddings and scores on a GPU)
  *
  * One block of threads has a row; a thread reads again what it wrote. join_kernel reads y twice
  * (the second time from L1), x once, and writes x and the activations: 14 bytes a column from
@@ -110,7 +105,6 @@ void sl_cuda_join(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a)
                   smem, k);
 }
 
-<<<<<<< HEAD
 /* ------------------------------------------------------------------ with a mean */
 
 struct layer_args {
@@ -125,28 +119,12 @@ struct layer_args {
 
 /* v - mean; zeros behind the end of the row. */
 static __device__ __forceinline__ float4 layer_centred(float4 v, float mean, int32_t i, int32_t h)
-=======
-/* ------------------------------------------------------------------ norms with a mean */
-
-struct layernorm_args {
-    float *x;
-    const float *y; /* NULL: zeros */
-    const float *w, *b;
-    __nv_bfloat16 *out;
-    float eps;
-    int32_t h;
-};
-
-/* Four columns around the mean, 0 behind the end. */
-static __device__ __forceinline__ float4 centred(float4 v, float mean, int32_t i, int32_t h)
->>>>>>> 28dbbf8 (cuda: encoders, embeddings and scores on a GPU)
 {
     return make_float4(
         i < h ? __fadd_rn(v.x, -mean) : 0.0f, i + 1 < h ? __fadd_rn(v.y, -mean) : 0.0f,
         i + 2 < h ? __fadd_rn(v.z, -mean) : 0.0f, i + 3 < h ? __fadd_rn(v.w, -mean) : 0.0f);
 }
 
-<<<<<<< HEAD
 /* The mean's sum is in the order of the squares, by additions. */
 template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) layer_kernel(layer_args a)
 {
@@ -183,45 +161,12 @@ template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) layer_
         sl_norm_store<WIDE>(a.out + at, i, a.h, n, make_float4(1, 1, 1, 1), 1.0f);
         if (a.keep)
             sl_norm_store4<WIDE>(x, i, a.h, n);
-=======
-/* The mean first, then the variance around it, in the order of norm.cuh. */
-template <int NT, bool WIDE>
-static __global__ void __launch_bounds__(NT) layernorm_kernel(layernorm_args a)
-{
-    SL_SMEM(float, room); /* [2][32] */
-    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.h;
-    float *x = a.x + at;
-    float sum = 0.0f, squares = 0.0f;
-    sl_grid_launch_dependents();
-    sl_grid_wait();
-    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < a.h; i += 4 * NT) {
-        float4 v = sl_norm_load4<WIDE>(x, i, a.h);
-        if (a.y != nullptr) {
-            v = sl_norm_add4(v, sl_norm_load4<WIDE>(a.y + at, i, a.h));
-            sl_norm_store4<WIDE>(x, i, a.h, v);
-        }
-        sum = __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(sum, v.x), v.y), v.z), v.w);
-    }
-    const float mean = __fdiv_rn(sl_norm_sum_block<NT>(sum, room), static_cast<float>(a.h));
-    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < a.h; i += 4 * NT)
-        squares = sl_norm_squares(squares, centred(sl_norm_load4<WIDE>(x, i, a.h), mean, i, a.h));
-    const float scale = sl_norm_scale(sl_norm_sum_block<NT>(squares, room + 32), a.eps, a.h);
-    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < a.h; i += 4 * NT) {
-        float4 v = centred(sl_norm_load4<WIDE>(x, i, a.h), mean, i, a.h);
-        const float4 w = sl_norm_load4<WIDE>(a.w, i, a.h), b = sl_norm_load4<WIDE>(a.b, i, a.h);
-        v = make_float4(
-            __fmaf_rn(__fmul_rn(v.x, scale), w.x, b.x), __fmaf_rn(__fmul_rn(v.y, scale), w.y, b.y),
-            __fmaf_rn(__fmul_rn(v.z, scale), w.z, b.z), __fmaf_rn(__fmul_rn(v.w, scale), w.w, b.w));
-        sl_norm_store4<WIDE>(x, i, a.h, v);
-        sl_norm_store<WIDE>(a.out + at, i, a.h, v, make_float4(1, 1, 1, 1), 1.0f);
->>>>>>> 28dbbf8 (cuda: encoders, embeddings and scores on a GPU)
     }
 }
 
 extern "C" void sl_cuda_layernorm(struct sl_backend *be, const struct sl_op_layernorm *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
-<<<<<<< HEAD
     const layer_args k = {a->x,
                           a->y,
                           a->w,
@@ -231,28 +176,16 @@ extern "C" void sl_cuda_layernorm(struct sl_backend *be, const struct sl_op_laye
                           a->y_scale != 0 ? a->y_scale : 1.0f,
                           a->h,
                           a->keep};
-=======
-    const layernorm_args k = {a->x,   a->y, a->w, a->b, static_cast<__nv_bfloat16 *>(a->out),
-                              a->eps, a->h};
->>>>>>> 28dbbf8 (cuda: encoders, embeddings and scores on a GPU)
     const bool wide = a->h % 4 == 0 && aligned(a->x) && aligned(a->y) && aligned(a->w) &&
                       aligned(a->b) && aligned(a->out);
     const dim3 grid(static_cast<unsigned>(a->n));
     const size_t smem = 64 * sizeof(float);
     if (a->h <= 8192)
-<<<<<<< HEAD
         sl_launch(cu, wide ? layer_kernel<256, true> : layer_kernel<256, false>, grid, dim3(256),
                   smem, k);
     else
         sl_launch(cu, wide ? layer_kernel<1024, true> : layer_kernel<1024, false>, grid, dim3(1024),
                   smem, k);
-=======
-        sl_launch(cu, wide ? layernorm_kernel<256, true> : layernorm_kernel<256, false>, grid,
-                  dim3(256), smem, k);
-    else
-        sl_launch(cu, wide ? layernorm_kernel<1024, true> : layernorm_kernel<1024, false>, grid,
-                  dim3(1024), smem, k);
->>>>>>> 28dbbf8 (cuda: encoders, embeddings and scores on a GPU)
 }
 
 /* ------------------------------------------------------------------ q and k */
