@@ -60,6 +60,16 @@ const struct sl_model_name *sl_registry_find(const char *id, const struct sl_mod
     return find(BY_ID, id, strlen(id), false, desc);
 }
 
+/* In a list with ", " between the names. */
+static bool is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *s = list; (s = strstr(s, name)) != NULL; s += n)
+        if ((s == list || s[-1] == ' ') && (s[n] == ',' || s[n] == '\0'))
+            return true;
+    return false;
+}
+
 static int refuse(const char *where, const char *value, size_t n_value, enum name_field field,
                   struct sl_error *err)
 {
@@ -72,8 +82,7 @@ static int refuse(const char *where, const char *value, size_t n_value, enum nam
             const char *s = field_of(&families[f]->names[i], field);
             if (s == NULL || (field == BY_GGUF && families[f]->names[i].gguf_experts))
                 continue; /* a later family says it */
-            bool again = i > 0 && strcmp(s, field_of(&families[f]->names[i - 1], field)) == 0;
-            if (again)
+            if (is_listed(known, s))
                 continue;
             more = more || n + strlen(s) + 3 > sizeof known;
             if (more)

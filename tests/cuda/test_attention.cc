@@ -667,11 +667,11 @@ static void test_step()
 struct store_case {
     int hd, nq, nkv, bs, n_rotated;
     bool norm, interleaved;
-    int n;       /* tokens of the second sequence */
-    bool values; /* norm: of values too, without weights */
-    bool alone;  /* queries, without keys and values */
-    bool norm_after;
-    struct sl_q_temperature temperature;
+    int n;               /* tokens of the second sequence */
+    bool values = false; /* norm: of values too, without weights */
+    bool alone = false;  /* queries, without keys and values */
+    bool norm_after = false;
+    struct sl_q_temperature temperature = {};
 };
 
 static float norm_scale(const float *x, int hd, float eps)

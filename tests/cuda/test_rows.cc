@@ -666,6 +666,7 @@ static void layernorm_case(int32_t h, bool add, size_t skip)
     struct sl_op_layernorm a = {};
     a.x = dx.p, a.y = add ? dy.p : NULL, a.w = dw.p, a.b = db.p;
     a.eps = eps, a.n = n, a.h = h, a.out = out.p;
+    a.keep = true;
     sl_cuda_layernorm(&cu.base, &a);
     std::vector<float> got = dx.get();
     std::vector<__nv_bfloat16> acts = out.get();

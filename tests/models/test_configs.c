@@ -820,7 +820,7 @@ static const struct pair gguf_edits[] = {
     GGUF_ROW("context_length"),
     {"general.architecture", NONE, 0, NULL, SL_EFORMAT, "general.architecture is missing"},
     {"general.architecture", STR, 0, "mamba", SL_EUNSUPPORTED,
-     "general.architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3, "},
+     "general.architecture \"mamba\" is not supported (supported: llama, mistral3, qwen2, qwen3, "},
     {"general.architecture", U32, 3, NULL, SL_EFORMAT, "general.architecture"},
     {"llama.attention.head_count_kv", U32, 3, NULL, SL_EFORMAT, "(4)|attention.head_count_kv (3)"},
     {"llama.attention.key_length", U32, 17, NULL, SL_EFORMAT, "attention.key_length is 17"},
