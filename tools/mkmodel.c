@@ -29,6 +29,7 @@ static const char help[] =
     "                    seed_oss, exaone4, arcee, ... (default llama)\n"
     "  --shape NAME      tiny, 0.6b, 1b, 4b, 8b (default tiny); the flags below change it\n"
     "  --hidden N  --intermediate N  --layers N  --heads N  --kv-heads N  --head-dim N\n"
+    "  --experts N  --top-experts N  --expert-intermediate N\n"
     "  --context N       longest sequence\n"
     "  --vocab N|bytes   tokens; \"bytes\" writes a tokenizer of single bytes (both may be given)\n"
     "  --bos N  --eos N  ids named in the metadata, to go with --tokenizer\n"
@@ -67,6 +68,7 @@ struct args {
     const char *family, *shape, *format, *dtype, *fp8_scales, *rope, *tokenizer, *out;
     const char *int4_as, *int4_group;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
+    const char *experts, *top_experts, *expert_intermediate;
     const char *adapter_of, *rank, *alpha, *targets;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
     bool bytes, tied, untied, old_config, rslora, int4_symmetric, int4_head, quiet, help;
@@ -99,6 +101,9 @@ static const struct flag flags[] = {
     VALUE("--rope", rope),
     VALUE("--tokenizer", tokenizer),
     VALUE("--out", out),
+    VALUE("--experts", experts),
+    VALUE("--top-experts", top_experts),
+    VALUE("--expert-intermediate", expert_intermediate),
     VALUE("--hidden", hidden),
     VALUE("--intermediate", intermediate),
     VALUE("--layers", layers),
@@ -225,6 +230,11 @@ static int set_shape(const struct args *a, struct sl_synth *s, struct sl_error *
     s->byte_vocab = a->bytes;
     s->old_rope = a->old_config;
     if ((rc = sl_synth_shape(s->name, a->shape ? a->shape : "tiny", hp, err)) ||
+        (rc = set_int("--experts", a->experts, 1, SL_MAX_EXPERTS, &hp->n_experts, err)) ||
+        (rc = set_int("--top-experts", a->top_experts, 1, SL_MAX_TOP_EXPERTS, &hp->top_experts,
+                      err)) ||
+        (rc = set_int("--expert-intermediate", a->expert_intermediate, 1, 4 * SL_MAX_HIDDEN,
+                      &hp->expert_intermediate, err)) ||
         (rc = set_int("--hidden", a->hidden, 1, SL_MAX_HIDDEN, &hp->hidden, err)) ||
         (rc = set_int("--intermediate", a->intermediate, 1, 4 * SL_MAX_HIDDEN, &hp->intermediate,
                       err)) ||
