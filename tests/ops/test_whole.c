@@ -111,7 +111,7 @@ static void test_layernorm(void **state)
     enum { T = 5 };
     for (size_t c = 0; c < SL_COUNT(widths); c++) {
         const int h = widths[c];
-        const size_t n = (size_t)(T * h);
+        const size_t n = (size_t)T * (size_t)h;
         float *x = floats(1, n, 2, 30), *y = floats(2, n, 1, 0), *first = NULL;
         float *w = floats(3, (size_t)h, 1, 0), *b = floats(4, (size_t)h, 1, 0);
         double *want = sl_calloc(n, sizeof *want);
