@@ -488,6 +488,22 @@ FAMILIES = {
         torch.bfloat16,
         "hub",
     ),
+    "gemma4_moe": (
+        "Gemma4",
+        dict(
+            GEMMA4 | dict(num_hidden_layers=3),
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+            attention_k_eq_v=True,
+            num_global_key_value_heads=2,
+            hidden_size_per_layer_input=0,
+            enable_moe_block=True,
+            num_experts=6,
+            top_k_experts=2,
+            moe_intermediate_size=16,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "glm": (
         "Glm",
         dict(head_dim=16, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
@@ -714,8 +730,8 @@ def config_json(config, spelling):
 def one_by_one(stored):
     """Experts as the hub has them, a tensor each: transformers keeps them in one."""
     out = {}
-    for name, t in stored.items():
-        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+    for name, t in stored.items():  # of Gemma 4 in the hub too
+        if not name.endswith((".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")):
             out[name] = t
             continue
         stem = name[: name.rindex(".")]

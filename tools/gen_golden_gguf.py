@@ -207,7 +207,7 @@ def add_experts(writer, config):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
-GEMMA4 = ("gemma4", "gemma4_e2b")
+GEMMA4 = ("gemma4", "gemma4_e2b", "gemma4_moe")
 
 
 def gemma4_keys(writer, config):
@@ -239,6 +239,10 @@ def gemma4_keys(writer, config):
     writer.add_sliding_window_pattern(windowed)
     writer.add_shared_kv_layers(shared)
     writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    if config["enable_moe_block"]:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["top_k_experts"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     turning = int(dim * full["partial_rotary_factor"] / 2)
@@ -259,7 +263,11 @@ def write_gemma4(name):
     gemma4_keys(writer, config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, config["num_hidden_layers"])
     for hf, bits in tensors:
-        to = names.get_name(hf + ".weight" if hf.endswith("layer_scalar") else hf, try_suffixes=(".weight",))
+        whole = hf.endswith(("layer_scalar", "experts.gate_up_proj", "experts.down_proj"))
+        to = names.get_name(hf + ".weight" if whole else hf, try_suffixes=(".weight",))
+        if hf.endswith((".router.scale", ".per_expert_scale")):  # as llama.cpp's converter calls them
+            layer = hf.split(".")[2]
+            to = f"blk.{layer}.ffn_gate_inp.scale" if hf.endswith("router.scale") else f"blk.{layer}.ffn_down_exps.scale"
         assert to, hf
         if bits.ndim == 1:
             writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))

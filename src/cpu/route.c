@@ -110,8 +110,11 @@ static void route_row(void *arg, uint32_t t, int thread_idx)
         sum += r.score[e];
     }
     sum = !a->rule.renormalize ? whole : sum < a->rule.sum_min ? a->rule.sum_min : sum;
-    for (int32_t s = 0; s < a->top_k; s++)
+    for (int32_t s = 0; s < a->top_k; s++) {
         weights[s] = weights[s] / sum * a->rule.scale;
+        if (a->expert_scale != NULL)
+            weights[s] *= a->expert_scale[experts[s]];
+    }
 }
 
 void sl_cpu_route(struct sl_backend *be, const struct sl_op_route *a)

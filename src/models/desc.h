@@ -70,6 +70,7 @@ enum sl_has {
     SL_HAS_V = 1 << 21,            /* values of their own beside those keys */
     SL_HAS_LAYER_INPUTS = 1 << 22, /* embeddings for each layer, and what adds them there */
     SL_HAS_LAYER_SCALE = 1 << 23,  /* a factor of the residual stream behind each layer */
+    SL_HAS_BRANCHES = 1 << 24,     /* experts beside an MLP, each between norms of its own */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -210,7 +211,12 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_SHARED_GATE, /* of the MLP */
                SL_SLOT_SHARED_UP,
                SL_SLOT_SHARED_DOWN,
-               SL_SLOT_SHARED_LOGIT, /* one row */
+               SL_SLOT_SHARED_LOGIT,     /* one row */
+               SL_SLOT_SHARED_OUT_NORM,  /* of branches: of what the MLP gives, */
+               SL_SLOT_EXPERTS_NORM,     /* of what goes into experts, */
+               SL_SLOT_EXPERTS_OUT_NORM, /* of what comes out, */
+               SL_SLOT_ROUTER_NORM,      /* of what goes into the router */
+               SL_SLOT_EXPERT_SCALE,     /* of the weight of each expert */
                SL_SLOT_LAYER_SCALE,
                SL_SLOT_INPUT_GATE, /* of the layer's own input, its way back, and the norm of that
                                     */
@@ -287,6 +293,7 @@ enum sl_weight_flags {
         1 << 1,          /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
     SL_W_TRANSPOSED = 1 << 3, /* the fused tensor is [cols, rows]; not where it is MXFP4 */
+    SL_W_OVER_ROOT = 1 << 4,  /* a vector that is divided by the root of the width */
 };
 
 enum { SL_MAX_FUSED = 3 }; /* parts of a tensor */

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * A mixture of experts: the router's logits, the experts of each row, and what they give together
- * with the shared expert, through which every row goes.
+ * with the shared expert, through which every row goes. Or an MLP and experts as two branches with
+ * norms of their own.
  */
 #include "models/internal.h"
 
-void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+/* The experts of n rows, from what goes into the router. */
+static void choose_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
-    const struct sl_expert_stacks *s = &r->m->experts[layer];
     const struct sl_weight *router = sl_run_mat(r, layer, SL_SLOT_ROUTER);
+    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0;
     struct sl_backend *be = r->m->be;
-    const bool divided = r->m->n_ranks > 1;
-    float *sum = divided ? r->expert_sum : y;
-    const bool shared = (l->has & SL_HAS_SHARED) != 0, gated = (l->has & SL_HAS_SHARED_GATE) != 0;
     be->vt->linear_multi(
         be,
         &(struct sl_op_linear_multi){
@@ -30,30 +29,78 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
                           .n_experts = l->n_experts,
                           .top_k = l->top_experts,
                           .rule = l->route,
+                          .expert_scale = sl_run_vec(r, layer, SL_SLOT_EXPERT_SCALE),
                           .experts = r->top,
                           .weights = r->top_weight,
                       });
+}
+
+/* What the chosen experts give of x, to sum; shared: what a row begins with, or NULL. */
+static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n,
+                       const float *shared, float *sum)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const struct sl_expert_stacks *s = &r->m->experts[layer];
+    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0;
+    r->m->be->vt->experts(r->m->be,
+                          &(struct sl_op_experts){
+                              .x = x,
+                              .n = n,
+                              .top_k = l->top_experts,
+                              .experts = r->top,
+                              .weights = r->top_weight,
+                              .gate = &s->gate,
+                              .up = &s->up,
+                              .down = &s->down,
+                              .gate_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_GATE_BIAS),
+                              .up_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_UP_BIAS),
+                              .down_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_DOWN_BIAS),
+                              .act = l->act,
+                              .swiglu = l->swiglu,
+                              .shared = shared,
+                              .shared_logit = gated ? r->shared_logit : NULL,
+                              .scratch = r->expert_room,
+                              .out = sum,
+                              .rank = r->m->n_ranks > 1 ? &r->rank : NULL,
+                          });
+}
+
+void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
+    float *sum = r->m->n_ranks > 1 ? r->expert_sum : y;
+    choose_experts(r, layer, x, n);
     if (shared)
         sl_ffn_shared(r, layer, x, n, r->shared);
-    be->vt->experts(be, &(struct sl_op_experts){
-                            .x = x,
-                            .n = n,
-                            .top_k = l->top_experts,
-                            .experts = r->top,
-                            .weights = r->top_weight,
-                            .gate = &s->gate,
-                            .up = &s->up,
-                            .down = &s->down,
-                            .gate_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_GATE_BIAS),
-                            .up_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_UP_BIAS),
-                            .down_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_DOWN_BIAS),
-                            .act = l->act,
-                            .swiglu = l->swiglu,
-                            .shared = shared ? r->shared : NULL,
-                            .shared_logit = gated ? r->shared_logit : NULL,
-                            .scratch = r->expert_room,
-                            .out = sum,
-                            .rank = divided ? &r->rank : NULL,
-                        });
-    sl_run_gather(r, sum, s->down.mats[0].n_rows, sizeof *y, n, y);
+    run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum);
+    sl_run_gather(r, sum, r->m->experts[layer].down.mats[0].n_rows, sizeof *y, n, y);
+}
+
+static void norm_rows(struct sl_run *r, int32_t layer, enum sl_slot w, const float *x, int32_t n,
+                      void *out)
+{
+    r->m->be->vt->rmsnorm(r->m->be, &(struct sl_op_rmsnorm){.x = x,
+                                                            .w = sl_run_vec(r, layer, w),
+                                                            .eps = (float)r->m->hp.norm_eps,
+                                                            .n = n,
+                                                            .h = r->m->hp.hidden,
+                                                            .out = out});
+}
+
+void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32_t n, float *y)
+{
+    sl_ffn_shared(r, layer, r->norm, n, r->shared);
+    norm_rows(r, layer, SL_SLOT_SHARED_OUT_NORM, r->shared, n, r->shared);
+    norm_rows(r, layer, SL_SLOT_ROUTER_NORM, stream, n, y);
+    choose_experts(r, layer, y, n);
+    norm_rows(r, layer, SL_SLOT_EXPERTS_NORM, stream, n, r->norm);
+    run_chosen(r, layer, r->norm, n, NULL, y);
+    r->m->be->vt->add_rmsnorm(
+        r->m->be, &(struct sl_op_add_rmsnorm){.x = r->shared,
+                                              .y = y,
+                                              .w_y = sl_run_vec(r, layer, SL_SLOT_EXPERTS_OUT_NORM),
+                                              .eps = (float)r->m->hp.norm_eps,
+                                              .n = n,
+                                              .h = r->m->hp.hidden,
+                                              .out = y});
 }

@@ -9,7 +9,7 @@
 #include "models/desc.h"
 #include "models/tables.h"
 
-#define HAS (SL_HAS_QK_NORM | SL_HAS_K | SL_HAS_V | SL_HAS_LAYER_SCALE)
+#define HAS (SL_HAS_QK_NORM | SL_HAS_K | SL_HAS_V | SL_HAS_LAYER_SCALE | SL_HAS_DENSE)
 
 static const struct sl_model_name names[] = {
     {.id = "gemma4",
@@ -77,7 +77,12 @@ static const struct sl_hparam_desc hparams[] = {
     {NULL, {"use_bidirectional_attention"}, SL_HP_CHOICE, .value = "vision"}, /* of images alone */
     {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
     {NULL, {"enable_moe_block"}, SL_HP_HAS, .has = SL_HAS_EXPERTS},
-    {"expert_count", {NULL}, SL_HP_INT, SL_HP_AT(n_experts), .min = 0, .max = 0},
+    {"expert_count", {"num_experts"}, SL_HP_INT, SL_HP_AT(n_experts), .min = 1,
+     .max = SL_MAX_EXPERTS},
+    {"expert_used_count", {"top_k_experts"}, SL_HP_INT, SL_HP_AT(top_experts), .min = 1,
+     .max = SL_MAX_TOP_EXPERTS},
+    {"expert_feed_forward_length", {"moe_intermediate_size"}, SL_HP_INT,
+     SL_HP_AT(expert_intermediate), .min = 1, .max = 4 * SL_MAX_HIDDEN},
 };
 
 static const struct sl_weight_desc weights[] = {
@@ -92,7 +97,35 @@ static const struct sl_weight_desc weights[] = {
     SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HD, NONE, NONE)},
     SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),
      .when = SL_HAS_K},
-    SL_WEIGHTS_FFN_GATED,
+    SL_WEIGHTS_FFN_DENSE,
+    /* what is one MLP in a layer without experts */
+    SL_W_LAYER(SHARED_GATE, "mlp.gate_proj.weight", "ffn_gate.weight", S, H, ROWS),
+     .when = SL_HAS_SHARED},
+    SL_W_LAYER(SHARED_UP, "mlp.up_proj.weight", "ffn_up.weight", S, H, ROWS),
+     .when = SL_HAS_SHARED},
+    SL_W_LAYER(SHARED_DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, S, ROWS),
+     .when = SL_HAS_SHARED},
+    SL_W_LAYER(SHARED_OUT_NORM, "post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", H,
+               NONE, NONE), .when = SL_HAS_BRANCHES},
+    SL_W_LAYER(EXPERTS_NORM, "pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", H,
+               NONE, NONE), .when = SL_HAS_BRANCHES},
+    SL_W_LAYER(EXPERTS_OUT_NORM, "post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight",
+               H, NONE, NONE), .when = SL_HAS_BRANCHES},
+    SL_W_LAYER(ROUTER_NORM, "router.scale", "ffn_gate_inp.scale", H, NONE, NONE),
+     .when = SL_HAS_BRANCHES, .flags = SL_W_OVER_ROOT},
+    SL_W_LAYER(ROUTER, "router.proj.weight", "ffn_gate_inp.weight", E, H, NONE),
+     .when = SL_HAS_EXPERTS},
+    SL_W_LAYER(EXPERT_SCALE, "router.per_expert_scale", "ffn_down_exps.scale", E, NONE, NONE),
+     .when = SL_HAS_EXPERTS},
+    SL_W_LAYER(EXPERTS_GATE, "experts.#.gate_proj.weight", "ffn_gate_exps.weight", I, H, ROWS),
+     .hf_fused = "model.layers.*.experts.gate_up_proj", .gguf_fused = "blk.*.ffn_gate_up_exps.weight",
+     .fused = {SL_DIM_I, SL_DIM_I}, .part = 0, .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},
+    SL_W_LAYER(EXPERTS_UP, "experts.#.up_proj.weight", "ffn_up_exps.weight", I, H, ROWS),
+     .hf_fused = "model.layers.*.experts.gate_up_proj", .gguf_fused = "blk.*.ffn_gate_up_exps.weight",
+     .fused = {SL_DIM_I, SL_DIM_I}, .part = 1, .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},
+    SL_W_LAYER(EXPERTS_DOWN, "experts.#.down_proj.weight", "ffn_down_exps.weight", H, I, ROWS),
+     .hf_fused = "model.layers.*.experts.down_proj", .fused = {SL_DIM_H}, .part = 0,
+     .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},
     SL_W_LAYER(LAYER_SCALE, "layer_scalar", "layer_output_scale.weight", NONE, NONE, NONE),
      .when = SL_HAS_LAYER_SCALE},
     {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_FULL_HD_HALF,
@@ -153,6 +186,20 @@ static int share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
     return 0;
 }
 
+/* An MLP, or as one branch of two beside the experts. */
+static void plan_mlp(const struct sl_hparams *hp, int32_t width, struct sl_layer_desc *l)
+{
+    const unsigned branches = SL_HAS_EXPERTS | SL_HAS_SHARED | SL_HAS_BRANCHES;
+    if ((hp->has & SL_HAS_EXPERTS) == 0) {
+        l->has = (l->has & ~branches) | SL_HAS_DENSE;
+        l->intermediate = width;
+        return;
+    }
+    l->has = (l->has & ~(unsigned)SL_HAS_DENSE) | branches;
+    l->shared_intermediate = width;
+    l->route.renormalize = true;
+}
+
 static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
                       struct sl_error *err)
 {
@@ -162,7 +209,7 @@ static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
     l->norm_v = true;
     l->attn_scale = 1;
     l->rope = LOCAL;
-    l->intermediate = hp->layer_intermediate[idx] * (hp->wide_shared && shared ? 2 : 1);
+    plan_mlp(hp, hp->layer_intermediate[idx] * (hp->wide_shared && shared ? 2 : 1), l);
     l->window = is_windowed(hp, idx) ? hp->window : 0;
     if (!is_windowed(hp, idx))
         plan_full(hp, idx, l);
@@ -195,8 +242,6 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
-    if ((hp->has & SL_HAS_EXPERTS) != 0)
-        return sl_fail(err, SL_EUNSUPPORTED, "config.json: enable_moe_block true is not supported");
     if ((hp->has & SL_HAS_QKV_BIAS) != 0)
         return sl_fail(err, SL_EUNSUPPORTED, "config.json: attention_bias true is not supported");
     if (hp->n_shared_layers >= hp->n_layers)
@@ -208,12 +253,20 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
         return sl_fail(err, SL_EFORMAT,
                        "config.json: vocab_size_per_layer_input (%d) is less than vocab_size (%d)",
                        hp->n_layer_vocab, hp->n_vocab);
-    int rc = 0;
+    const bool experts = (hp->has & SL_HAS_EXPERTS) != 0;
+    if (experts && (hp->n_experts == 0 || hp->top_experts == 0 || hp->expert_intermediate == 0))
+        return sl_fail(err, SL_EFORMAT, "%s is missing",
+                       hp->from_gguf ? "GGUF: expert_count, expert_used_count or "
+                                       "expert_feed_forward_length"
+                                     : "config.json: num_experts, top_k_experts or "
+                                       "moe_intermediate_size");
+    int rc = experts ? sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err) : 0;
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
         rc = plan_layer(hp, i, layers, err);
     return rc;
 }
 
+/* Of the name for larger models with experts, so that both kinds are tried. */
 static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     enum { N_LAYERS = 6 };
@@ -242,6 +295,12 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .layer_width = 32,
         .n_layer_vocab = 320,
     };
+    if (name->hf_config != NULL) {
+        hp->has |= SL_HAS_EXPERTS;
+        hp->n_experts = 7;
+        hp->top_experts = 3;
+        hp->expert_intermediate = 96;
+    }
     for (int32_t i = 0; i < N_LAYERS; i++) {
         const bool full = i % 2 == 1;
         hp->layer_types[i] = full ? SL_LAYER_OFF : SL_LAYER_ON;

@@ -300,6 +300,9 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
 void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part);
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+/* An MLP and experts beside it, of which each has the stream normed in its own way. r->norm is the
+ * MLP's. Activations are float32. */
+void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32_t n, float *y);
 
 /* Whether gate and up are one operation. */
 static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)

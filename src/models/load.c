@@ -174,6 +174,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
     for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_PLUS_ONE) != 0; i++)
         file[i] += 1;
+    for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_ROOT) != 0; i++)
+        file[i] /= sqrtf((float)m->hp.hidden);
     if (!rows_reordered(m, p->desc))
         return file;
     for (size_t r = 0; r < n; r++)
@@ -355,6 +357,11 @@ static int check_scales(const struct sl_model *m, struct sl_error *err)
 static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
 {
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if ((m->layers[i].has & SL_HAS_BRANCHES) != 0 && be->vt->act_dtype != SL_DTYPE_F32)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "experts beside an MLP with norms of their own have no kernel on this "
+                           "device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].ffn == SL_FFN_EXPERTS && !sl_run_gates(be, &m->layers[i]))
             return sl_fail(

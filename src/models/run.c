@@ -498,7 +498,7 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t
     }
 }
 
-static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
+static void feed_forward(struct sl_run *r, int32_t layer, const float *x, int32_t n)
 {
     switch (r->m->layers[layer].ffn) {
     case SL_FFN_GATED:
@@ -508,7 +508,10 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
         sl_ffn_plain(r, layer, r->norm, n, r->y);
         break;
     case SL_FFN_EXPERTS:
-        sl_ffn_experts(r, layer, r->norm, n, r->y);
+        if ((r->m->layers[layer].has & SL_HAS_BRANCHES) != 0)
+            sl_ffn_branches(r, layer, x, n, r->y);
+        else
+            sl_ffn_experts(r, layer, r->norm, n, r->y);
         break;
     }
 }
@@ -625,7 +628,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         else
             add_to_stream(r, l, ATTN, x, n);
         sl_run_next_part(r);
-        feed_forward(r, l, n);
+        feed_forward(r, l, x, n);
         add_to_stream(r, l, FFN, x, n);
         if (inputs != NULL)
             add_layer_input(r, l, inputs, x, n);

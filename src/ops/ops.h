@@ -380,8 +380,9 @@ struct sl_op_route { /* each row's experts: those with the top_k largest scores,
     const float *bias;   /* [E] added to the scores that choose, not to those that weigh; or NULL */
     int32_t n, n_experts, top_k; /* top_k <= experts of top_groups groups */
     struct sl_route_rule rule;
-    int32_t *experts; /* [T, top_k] */
-    float *weights;   /* [T, top_k] */
+    const float *expert_scale; /* [E] times the weight of each, at last; or NULL */
+    int32_t *experts;          /* [T, top_k] */
+    float *weights;            /* [T, top_k] */
 };
 
 /* Whether so many experts can be chosen by that rule. */

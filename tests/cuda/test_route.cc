@@ -68,16 +68,21 @@ static void route_case(int32_t n, int32_t n_experts, int32_t top_k, bool biased,
     std::vector<int32_t> want(n_out);
     for (size_t i = 0; i < logits.size(); i++)
         logits[i] = odd_value((int32_t)i / n_experts);
+    std::vector<float> scale((size_t)n_experts);
     for (float &b : bias)
         b = 8.0f + 0.3f * (float)sl_rng_normal(&rng);
-    dev<float> d_logits(logits), d_bias(bias), weights(n_out);
+    for (float &s : scale)
+        s = 1.0f + 0.3f * (float)sl_rng_normal(&rng);
+    dev<float> d_logits(logits), d_bias(bias), d_scale(scale), weights(n_out);
     dev<int32_t> experts(n_out);
     struct sl_op_route a = {};
     a.n = n, a.n_experts = n_experts, a.top_k = top_k, a.rule = rule;
     a.logits = logits.data(), a.bias = biased ? bias.data() : NULL;
+    a.expert_scale = biased ? NULL : scale.data();
     a.experts = want.data(), a.weights = want_w.data();
     cpu->vt->route(cpu, &a);
     a.logits = d_logits.p, a.bias = biased ? d_bias.p : NULL;
+    a.expert_scale = biased ? NULL : d_scale.p;
     a.experts = experts.p, a.weights = weights.p;
     be->vt->route(be, &a);
     cudaStreamSynchronize(sl_cuda(be)->stream);

@@ -67,19 +67,20 @@ static const char *const goldens[] = {
     "hunyuan",
     "ministral3",
     "mistral3_hub",
+    "gemma4_moe",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
-static const char *const ggufs[] = {"olmo2",        "smollm3",    "gemma3_bf16",
-                                    "glm",          "glm4",       "phi3",
-                                    "gemma2",       "granite",    "phi3_long",
-                                    "mixtral",      "olmoe",      "qwen2_moe_all",
-                                    "glm4_moe_air", "minimax_m2", "arcee",
-                                    "ernie4_5",     "exaone4",    "olmo3",
-                                    "seed_oss",     "gemma4",     "gemma4_e2b",
-                                    "cohere",       "cohere2",    "nemotron",
-                                    "phi",          "stablelm",   "stablelm_parallel",
-                                    "starcoder2",   "hunyuan",    "ministral3",
-                                    "gpt_oss_mxfp4"};
+static const char *const ggufs[] = {"olmo2",         "smollm3",    "gemma3_bf16",
+                                    "glm",           "glm4",       "phi3",
+                                    "gemma2",        "granite",    "phi3_long",
+                                    "mixtral",       "olmoe",      "qwen2_moe_all",
+                                    "glm4_moe_air",  "minimax_m2", "arcee",
+                                    "ernie4_5",      "exaone4",    "olmo3",
+                                    "seed_oss",      "gemma4",     "gemma4_e2b",
+                                    "cohere",        "cohere2",    "nemotron",
+                                    "phi",           "stablelm",   "stablelm_parallel",
+                                    "starcoder2",    "hunyuan",    "ministral3",
+                                    "gpt_oss_mxfp4", "gemma4_moe"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

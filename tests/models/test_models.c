@@ -41,7 +41,7 @@ static const struct variant variants[] = {
     {"qwen2moe", SL_DTYPE_F16, "f16", false},   {"glm4moe", SL_DTYPE_Q8_0, "f16", false},
     {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
     {"starcoder2", SL_DTYPE_F16, "f16", false}, {"cohere2", SL_DTYPE_BF16, "bf16", false},
-    {"phi", SL_DTYPE_Q8_0, "f32", false},
+    {"phi", SL_DTYPE_Q8_0, "f32", false},       {"gemma4-text", SL_DTYPE_BF16, "f16", false},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
@@ -260,7 +260,7 @@ static void test_containers(void **state)
         "mixtral",  "glm4moe",    "minimax_m2", "olmoe",     "ernie4_5",   "seed_oss",
         "exaone4",  "olmo3",      "arcee",      "ministral", "gemma4",     "gemma2",
         "granite",  "starcoder2", "cohere2",    "phi",       "ministral3", "hunyuan_v1_dense",
-        "gpt-oss"};
+        "gpt-oss",  "gemma4-text"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -150,19 +150,21 @@ static __global__ void route_kernel(const sl_op_route a)
     const float whole =
         score_experts(a, a.logits + static_cast<int64_t>(t) * a.n_experts, score, choices);
     uint32_t taken = a.rule.n_groups > 1 ? leave_groups_out(a, choices, choices + a.n_experts) : 0;
-    float sum = 0.0f, mine = 0.0f;
+    float sum = 0.0f, mine = 0.0f, factor = 1.0f;
     for (int32_t s = 0; s < a.top_k; s++) {
         const int32_t e = take_best(choices, a.n_experts, &taken);
         const float w = score[e];
         sum = __fadd_rn(sum, w);
         mine = s == lane ? w : mine;
+        if (s == lane && a.expert_scale != nullptr)
+            factor = a.expert_scale[c.idx];
         if (lane == 0)
             a.experts[static_cast<int64_t>(t) * a.top_k + s] = e;
     }
     sum = !a.rule.renormalize ? whole : sum < a.rule.sum_min ? a.rule.sum_min : sum;
     if (lane < a.top_k)
         a.weights[static_cast<int64_t>(t) * a.top_k + lane] =
-            __fmul_rn(__fdiv_rn(mine, sum), a.rule.scale);
+            __fmul_rn(__fmul_rn(__fdiv_rn(mine, sum), a.rule.scale), factor);
 }
 
 extern "C" void sl_cuda_route(struct sl_backend *be, const struct sl_op_route *a)
