@@ -8,7 +8,6 @@
 #include "models/internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out)
@@ -382,7 +381,10 @@ static bool is_behind(const struct sl_model *m, const char *name)
     if (m->hp.n_nextn == 0 || at == NULL)
         return false;
     at += *at == 'l' ? strlen("layers.") : 0;
-    return strtol(at, NULL, 10) >= m->hp.n_layers;
+    int32_t layer = 0;
+    for (; *at >= '0' && *at <= '9' && layer <= SL_MAX_LAYERS; at++)
+        layer = 10 * layer + (*at - '0');
+    return layer >= m->hp.n_layers;
 }
 
 /* Tensors nothing reads are no error (old checkpoints carry rotary tables), but say so: a tensor

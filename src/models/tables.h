@@ -29,7 +29,7 @@
      .max = SL_MAX_HEAD_DIM},                                                                     \
     {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
      .max = SL_MAX_HEAD_DIM},                                                                     \
-    {"rope.dimension_count", {"rotary_dim"}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,                    \
+    {"rope.dimension_count", {"rotary_dim"}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,            \
      .max = SL_MAX_HEAD_DIM},                                                                     \
     {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
      .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
@@ -64,8 +64,8 @@
     SL_HPARAMS_SHAPE, SL_HPARAM_LAYERNORM_EPS, SL_HPARAM_NO_EXPERTS
 
 #define SL_HPARAMS_EXPERTS                                                                        \
-    {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
-     .required = true, .min = 1, .max = SL_MAX_EXPERTS},                                          \
+    {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts"}, SL_HP_INT,         \
+     SL_HP_AT(n_experts), .required = true, .min = 1, .max = SL_MAX_EXPERTS},                     \
     {"expert_used_count", {"num_experts_per_tok"}, SL_HP_INT, SL_HP_AT(top_experts),              \
      .required = true, .min = 1, .max = SL_MAX_TOP_EXPERTS},                                      \
     {"expert_gating_func", {NULL}, SL_HP_INT, SL_HP_AT(expert_gating), .min = 0, .max = 2}
@@ -98,8 +98,8 @@
     {"expert_shared_count", {"n_shared_experts"}, SL_HP_INT, SL_HP_AT(n_shared_experts),          \
      .min = 0, .max = 64}
 
-/* A window that counts where a switch says so. 4096 is what transformers takes; null means none, and
- * so does 0, which transformers 5 writes where the switch is off. */
+/* A window that counts where a switch says so. 4096 is what transformers takes; null means none,
+ * and so does 0, which transformers 5 writes where the switch is off. */
 #define SL_HPARAMS_WINDOW_SWITCH                                                                  \
     {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, .min = 0,             \
      .max = SL_MAX_CONTEXT},                                                                      \
