@@ -287,7 +287,45 @@ def longrope(original):
 
 # As FAMILIES, with experts.
 SPARSE = dict(num_experts_per_tok=2)
+MULTIPLIERS = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)
 EXPERTS = {
+    "dots1": (
+        "Dots1",
+        dict(
+            SPARSE,
+            head_dim=16,
+            intermediate_size=48,
+            n_routed_experts=6,
+            n_shared_experts=2,
+            moe_intermediate_size=12,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.5,
+            norm_topk_prob=True,
+            n_group=3,
+            topk_group=2,
+            attention_bias=True,
+            sliding_window=13,
+            max_window_layers=1,
+            rope_parameters=plain(5000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_Moe",
+        dict(
+            hidden_size=32,
+            intermediate_size=48,
+            moe_k=2,
+            moe_num_experts=6,
+            moe_num_shared_experts=2,
+            moe_intermediate_size=12,
+            moe_layer_start_index=1,
+            rope_parameters=plain(5000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "flex_olmo": (
         "FlexOlmo",
         dict(SPARSE, num_experts=5, intermediate_size=24, pad_token_id=0, rope_parameters=plain(5000.0)),
@@ -332,6 +370,39 @@ EXPERTS = {
         ),
         torch.bfloat16,
         "new",
+    ),
+    "granitemoe": (
+        "GraniteMoe",
+        dict(SPARSE, num_local_experts=5, intermediate_size=20, rope_parameters=plain(5000.0), **MULTIPLIERS),
+        torch.bfloat16,
+        "old",
+    ),
+    "granitemoeshared": (
+        "GraniteMoeShared",
+        dict(
+            SPARSE,
+            num_local_experts=5,
+            intermediate_size=20,
+            shared_intermediate_size=28,
+            rope_parameters=plain(5000.0),
+            **MULTIPLIERS,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "hy_v3": (
+        "HYV3",
+        dict(
+            SPARSE,
+            head_dim=16,
+            intermediate_size=48,
+            num_experts=6,
+            moe_intermediate_size=12,
+            router_scaling_factor=1.5,
+            rope_parameters=plain(5000.0),
+        ),
+        torch.bfloat16,
+        "old",
     ),
     "minimax_m2": (
         "MiniMaxM2",
@@ -750,7 +821,8 @@ def as_hub(model, dtype):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         stored = load_file(pathlib.Path(folder) / "model.safetensors")
-    return {k: t if k.endswith("e_score_correction_bias") else t.to(dtype) for k, t in stored.items()}
+    exact = ("e_score_correction_bias", "expert_bias")  # which choose experts
+    return {k: t if k.endswith(exact) else t.to(dtype) for k, t in stored.items()}
 
 
 def gpt_oss_by_expert(stored):

@@ -106,6 +106,8 @@ struct sl_hparams {
     uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
     bool norm_top_experts;               /* a token's experts weigh 1 together, */
     double expert_scale;                 /* times this; 0: 1 */
+    double expert_sum_min;               /* what they weigh together counts as at least this */
+    int32_t last_experts;                /* layers behind this one have none; -1: all may */
     int32_t expert_gating;               /* GGUF: 1 softmax, SL_GGUF_SIGMOID; 0: not given */
     int32_t n_expert_groups, top_expert_groups;    /* 0: there are none */
     int32_t n_shared_experts, shared_intermediate; /* of one expert's size each; of all together */

@@ -264,8 +264,11 @@
     SL_W_LAYER(DOWN_BIAS, "mlp.down_proj.bias", "ffn_down.bias", H, NONE, ROWS),                  \
      .when = SL_HAS_MLP_BIAS}
 
-#define SL_WEIGHTS_EXPERTS                                                                        \
-    SL_W_LAYER(ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", E, H, NONE),                     \
+#define SL_WEIGHTS_EXPERTS SL_WEIGHTS_EXPERTS_BY("mlp.gate.weight")
+
+/* router: how safetensors call its matrix. */
+#define SL_WEIGHTS_EXPERTS_BY(router)                                                             \
+    SL_W_LAYER(ROUTER, router, "ffn_gate_inp.weight", E, H, NONE),                                \
      .when = SL_HAS_EXPERTS},                                                                     \
     SL_W_LAYER(EXPERTS_GATE, "mlp.experts.#.gate_proj.weight", "ffn_gate_exps.weight", I, H,      \
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
