@@ -201,5 +201,5 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
         cu->plan_settled = true;
     }
     if (has[1])
-        sl_attn_fold_wide(cu, &a, &l.shape);
+        sl_attn_combine_wide(cu, &a, &l.shape);
 }

@@ -14,13 +14,13 @@
  * with p rounded, keys ascending, one accumulator. l: 4 sums a row. Sum t has the keys 16 w + {2t,
  * 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4: s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) +
  * s(1)) + (s(2) + s(3))); at the end of the split over t, neighbours, then pairs. Queries and p are
- * rounded to F16 for pages of F16, else to BF16. The splits of a run, 4,096 keys, join in ascending
- * order by sl_attn_join from M = -inf, L = 0, O = 0, where M rises as m does; so do the runs. A
- * split or tile a row sees nothing of changes none of its bits, but for the sign of zeros, which
- * end as +0: the first is left out, the second has a = 1 and p = 0.
+ * rounded to F16 for pages of F16, else to BF16. The splits of a run, 4,096 keys, combine in
+ * ascending order by sl_attn_combine from M = -inf, L = 0, O = 0, where M rises as m does; so do
+ * the runs. A split or tile a row sees nothing of changes none of its bits, but for the sign of
+ * zeros, which end as +0: the first is left out, the second has a = 1 and p = 0.
  *
  * Runs are there so that blocks that share a long context leave one partial result for each run and
- * not one for each split, an eighth of the memory and of the last join.
+ * not one for each split, an eighth of the memory and of the last combine.
  *
  * Skip-softmax (ops/ops.h): with e = the row's best raw score of the first 16 keys and r = (log2 of
  * the factor - lg2.approx(position + 1)) / c, a row takes in a tile unless all its scores are less
@@ -121,14 +121,14 @@ static __device__ __forceinline__ bool sl_attn_begins_run(int key)
 /* Splits from .. to - 1 of a tile, for every key head. A tile of one part needs nothing else. Of
  * several, the first part leaves the state of its splits in a slot. If it is whole runs, so are the
  * others, and these leave a slot for each run; else it is less than a run, and they leave a slot
- * for each split. Slots are joined by the last part of a narrow tile to finish, and by
- * attention_fold.cu those of wide tiles. */
+ * for each split. Slots are combined by the last part of a narrow tile to finish, and by
+ * attention_combine_wide.cu those of wide tiles. */
 struct __align__(16) sl_attn_item
 {
     int32_t token, pos, table;   /* of the span's first token; of its first page id */
     int32_t row0, n_rows;        /* of the span's rows, those of the tile */
     int32_t tok_last;            /* of the span's tokens, the tile's last */
-    int32_t end;                 /* position behind the span's last token */
+    int32_t end;                 /* position after the span's last token */
     int32_t from, to;            /* splits */
     int32_t first, n_splits;     /* of the tile: those of the first part, and all */
     int32_t rows_at;             /* first of the tile's rows of slots; -1: one part, no slots */
@@ -163,7 +163,7 @@ struct sl_attn_layout {
     struct sl_attn_item *item[2]; /* [cap_items] */
     uint32_t *counters;           /* [narrow tiles, n_kv_heads], zero between launches */
     int32_t *cut;                 /* [wide tiles] of several parts: the first item */
-    float4 *totals;               /* of the blocks: sl_attn_join_total */
+    float4 *totals;               /* of the blocks: sl_attn_combine_total */
     float4 *states;               /* and over splits, where shared memory has no room */
     float *slots;                 /* [cap_rows, n_kv_heads, dim] partial sums */
     float2 *slot_ml;              /* [cap_rows, n_kv_heads] maximum and sum */
@@ -197,7 +197,7 @@ struct sl_attn_args {
     const uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
     int32_t block_size, n_kv_heads, group, head_dim, window;
-    int32_t ahead; /* keys behind its own that a row sees, if the span has them: 0 if causal */
+    int32_t ahead; /* keys after its own that a row sees, if the span has them: 0 if causal */
     struct sl_attn_divisor by_kv, by_group, by_page; /* of 16 positions */
     float scale2; /* a raw score times this is its exponent of two */
     float cap_in; /* soft cap: raw = cap * tanh(score * cap_in) */
@@ -214,7 +214,7 @@ struct sl_attn_args {
     float skip_log2, skip_per;
     struct sl_skip_counts *skip_counts; /* of the class, or NULL */
     bool few;                           /* narrow: no tile has more than SL_ATTN_FEW rows */
-    bool early; /* the plan was complete before the kernel ahead of this one began */
+    bool early;                         /* the plan was complete before the previous kernel began */
 };
 
 /* Launchers, one per format of the pages and padded dimension: enqueue the narrow or the wide
@@ -228,22 +228,23 @@ sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_at
 sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
     sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
 
-/* Joins the parts of wide tiles: attention_fold.cu. */
-void sl_attn_fold_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
-                       const struct sl_attn_shape *s);
+/* Combines the parts of wide tiles: attention_combine_wide.cu. */
+void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
+                          const struct sl_attn_shape *s);
 
-/* ---------------------------------------------------------------- the join */
+/* ---------------------------------------------------------------- the combine */
 
-struct sl_attn_join {
+struct sl_attn_combine {
     float top, a, b;
 };
 
 /* Factors of the state (M, L, O) and of a split (m, l, o), and the new M. A split a row sees
  * nothing of (m = -inf) leaves the state as it is, but for the sign of a zero. The first one
  * becomes the state. */
-static __device__ __forceinline__ struct sl_attn_join sl_attn_join_of(float top, float m, float c)
+static __device__ __forceinline__ struct sl_attn_combine sl_attn_combine_of(float top, float m,
+                                                                            float c)
 {
-    struct sl_attn_join j;
+    struct sl_attn_combine j;
     bool far = __fmul_rn(__fadd_rn(m, -top), c) > SL_ATTN_SLACK;
     j.top = far ? m : top;
     float safe = j.top == __int_as_float(static_cast<int>(0xFF800000u)) ? 0.0f : j.top;
@@ -254,8 +255,8 @@ static __device__ __forceinline__ struct sl_attn_join sl_attn_join_of(float top,
 
 /* The new L, or one of the new O. The sign of a zero may depend on tiles whose keys a row does not
  * see; nothing but another zero's sign depends on it. */
-static __device__ __forceinline__ float sl_attn_joined(const struct sl_attn_join &j, float state,
-                                                       float part)
+static __device__ __forceinline__ float sl_attn_combined(const struct sl_attn_combine &j,
+                                                         float state, float part)
 {
     return __fmaf_rn(part, j.b, __fmul_rn(state, j.a));
 }

@@ -3,9 +3,9 @@
  * attention_wg256.cuh, attention_skip.cuh): tiles of 128 rows, or 192 for D = 64, chunks of
  * prompts.
  *
- * Two warps bring page tiles as they are, by bulk copies, one the keys and one the values, each
- * into two slots of cfg::KEYS positions; where pages hold no BF16 or F16, attention_widen.cuh's
- * warps make it of what was brought. Warpgroups of 64 rows take them. Queries of 128 dimensions
+ * Two warps load page tiles as they are, by bulk copies, one the keys and one the values, each
+ * into two slots of cfg::KEYS positions; where pages hold no BF16 or F16, attention_dequant.cuh's
+ * warps make it of what was loaded. Warpgroups of 64 rows take them. Queries of 128 dimensions
  * come the same way, ahead of an item's first keys, while the item before ends: their floats take
  * the place of a tile, from where the group rounds them. The sums are those of mma.sync, to the
  * bit: one accumulator over ascending 16s. A row's state over the splits of a run is in memory,
@@ -23,17 +23,18 @@
 template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int D = D_;
     static constexpr int KEYS = KEYS_;
-    static constexpr bool WIDENS = KV::scaled;     /* pages are not what is multiplied */
-    static constexpr int GROUPS = D == 64 ? 3 : 2; /* that multiply; another one brings */
-    /* Warps that widen: two of those that bring, which have nothing to do, or a group besides. */
-    static constexpr int WIDENERS = !WIDENS ? 0 : GROUPS == 3 ? 2 : 4;
-    static constexpr int WIDEN_WARP = WIDENERS == 4 ? 4 : 2; /* the first of them */
+    static constexpr bool DEQUANTS = KV::scaled;   /* pages are not what is multiplied */
+    static constexpr int GROUPS = D == 64 ? 3 : 2; /* that multiply; another one loads */
+    /* Warps that dequantise: two of those that load, which have nothing to do, or a group besides.
+     */
+    static constexpr int DEQUANTERS = !DEQUANTS ? 0 : GROUPS == 3 ? 2 : 4;
+    static constexpr int DEQUANT_WARP = DEQUANTERS == 4 ? 4 : 2; /* the first of them */
     /* Registers of a thread that multiplies, and of the others. */
-    static constexpr int REGS = GROUPS == 3 ? 160 : WIDENS ? 224 : 240;
-    static constexpr int BRING_REGS = WIDENS ? 32 : 24;
+    static constexpr int REGS = GROUPS == 3 ? 160 : DEQUANTS ? 224 : 240;
+    static constexpr int BRING_REGS = DEQUANTS ? 32 : 24;
     static constexpr int ROWS = 64 * GROUPS;
     static constexpr int WORKERS = 128 * GROUPS;
-    static constexpr int FIRST = WIDENERS == 4 ? 256 : 128; /* worker */
+    static constexpr int FIRST = DEQUANTERS == 4 ? 256 : 128; /* worker */
     static constexpr int THREADS = FIRST + WORKERS;
     static constexpr int PANELS = D / 64;          /* of 64 dimensions */
     static constexpr int PART = SL_KV_TILE * 128;  /* bytes of one in a page tile */
@@ -43,7 +44,7 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int SLOTS = 4;                /* keys, values, keys, values */
     /* An item's queries come as if they were its first tile, as they are, those of one group in the
      * place of keys and of the other in that of values. */
-    static constexpr bool AHEAD = !WIDENS && GROUPS == 2 && SLOT == 64 * D * 4;
+    static constexpr bool AHEAD = !DEQUANTS && GROUPS == 2 && SLOT == 64 * D * 4;
     /* Of the state, fragments of eight dimensions that shared memory has room for. */
     static constexpr int KEPT = D <= 128 ? D / 8 : 8;
     static constexpr int STATE_AT = SLOTS * SLOT; /* float4 [GROUPS][KEPT][128] */
@@ -58,7 +59,7 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
         WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
     static constexpr int RAW_AT = SCALES_AT + 2 * SLOTS * KEYS; /* mbarriers */
     static constexpr int SEEN_AT = RAW_AT + 8 * SLOTS;          /* uint32_t [SLOTS] */
-    static constexpr int BYTES = WIDENS ? SEEN_AT + 4 * SLOTS : SCALES_AT;
+    static constexpr int BYTES = DEQUANTS ? SEEN_AT + 4 * SLOTS : SCALES_AT;
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
 
     /* A kernel's own barriers. */
@@ -73,8 +74,8 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
             return panel * (KEYS * 128) + unit * PART;
         return unit / 4 * BLOCK + panel * PANEL + unit % 4 * PART;
     }
-    /* Where the codes of two panels (D = 64: one), from an even one on, lie till they are widened:
-     * where the last of their own numbers will. */
+    /* Where the codes of two panels (D = 64: one), from an even one on, lie till they are
+     * dequantised: where the last of their own numbers will. */
     static __device__ __forceinline__ int codes_at(bool keys, int unit, int panel)
     {
         if (PANELS == 1)
@@ -105,7 +106,7 @@ struct sl_attn_turn {
 };
 
 #define SL_ATTN_LAST    0x80000000u
-#define SL_ATTN_NO_MORE 0xFFFFFFFFu /* slots will be brought */
+#define SL_ATTN_NO_MORE 0xFFFFFFFFu /* slots will be loaded */
 
 template <class cfg> struct sl_attn_bars {
     uint8_t *smem;
@@ -129,7 +130,7 @@ template <class cfg> struct sl_attn_bars {
     {
         return reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT) + i;
     }
-    /* What is to be widened is there. */
+    /* What is to be dequantised is there. */
     __device__ __forceinline__ uint64_t *raw(int i) const
     {
         return reinterpret_cast<uint64_t *>(smem + cfg::RAW_AT) + i;
@@ -148,9 +149,9 @@ template <class cfg> struct sl_attn_bars {
     __device__ __forceinline__ void init() const
     {
         for (int i = 0; i < cfg::SLOTS; i++) {
-            sl_mbar_init(full(i), (cfg::WIDENS ? cfg::WIDENERS : 1) * SL_WARP_ARRIVALS);
+            sl_mbar_init(full(i), (cfg::DEQUANTS ? cfg::DEQUANTERS : 1) * SL_WARP_ARRIVALS);
             sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
-            if (cfg::WIDENS)
+            if (cfg::DEQUANTS)
                 sl_mbar_init(raw(i), SL_WARP_ARRIVALS);
         }
         for (int i = 0; i < 2; i++) {
@@ -162,7 +163,7 @@ template <class cfg> struct sl_attn_bars {
     }
 };
 
-/* ---------------------------------------------------------------- the warps that bring */
+/* ---------------------------------------------------------------- the warps that load */
 
 template <class KV, class cfg> struct sl_attn_bring {
     const struct sl_attn_args &a;
@@ -170,7 +171,7 @@ template <class KV, class cfg> struct sl_attn_bring {
     struct sl_attn_turn tiles;
     int lane;
     bool keys;  /* or values */
-    int lo, hi; /* keys of the item that are brought */
+    int lo, hi; /* keys of the item that are loaded */
     /* Lane i: where the i-th 16 positions from `first` on lie in a plane. */
     unsigned long long at;
     int first;
@@ -213,7 +214,7 @@ template <class KV, class cfg> struct sl_attn_bring {
         }
     }
 
-    /* The tile from `key` on, of which the rows that somebody sees are brought. */
+    /* The tile from `key` on, of which the rows that somebody sees are loaded. */
     __device__ __forceinline__ void load(int key)
     {
         const uint8_t *plane = keys ? a.keys : a.values;
@@ -241,7 +242,7 @@ template <class KV, class cfg> struct sl_attn_bring {
         tiles.n++;
     }
 
-    /* The same for the warps that widen: all of a page tile of which somebody sees a row. */
+    /* The same for the warps that dequantise: all of a page tile of which somebody sees a row. */
     __device__ __forceinline__ void load_codes(int key, bool last)
     {
         constexpr int CODES = SL_KV_TILE * cfg::D, EACH = cfg::D == 256 ? CODES / 2 : CODES;
@@ -269,7 +270,7 @@ template <class KV, class cfg> struct sl_attn_bring {
         tiles.n++;
     }
 
-    /* Tells the warps that widen that this is all. */
+    /* Tells the warps that dequantise that this is all. */
     __device__ __forceinline__ void end_codes()
     {
         sl_mbar_wait(bars.empty(tiles.keys()), tiles.parity() ^ 1);
@@ -278,7 +279,7 @@ template <class KV, class cfg> struct sl_attn_bring {
         sl_mbar_arrive_warp(bars.raw(tiles.keys()));
     }
 
-    /* A group's queries, to a slot, one row behind the other: those of a token lie together. */
+    /* A group's queries, to a slot, one row after the other: those of a token lie together. */
     __device__ __forceinline__ void load_queries(const struct sl_attn_work &w)
     {
         const int slot = keys ? tiles.keys() : tiles.values();
@@ -315,7 +316,7 @@ template <class KV, class cfg> struct sl_attn_bring {
             int key = t * cfg::KEYS;
             if (t > from && key % (32 * SL_KV_TILE) == 0)
                 find(w, key / SL_KV_TILE);
-            if constexpr (cfg::WIDENS)
+            if constexpr (cfg::DEQUANTS)
                 load_codes(key, t + 1 == to);
             else
                 load(key);
@@ -346,7 +347,7 @@ template <class KV, class cfg> struct sl_attn_bring {
                 sl_mbar_arrive_warp(bars.work_empty(items.slot()));
             next = static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0));
         }
-        if (cfg::WIDENS && keys)
+        if (cfg::DEQUANTS && keys)
             end_codes();
     }
 };
@@ -491,17 +492,17 @@ template <class KV, class cfg_> struct sl_attn_group {
 
     /* RISES: else j's factors of the state are 1. */
     template <bool RISES>
-    static __device__ __forceinline__ void join_one(const struct sl_attn_join j[2], float (&o)[4],
-                                                    const float4 &x)
+    static __device__ __forceinline__ void combine_one(const struct sl_attn_combine j[2],
+                                                       float (&o)[4], const float4 &x)
     {
-        o[0] = RISES ? sl_attn_joined(j[0], x.x, o[0]) : __fmaf_rn(o[0], j[0].b, x.x);
-        o[1] = RISES ? sl_attn_joined(j[0], x.y, o[1]) : __fmaf_rn(o[1], j[0].b, x.y);
-        o[2] = RISES ? sl_attn_joined(j[1], x.z, o[2]) : __fmaf_rn(o[2], j[1].b, x.z);
-        o[3] = RISES ? sl_attn_joined(j[1], x.w, o[3]) : __fmaf_rn(o[3], j[1].b, x.w);
+        o[0] = RISES ? sl_attn_combined(j[0], x.x, o[0]) : __fmaf_rn(o[0], j[0].b, x.x);
+        o[1] = RISES ? sl_attn_combined(j[0], x.y, o[1]) : __fmaf_rn(o[1], j[0].b, x.y);
+        o[2] = RISES ? sl_attn_combined(j[1], x.z, o[2]) : __fmaf_rn(o[2], j[1].b, x.z);
+        o[3] = RISES ? sl_attn_combined(j[1], x.w, o[3]) : __fmaf_rn(o[3], j[1].b, x.w);
     }
 
     template <bool RISES>
-    __device__ __forceinline__ void join_all(const struct sl_attn_join j[2], float (&o)[O][4])
+    __device__ __forceinline__ void combine_all(const struct sl_attn_combine j[2], float (&o)[O][4])
     {
         float4 far[FAR_AT_ONCE];
         if constexpr (KEPT < O)
@@ -509,19 +510,19 @@ template <class KV, class cfg_> struct sl_attn_group {
         const float4 *from = near_state();
 #pragma unroll
         for (int n = 0; n < KEPT; n++)
-            join_one<RISES>(j, o[n], from[n * 128]);
+            combine_one<RISES>(j, o[n], from[n * 128]);
 #pragma unroll
         for (int n = KEPT; n < O; n += FAR_AT_ONCE) {
             if (n > KEPT)
                 load_far(far, n);
 #pragma unroll
             for (int i = 0; i < FAR_AT_ONCE; i++)
-                join_one<RISES>(j, o[n + i], far[i]);
+                combine_one<RISES>(j, o[n + i], far[i]);
         }
     }
 
     /* A split, o, m and l, is complete: o becomes the state that has taken it in. */
-    __device__ __forceinline__ void join(float (&o)[O][4], const float m[2], const float l[2])
+    __device__ __forceinline__ void combine(float (&o)[O][4], const float m[2], const float l[2])
     {
         if (stateless) {
 #pragma unroll
@@ -531,21 +532,21 @@ template <class KV, class cfg_> struct sl_attn_group {
             }
             return;
         }
-        struct sl_attn_join j[2];
+        struct sl_attn_combine j[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            j[i] = sl_attn_join_of(state_m[i], m[i], a.scale2);
+            j[i] = sl_attn_combine_of(state_m[i], m[i], a.scale2);
             state_m[i] = j[i].top;
-            state_l[i] = sl_attn_joined(j[i], state_l[i], l[i]);
+            state_l[i] = sl_attn_combined(j[i], state_l[i], l[i]);
         }
         if (__any_sync(0xFFFFFFFFu, j[0].a != 1.0f || j[1].a != 1.0f))
-            join_all<true>(j, o);
+            combine_all<true>(j, o);
         else
-            join_all<false>(j, o);
+            combine_all<false>(j, o);
     }
 
-    /* A split is complete that has joined the state, which o is: it waits for the next one, or the
-     * run is complete. */
+    /* A split is complete that has combined the state, which o is: it waits for the next one, or
+     * the run is complete. */
     __device__ __forceinline__ void keep_state(const struct sl_attn_work &w, int t,
                                                float (&o)[O][4], bool more)
     {
@@ -581,8 +582,8 @@ template <class KV, class cfg_> struct sl_attn_group {
             write_split(w, t, o, state_m, state_l);
             return;
         }
-        sl_attn_join_total<cfg::D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - cfg::FIRST,
-                                                 first_run, !more, o, state_m, state_l);
+        sl_attn_combine_total<cfg::D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - cfg::FIRST,
+                                                    first_run, !more, o, state_m, state_l);
         first_run = false;
         if (more)
             return;
@@ -676,7 +677,7 @@ template <class KV, class cfg_> struct sl_attn_group {
         together();
     }
 
-    /* The same of what was brought to a slot: a warp has a row at a time. */
+    /* The same of what was loaded to a slot: a warp has a row at a time. */
     __device__ __forceinline__ void take_queries(const struct sl_attn_work &w)
     {
         const int slot = group == 0 ? tiles.keys() : tiles.values();
@@ -719,8 +720,8 @@ template <class KV, class cfg_> struct sl_attn_group {
 
 /* ---------------------------------------------------------------- the kernel */
 
-/* The warps that make of pages what is multiplied: attention_widen.cuh. */
-template <class KV, class cfg> struct sl_attn_widen;
+/* The warps that make of pages what is multiplied: attention_dequant.cuh. */
+template <class KV, class cfg> struct sl_attn_dequant;
 
 template <class Way>
 static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
@@ -741,10 +742,10 @@ static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
         if (threadIdx.x < 64) {
             sl_attn_bring<typename Way::pages, cfg> x(a, bars);
             x.run(a.cls->n_items * a.n_kv_heads);
-        } else if constexpr (cfg::WIDENS) {
+        } else if constexpr (cfg::DEQUANTS) {
             const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
-            if (warp >= cfg::WIDEN_WARP)
-                sl_attn_widen<typename Way::pages, cfg>(bars, warp - cfg::WIDEN_WARP).run();
+            if (warp >= cfg::DEQUANT_WARP)
+                sl_attn_dequant<typename Way::pages, cfg>(bars, warp - cfg::DEQUANT_WARP).run();
         }
         if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
             a.cls->taken = 0; /* for the next layer */

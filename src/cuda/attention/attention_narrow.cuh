@@ -2,12 +2,13 @@
  * attention_narrow.cuh - paged attention for tiles of up to 16 rows: decodes, and a few drafts.
  *
  * Bound by memory, so loads stay under way: each of a block's four warps works alone on every
- * fourth split of the block's items (attention_deal.cuh), through a ring of its own, which runs on
- * into the next items. No barrier but behind items that leave slots. Splits of a run join in order
- * through a state in shared memory: a warp waits for its turn, which the warp with the split before
- * passes on. For a short sequence instructions count that are executed once: a step is loaded by
- * two instructions, whole page tiles at a time. Where the next split is another item's, its queries
- * are asked for before this one joins, or each split of a short sequence would wait for them.
+ * fourth split of the block's items (attention_assign.cuh), through a ring of its own, which runs
+ * on into the next items. No barrier but after items that leave slots. Splits of a run combine in
+ * order through a state in shared memory: a warp waits for its turn, which the warp with the split
+ * before passes on. For a short sequence instructions count that are executed once: a step is
+ * loaded by two instructions, whole page tiles at a time. Where the next split is another item's,
+ * its queries are asked for before this one combines, or each split of a short sequence would wait
+ * for them.
  *
  * Keys, and dimensions of values, are rows of the matrix instruction and queries its eight columns:
  * scores^T = K Q^T, sums^T = V^T P^T. As 16 rows the four or eight queries that share a key head
@@ -17,7 +18,7 @@
  *
  * Keys before a span's position were written by steps before this one, and the list of items by a
  * kernel that is complete when the one ahead of this one begins (`early`): so both are read, and
- * the first loads are under way, before the wait for the kernel ahead.
+ * the first loads are under way, before the wait for the previous kernel.
  *
  * D = 128 on an H200 (132 SMs, 4.6 TB/s read, 1.75 GHz): a tile is 32 KiB, a share of 1,640 clk of
  * an SM's bandwidth, and eight warps work at a time. In flight: 8 warps x 2 to 3 steps of 8 KiB =
@@ -32,13 +33,13 @@
  * without.
  *
  * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 248 registers (N = 1), 255, where
- * the join of many slots spills 16 bytes.
+ * the combine of many slots spills 16 bytes.
  */
 #ifndef SL_CUDA_ATTENTION_NARROW_CUH
 #define SL_CUDA_ATTENTION_NARROW_CUH
 
-#include "cuda/attention/attention_deal.cuh"
-#include "cuda/attention/attention_join.cuh"
+#include "cuda/attention/attention_assign.cuh"
+#include "cuda/attention/attention_combine.cuh"
 #include "cuda/ptx_turn.cuh"
 
 /* ---------------------------------------------------------------- sizes */
@@ -51,8 +52,8 @@ template <class KV, int D, int N, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int TILE = KV::tile_bytes(D); /* of a page */
     /* where items are short, the scores of eight rows and 128 keys (attention_short.cuh) */
     static constexpr int SCORES = N == 1 ? SL_ATTN_FEW * (2 * SL_ATTN_TILE + 8) * 4 : 0;
-    static constexpr int JOIN = sl_attn_join_many<D, N, THREADS>::BYTES;
-    static constexpr int MOST = SCORES > JOIN ? SCORES : JOIN;
+    static constexpr int COMBINE = sl_attn_combine_many<D, N, THREADS>::BYTES;
+    static constexpr int MOST = SCORES > COMBINE ? SCORES : COMBINE;
     static constexpr int STATE = (32 * D * N > MOST ? 32 * D * N : MOST) + 512;
     static constexpr int ROOM = 227 * 1024 / CTAS - 2048 - STATE - (SKIP ? TILE : 0);
     /* keys loaded at a time: a step costs 60 instructions besides its copies */
@@ -70,12 +71,12 @@ template <class KV, int D, int N, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int TURN_AT = STATE_AT + STATE;            /* mbarriers, one per warp */
     static constexpr int FULL_AT = TURN_AT + 8 * WARPS;         /* mbarriers, one per slot */
     static constexpr int HERE_AT = FULL_AT + 8 * WARPS * SLOTS; /* mbarriers of items */
-    static constexpr int FLAG_AT = HERE_AT + 8 * sl_attn_deal::PLACES;
+    static constexpr int FLAG_AT = HERE_AT + 8 * sl_attn_assign::PLACES;
     static constexpr int BEST_AT = FLAG_AT + 8; /* mbarrier of the sequence's first keys */
     static constexpr int WORK_AT = FLAG_AT + 16;
-    static constexpr int FIRST_AT = (WORK_AT + sl_attn_deal::BYTES + 127) / 128 * 128;
+    static constexpr int FIRST_AT = (WORK_AT + sl_attn_assign::BYTES + 127) / 128 * 128;
     static constexpr int BYTES = FIRST_AT + (SKIP ? TILE : 0);
-    static_assert(WARPS == SL_ATTN_DEALT, "splits are dealt to all");
+    static_assert(WARPS == SL_ATTN_ASSIGNED, "splits are assigned to all");
     static_assert(FIT >= 3 && (!SKIP || KEY_STEPS < FIT), "shared memory");
     static_assert(CTAS * (BYTES + 1024) <= 228 * 1024, "shared memory");
 };
@@ -90,7 +91,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     static constexpr int UNITS = SL_ATTN_TILE / SL_KV_TILE; /* 16 positions each, of a tile */
 
     const struct sl_attn_args &a;
-    struct sl_attn_deal deal;
+    struct sl_attn_assign assign;
     uint8_t *slots;
     uint64_t *full;
     int warp, lane;
@@ -98,7 +99,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     uint32_t parity; /* of use_slot's phase; with SKIP bit i is that of slot i */
     int item, split; /* whose loads are under way; split -1: the stream has ended */
     /* Of its 16 positions: those that somebody sees something of; the first of the tile that is
-     * loaded, and behind the last of all; where lane i's lie in a plane. */
+     * loaded, and after the last of all; where lane i's lie in a plane. */
     uint32_t wanted;
     int tile_at, end;
     unsigned long long at;
@@ -111,7 +112,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
 
     __device__ __forceinline__ sl_attn_feed(const struct sl_attn_args &args, uint8_t *smem)
         : a(args),
-          deal(args, smem + cfg::WORK_AT, reinterpret_cast<uint64_t *>(smem + cfg::HERE_AT))
+          assign(args, smem + cfg::WORK_AT, reinterpret_cast<uint64_t *>(smem + cfg::HERE_AT))
     {
         lane = static_cast<int>(threadIdx.x) & 31;
         warp = static_cast<int>(threadIdx.x) >> 5;
@@ -129,11 +130,11 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     __device__ __forceinline__ void look(int i, int from)
     {
         next_page = -1;
-        while (from >= deal.at(i).item.to && deal.knows(i + 1) && deal.at(i + 1).item.valid)
-            from = deal.split_of(++i, warp);
+        while (from >= assign.at(i).item.to && assign.knows(i + 1) && assign.at(i + 1).item.valid)
+            from = assign.split_of(++i, warp);
         next_item = i;
         next_split = from;
-        const struct sl_attn_work &w = deal.at(i);
+        const struct sl_attn_work &w = assign.at(i);
         if (from >= w.item.to)
             return;
         const int key = sl_attn_split_at(from), pos = key + lane * SL_KV_TILE;
@@ -176,7 +177,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
                static_cast<unsigned>(sub) * static_cast<unsigned long long>(cfg::TILE);
     }
 
-    /* Brings the values of step h of a tile into a slot that was read; from: the tile's first 16
+    /* Loads the values of step h of a tile into a slot that was read; from: the tile's first 16
      * positions, of those of its split, which lie `where`. */
     __device__ __forceinline__ void load_values(const struct sl_attn_work &w, int slot, int t,
                                                 int h, int from, unsigned long long where)
@@ -205,10 +206,11 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     __device__ __forceinline__ bool is_old(int step) const
     {
         const int units = tile_at + (step % cfg::KEY_STEPS + 1) * cfg::TILES;
-        return split >= 0 && sl_attn_split_at(split) + units * SL_KV_TILE <= deal.at(item).item.pos;
+        return split >= 0 &&
+               sl_attn_split_at(split) + units * SL_KV_TILE <= assign.at(item).item.pos;
     }
 
-    /* Starts the copies of a step of the tile: the lane that knows a page brings its tile, if
+    /* Starts the copies of a step of the tile: the lane that knows a page loads its tile, if
      * somebody sees something of it. */
     __device__ __forceinline__ void load(int step)
     {
@@ -228,8 +230,8 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
         load_slot = load_slot + 1 == cfg::SLOTS ? 0 : load_slot + 1;
     }
 
-    /* Begins with a split of item i, or the warp's next one behind it; nothing is under way. waits:
-     * what the kernel ahead may have written waits for it. */
+    /* Begins with a split of item i, or the warp's next one after it; nothing is under way. waits:
+     * what the previous kernel may have written waits for it. */
     __device__ __forceinline__ void begin(int i, int from, bool waits)
     {
         next_item = i;
@@ -280,7 +282,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
 
 /* ---------------------------------------------------------------- a warp's split */
 
-/* use(i, raw) for each i < N, 16 dimensions each, behind load(i, raw) of the LOADS from i on, of
+/* use(i, raw) for each i < N, 16 dimensions each, after load(i, raw) of the LOADS from i on, of
  * which some are ahead: a warp has few others beside it that would do something while it waits. */
 template <class KV, int LOADS, int N, class Load, class Use>
 static __device__ __forceinline__ void sl_attn_ahead(Load load, Use use)
@@ -352,7 +354,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
 
     __device__ __forceinline__ void ask_query(struct queries &to, int item) const
     {
-        const float *const row = sl_attn_query_row(a, feed.deal.at(item), lane / 4);
+        const float *const row = sl_attn_query_row(a, feed.assign.at(item), lane / 4);
         const int n_dims = row != nullptr ? a.head_dim : 0;
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {
@@ -396,12 +398,12 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         sl_mbar_wait(reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT), best);
         const uint8_t *const first[1] = {smem + cfg::FIRST_AT};
         scores<1>(first, s);
-        sl_fence_proxy_async(); /* before they are brought anew */
+        sl_fence_proxy_async(); /* before they are loaded anew */
         sl_attn_cap_and_mask(a, w, rows, s, 0, false, tall);
         sl_attn_limits(a, w, rows, 0, s, limit);
     }
 
-    /* One thread begins to bring the first keys for an item. */
+    /* One thread begins to load the first keys for an item. */
     __device__ __forceinline__ void bring_first(const struct sl_attn_work &w)
     {
         uint64_t *full = reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT);
@@ -677,13 +679,14 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
 
     /* A state before the warp's sums, which become the two together. MEMORY: it lies there. */
     template <bool MEMORY>
-    __device__ __forceinline__ void join_onto(const float4 *state, const float4 &was)
+    __device__ __forceinline__ void combine_onto(const float4 *state, const float4 &was)
     {
         float fa[2], fb[2], ca[N][2], cb[N][2];
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            const struct sl_attn_join j = sl_attn_join_of(n == 0 ? was.x : was.y, m[n], a.scale2);
-            l[n] = sl_attn_joined(j, n == 0 ? was.z : was.w, l[n]);
+            const struct sl_attn_combine j =
+                sl_attn_combine_of(n == 0 ? was.x : was.y, m[n], a.scale2);
+            l[n] = sl_attn_combined(j, n == 0 ? was.z : was.w, l[n]);
             m[n] = j.top;
             fa[n] = j.a;
             fb[n] = j.b;
@@ -696,19 +699,19 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             for (int n = 0; n < N; n++) {
                 const float4 *at = state + (i * N + n) * 32;
                 const float4 x = MEMORY ? __ldcg(at) : *at;
-                const struct sl_attn_join even = {0.0f, ca[n][0], cb[n][0]};
-                const struct sl_attn_join odd = {0.0f, ca[n][1], cb[n][1]};
+                const struct sl_attn_combine even = {0.0f, ca[n][0], cb[n][0]};
+                const struct sl_attn_combine odd = {0.0f, ca[n][1], cb[n][1]};
                 float *to = o[i][n];
-                to[0] = sl_attn_joined(even, x.x, to[0]);
-                to[1] = sl_attn_joined(odd, x.y, to[1]);
-                to[2] = sl_attn_joined(even, x.z, to[2]);
-                to[3] = sl_attn_joined(odd, x.w, to[3]);
+                to[0] = sl_attn_combined(even, x.x, to[0]);
+                to[1] = sl_attn_combined(odd, x.y, to[1]);
+                to[2] = sl_attn_combined(even, x.z, to[2]);
+                to[3] = sl_attn_combined(odd, x.w, to[3]);
             }
     }
 
     /* The split onto the state of its run, when it is its turn, and a complete run onto those
      * before it, or to its slot. */
-    __device__ __forceinline__ void join(const struct sl_attn_work &w, int split)
+    __device__ __forceinline__ void combine(const struct sl_attn_work &w, int split)
     {
         const int begin = sl_attn_begin_of(w);
         uint64_t *turns = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
@@ -719,7 +722,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         sl_mbar_wait(turns + warp, turn);
         turn ^= 1;
         if (split != begin && !sl_attn_begins_run(sl_attn_split_at(split)))
-            join_onto<false>(state, *ml);
+            combine_onto<false>(state, *ml);
         if (!ends) {
 #pragma unroll
             for (int i = 0; i < D / 16; i++)
@@ -730,7 +733,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                 }
             *ml = make_float4(m[0], m[1], l[0], l[1]);
         } else if (w.item.from == 0) {
-            join_total(sl_attn_run_of(split) == sl_attn_run_of(begin), last);
+            combine_total(sl_attn_run_of(split) == sl_attn_run_of(begin), last);
         }
         sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
         if (!ends || (w.item.from == 0 && !last))
@@ -741,12 +744,12 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             write_slot(w, w.item.from == 0 ? 0 : sl_attn_split_slot(w, split));
     }
 
-    /* As sl_attn_join_total. */
-    __device__ __forceinline__ void join_total(bool first, bool last)
+    /* As sl_attn_combine_total. */
+    __device__ __forceinline__ void combine_total(bool first, bool last)
     {
         float4 *at = a.totals + static_cast<int>(blockIdx.x) * ((STATE_WORDS + 1) * 32) + lane;
         if (!first)
-            join_onto<true>(at, __ldcg(at + STATE_WORDS * 32));
+            combine_onto<true>(at, __ldcg(at + STATE_WORDS * 32));
         if (last)
             return;
 #pragma unroll
@@ -802,16 +805,16 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             }
     }
 
-    /* The warp's splits of item k. Its loads begin before the wait for the kernel ahead. */
+    /* The warp's splits of item k. Its loads begin before the wait for the previous kernel. */
     __device__ __forceinline__ void splits(int k)
     {
-        const struct sl_attn_work &w = feed.deal.at(k);
-        int split = feed.deal.split_of(k, warp);
+        const struct sl_attn_work &w = feed.assign.at(k);
+        int split = feed.assign.split_of(k, warp);
         if (feed.lead == 0 && (k == 0 || split < w.item.to))
             feed.begin(k, split, k == 0);
         if (k == 0)
             sl_grid_wait();
-        feed.deal.begin_bring(k, warp);
+        feed.assign.begin_bring(k, warp);
         if (split < w.item.to) {
             begin_item(w, k);
             if constexpr (SKIP)
@@ -826,9 +829,9 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                 if (asks)
                     ask_query(x, feed.item);
             }
-            feed.deal.end_bring(k);
-            if (sl_attn_joins(w))
-                join(w, split);
+            feed.assign.end_bring(k);
+            if (sl_attn_combines(w))
+                combine(w, split);
             else
                 write_slot(w, sl_attn_split_slot(w, split));
             if constexpr (ASKS) {
@@ -836,7 +839,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                     take_query(x, feed.item);
             }
         }
-        feed.deal.end_bring(k); /* where nobody sees anything of it */
+        feed.assign.end_bring(k); /* where nobody sees anything of it */
     }
 
     __device__ __forceinline__ void tiles(const struct sl_attn_work &w, int split)
@@ -858,7 +861,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                 tile(w, t, first);
                 first = false;
             }
-            feed.deal.go_on();
+            feed.assign.go_on();
         }
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -904,8 +907,8 @@ static __device__ __forceinline__ void sl_attn_end_item(const struct sl_attn_arg
                                        smem + cfg::STATE_AT);
 }
 
-/* Item k of a block: its own index, then that behind all blocks' first, then whatever is next.
- * Warps meet behind an item only if it leaves slots, or they have shared keys (SKIP). */
+/* Item k of a block: its own index, then that after all blocks' first, then whatever is next.
+ * Warps meet after an item only if it leaves slots, or they have shared keys (SKIP). */
 template <class KV, int D, int N, bool SKIP = false>
 static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::THREADS),
                                          (sl_attn_narrow_cfg<KV, D, N, SKIP>::CTAS))
@@ -918,7 +921,7 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
     sl_grid_launch_dependents();
     sl_mbar_init_all(bars, cfg::WARPS, SL_WARP_ARRIVALS); /* turns */
     sl_mbar_init_all(bars + cfg::WARPS, cfg::WARPS * cfg::SLOTS, 1);
-    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + cfg::HERE_AT), sl_attn_deal::PLACES,
+    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + cfg::HERE_AT), sl_attn_assign::PLACES,
                      SL_WARP_ARRIVALS);
     if constexpr (SKIP)
         sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT), 1, 1);
@@ -926,22 +929,22 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
     if (!a.early)
         sl_grid_wait();
     sl_attn_narrow<KV, D, N, SKIP> x(a, smem);
-    struct sl_attn_deal &deal = x.feed.deal;
-    deal.n = __ldcg(&a.cls->n_items) * a.n_kv_heads;
+    struct sl_attn_assign &assign = x.feed.assign;
+    assign.n = __ldcg(&a.cls->n_items) * a.n_kv_heads;
     if (warp == 0)
-        deal.begin();
+        assign.begin();
     __syncthreads();
-    /* Blocks without work make room for the kernel behind; one waits, so that this grid does not
+    /* Blocks without work make room for the kernel after; one waits, so that this grid does not
      * end before the one ahead of it. */
-    if (a.early && blockIdx.x > 0 && !deal.at(0).item.valid) {
+    if (a.early && blockIdx.x > 0 && !assign.at(0).item.valid) {
         sl_grid_leave();
         return;
     }
-    if (sl_attn_is_short<KV, D, N, SKIP>(deal.at(0), deal.n <= static_cast<int>(gridDim.x))) {
+    if (sl_attn_is_short<KV, D, N, SKIP>(assign.at(0), assign.n <= static_cast<int>(gridDim.x))) {
         if constexpr (N == 1 && !SKIP) {
             sl_attn_short<KV, D> lone(a, smem);
-            lone.go(deal.at(0));
-            sl_attn_end_item<cfg, D, N>(a, deal.at(0), smem);
+            lone.go(assign.at(0));
+            sl_attn_end_item<cfg, D, N>(a, assign.at(0), smem);
         }
         return;
     }
@@ -949,9 +952,9 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
         sl_mbar_arrive_warp(bars);
     uint32_t n_firsts = 0;
 #pragma unroll 1
-    for (int k = 0; k < sl_attn_deal::AHEAD || deal.more(); k++) {
-        deal.wait(k);
-        const struct sl_attn_work &w = deal.at(k);
+    for (int k = 0; k < sl_attn_assign::AHEAD || assign.more(); k++) {
+        assign.wait(k);
+        const struct sl_attn_work &w = assign.at(k);
         if (!w.item.valid)
             break;
         if (SKIP && sl_attn_skips(a, w)) {
@@ -967,7 +970,7 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
     }
     sl_grid_wait();
     __syncthreads(); /* nobody takes another item */
-    if (deal.more() && threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
+    if (assign.more() && threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
         a.cls->taken = 0; /* for the next layer */
         a.cls->done = 0;
     }

@@ -36,7 +36,7 @@
 struct plan_args {
     const struct sl_span *spans;
     int32_t n_spans, n_tokens, n_kv_heads;
-    bool whole; /* rows see keys behind their own */
+    bool whole; /* rows see keys after their own */
     bool has[2];
     struct sl_attn_layout at;
 };
@@ -152,7 +152,7 @@ static __device__ struct plan_tile tile_at(const struct plan_args &p, int cls, i
     if (is_plain(p, cls)) {
         lo = x;
     } else {
-        while (lo < hi) { /* the last span whose tiles do not start behind x */
+        while (lo < hi) { /* the last span whose tiles do not start after x */
             int32_t mid = lo + (hi - lo + 1) / 2;
             if (p.at.first_tile[mid] <= x)
                 lo = mid;
@@ -196,7 +196,7 @@ struct plan_part {
     int32_t first, step, keys;
 };
 
-/* Of the tiles that fill the blocks, and of the rest: those behind (narrow) or before (wide: the
+/* Of the tiles that fill the blocks, and of the rest: those after (narrow) or before (wide: the
  * list is in reverse). */
 struct plan_parts {
     int32_t n_rest;
@@ -368,7 +368,7 @@ static __device__ int32_t narrow_step(const int32_t *n, int32_t n_rest, int32_t 
     return narrow_runs(n, n_rest, keys, static_cast<uint32_t>(kv), static_cast<uint32_t>(grid));
 }
 
-/* Wide: the rounds of the blocks, times a part's mean length, and what joins have to read: two
+/* Wide: the rounds of the blocks, times a part's mean length, and what combines have to read: two
  * tiles' time for each hundred slots of 128 rows. keys: tiles of all. */
 static __device__ int32_t wide_step(const int32_t *n, int32_t n_rest, int64_t keys, int64_t kv,
                                     int64_t grid)
@@ -393,7 +393,7 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
 {
     const int64_t grid = p.at.grid[cls], kv = p.n_kv_heads;
     struct plan_parts parts;
-    /* behind full rounds of the blocks */
+    /* after full rounds of the blocks */
     parts.n_rest = n_tiles - static_cast<int32_t>(n_tiles * kv / grid * grid / kv);
     int32_t sum[PLAN_SUMS];
     measure(s, p, cls, n_tiles, parts, sum);

@@ -7,10 +7,10 @@
  * all read from shared memory, and the sums of a quarter of the dimensions. The order of every sum
  * is that of attention_narrow.cuh, whose rings are one place for the keys and values of two tiles.
  *
- * One sequence of 768 positions of BF16, D = 128, on an H200, us behind the wait for the kernel
- * ahead, by %globaltimer: queries there 0.9, own scores 0.5, all scores 0.2, p and sums 1.2 (since
- * then the two tiles side by side), slot 0.3, fence 0.4, arrival 0.6; the last block joins six
- * slots in 1.4 more.
+ * One sequence of 768 positions of BF16, D = 128, on an H200, us after the wait for the
+ * previous kernel, by %globaltimer: queries there 0.9, own scores 0.5, all scores 0.2, p and
+ * sums 1.2 (since then the two tiles side by side), slot 0.3, fence 0.4, arrival 0.6; the last
+ * block combines six slots in 1.4 more.
  */
 #ifndef SL_CUDA_ATTENTION_SHORT_CUH
 #define SL_CUDA_ATTENTION_SHORT_CUH
@@ -76,8 +76,9 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
                               (values ? a.values : a.keys) + where, cfg::TILE, full(warp, values));
     }
 
-    /* The same of the first round, keys and values, before and behind the wait for the kernel
-     * ahead: before it what was there by steps before this one, and the rest as far as the L2. */
+    /* The same of the first round, keys and values, before and after the wait for the
+     * previous kernel: before it what was there by steps before this one, and the rest as far as
+     * the L2. */
     __device__ __forceinline__ void bring_first(const struct sl_attn_work &w, int split, int round)
     {
         const int i = lane - (round * UNITS + warp * MINE);
@@ -248,19 +249,20 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
     }
 
     /* The sums of the splits before, in the same registers of another, before this one's. */
-    __device__ __forceinline__ void join_sums(const float (&was)[BLOCKS][4], float top, float total)
+    __device__ __forceinline__ void combine_sums(const float (&was)[BLOCKS][4], float top,
+                                                 float total)
     {
         float by_a[1][2], by_b[1][2];
-        const struct sl_attn_join j = sl_attn_join_of(top, m[0], a.scale2);
-        l[0] = sl_attn_joined(j, total, l[0]);
+        const struct sl_attn_combine j = sl_attn_combine_of(top, m[0], a.scale2);
+        l[0] = sl_attn_combined(j, total, l[0]);
         m[0] = j.top;
         const float fa[2] = {j.a, 0.0f}, fb[2] = {j.b, 0.0f};
         base::to_columns(fa, by_a);
         base::to_columns(fb, by_b);
 #pragma unroll
         for (int i = 0; i < 4 * BLOCKS; i++) {
-            const struct sl_attn_join of = {0.0f, by_a[0][i % 2], by_b[0][i % 2]};
-            sum[i / 4][i % 4] = sl_attn_joined(of, was[i / 4][i % 4], sum[i / 4][i % 4]);
+            const struct sl_attn_combine of = {0.0f, by_a[0][i % 2], by_b[0][i % 2]};
+            sum[i / 4][i % 4] = sl_attn_combined(of, was[i / 4][i % 4], sum[i / 4][i % 4]);
         }
     }
 
@@ -294,7 +296,7 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
         }
     }
 
-    /* The block's only item. Waits for the kernel ahead. */
+    /* The block's only item. Waits for the previous kernel. */
     __device__ __forceinline__ void go(const struct sl_attn_work &w)
     {
         int split = max(w.item.from, sl_attn_split_of(w.key_lo));
@@ -316,7 +318,7 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
             if (w.item.from > 0)
                 leave_slot(w, sl_attn_split_slot(w, split));
             else if (split > begin)
-                join_sums(was, top, total);
+                combine_sums(was, top, total);
         }
         if (w.item.rows_at < 0)
             leave_out(w);

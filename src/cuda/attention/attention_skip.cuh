@@ -287,7 +287,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
 
     /* ---- probabilities */
 
-    template <int T, bool RISES> __device__ __forceinline__ void soften_rows(float (&s)[F][4])
+    template <int T, bool RISES> __device__ __forceinline__ void softmax_rows(float (&s)[F][4])
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -307,14 +307,14 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
     }
 
     /* Scores of tile T become probabilities, still as floats; of a tile left out nothing does. */
-    template <int T> __device__ __forceinline__ void soften_tile(float (&s)[F][4])
+    template <int T> __device__ __forceinline__ void softmax_tile(float (&s)[F][4])
     {
         if ((mine >> T & 1) == 0)
             return;
         if (rises)
-            soften_rows<T, true>(s);
+            softmax_rows<T, true>(s);
         else
-            soften_rows<T, false>(s);
+            softmax_rows<T, false>(s);
     }
 
     /* Zeros for what the warp leaves out and others of the group take in. */
@@ -365,7 +365,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
         sl_wgmma_keep(s);
         release(next.keys());
         decide(w, t + 1, next, ends, s);
-        soften_tile<0>(s);
+        softmax_tile<0>(s);
         if (WHICH != 0) {
             sl_wgmma_keep(s); /* or the compiler would wait first */
             this->wait_values(o, p);
@@ -393,7 +393,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
         begin_values<2>(slot, o, p, false);
         release(next.keys());
         decide(w, t + 1, next, ends, s);
-        soften_tile<0>(s);
+        softmax_tile<0>(s);
         sl_wgmma_keep(s);
         this->wait_values(o, p);
     }
@@ -446,8 +446,8 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
         sl_wgmma_keep(s);
         release(tiles.keys());
         decide(w, t, tiles, true, s);
-        soften_tile<0>(s);
-        soften_tile<1>(s);
+        softmax_tile<0>(s);
+        softmax_tile<1>(s);
         hear(tiles);
         pack_taken(s, p);
     }
@@ -475,7 +475,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
             this->values_again(w, t, slot, o, p, before, wanted);
         release(slot);
         fresh = fresh && wanted == 0;
-        soften_tile<1>(s);
+        softmax_tile<1>(s);
         hear(next);
         pack_taken(s, p);
         if (ends) {

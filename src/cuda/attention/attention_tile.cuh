@@ -18,7 +18,7 @@ struct sl_attn_work {
     int all_lo, all_hi; /* keys every row sees; may be empty */
 };
 
-/* The row's token, of the span's. Rows behind the end count as the last one: they are computed on
+/* The row's token, of the span's. Rows after the end count as the last one: they are computed on
  * and never written. */
 static __device__ __forceinline__ int sl_attn_token(const struct sl_attn_args &a,
                                                     const struct sl_attn_work &w, int row)
@@ -31,8 +31,8 @@ static __device__ __forceinline__ int sl_attn_seen_from(const struct sl_attn_arg
     return a.window > 0 ? max(pos - a.window + 1, 0) : 0;
 }
 
-/* The key behind the last one that a row at `pos` of the tile sees. key_hi is no less than that of
- * the tile's last row, and no key of the tile lies behind the span. */
+/* The key after the last one that a row at `pos` of the tile sees. key_hi is no less than that of
+ * the tile's last row, and no key of the tile lies after the span. */
 static __device__ __forceinline__ int sl_attn_seen_to(const struct sl_attn_args &a,
                                                       const struct sl_attn_work &w, int pos)
 {
@@ -94,7 +94,7 @@ static __device__ __forceinline__ bool sl_attn_by_run(const struct sl_attn_work 
     return w.item.first >= SL_ATTN_FAR_SPLITS;
 }
 
-/* The slot of a split behind the first part, or of its run. */
+/* The slot of a split after the first part, or of its run. */
 static __device__ __forceinline__ int sl_attn_split_slot(const struct sl_attn_work &w, int split)
 {
     if (sl_attn_by_run(w))
@@ -130,7 +130,7 @@ static __device__ __forceinline__ bool sl_attn_differ(const struct sl_attn_work 
     return w.all_lo != w.key_lo || w.all_hi != w.key_hi;
 }
 
-/* The query of a row; NULL behind the last. */
+/* The query of a row; NULL after the last. */
 static __device__ __forceinline__ const float *sl_attn_query_row(const struct sl_attn_args &a,
                                                                  const struct sl_attn_work &w,
                                                                  int row)
@@ -624,31 +624,31 @@ static __device__ __forceinline__ void sl_attn_write_out(const struct sl_attn_ar
     }
 }
 
-/* The runs of a first part, the last of them o, m and l, which become what they are joined. While
+/* The runs of a first part, the last of them o, m and l, which become what they are combined. While
  * more follow, that lies in memory: each thread has words of its own, or those of its lane in a
  * narrow block. It is touched once in 4,096 keys; shared memory has no room. */
 template <int D, int THREADS>
-static __device__ __forceinline__ void sl_attn_join_total(const struct sl_attn_args &a, int thread,
-                                                          bool first, bool last,
-                                                          float (&o)[D / 8][4], float m[2],
-                                                          float l[2])
+static __device__ __forceinline__ void sl_attn_combine_total(const struct sl_attn_args &a,
+                                                             int thread, bool first, bool last,
+                                                             float (&o)[D / 8][4], float m[2],
+                                                             float l[2])
 {
     float4 *at = a.totals + static_cast<int>(blockIdx.x) * ((D / 8 + 1) * THREADS) + thread;
     if (!first) {
         const float4 was = __ldcg(at + D / 8 * THREADS);
-        const struct sl_attn_join j0 = sl_attn_join_of(was.x, m[0], a.scale2);
-        const struct sl_attn_join j1 = sl_attn_join_of(was.y, m[1], a.scale2);
+        const struct sl_attn_combine j0 = sl_attn_combine_of(was.x, m[0], a.scale2);
+        const struct sl_attn_combine j1 = sl_attn_combine_of(was.y, m[1], a.scale2);
         m[0] = j0.top;
         m[1] = j1.top;
-        l[0] = sl_attn_joined(j0, was.z, l[0]);
-        l[1] = sl_attn_joined(j1, was.w, l[1]);
+        l[0] = sl_attn_combined(j0, was.z, l[0]);
+        l[1] = sl_attn_combined(j1, was.w, l[1]);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
             const float4 x = __ldcg(at + n * THREADS);
-            o[n][0] = sl_attn_joined(j0, x.x, o[n][0]);
-            o[n][1] = sl_attn_joined(j0, x.y, o[n][1]);
-            o[n][2] = sl_attn_joined(j1, x.z, o[n][2]);
-            o[n][3] = sl_attn_joined(j1, x.w, o[n][3]);
+            o[n][0] = sl_attn_combined(j0, x.x, o[n][0]);
+            o[n][1] = sl_attn_combined(j0, x.y, o[n][1]);
+            o[n][2] = sl_attn_combined(j1, x.z, o[n][2]);
+            o[n][3] = sl_attn_combined(j1, x.w, o[n][3]);
         }
     }
     if (last)
@@ -695,15 +695,15 @@ struct sl_attn_sum {
         ml = make_float2(-SL_ATTN_INF, 0.0f);
         o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
-    __device__ __forceinline__ void add(const struct sl_attn_join &j, const float2 &ml_in,
+    __device__ __forceinline__ void add(const struct sl_attn_combine &j, const float2 &ml_in,
                                         const float4 &o_in)
     {
         ml.x = j.top;
-        ml.y = sl_attn_joined(j, ml.y, ml_in.y);
-        o.x = sl_attn_joined(j, o.x, o_in.x);
-        o.y = sl_attn_joined(j, o.y, o_in.y);
-        o.z = sl_attn_joined(j, o.z, o_in.z);
-        o.w = sl_attn_joined(j, o.w, o_in.w);
+        ml.y = sl_attn_combined(j, ml.y, ml_in.y);
+        o.x = sl_attn_combined(j, o.x, o_in.x);
+        o.y = sl_attn_combined(j, o.y, o_in.y);
+        o.z = sl_attn_combined(j, o.z, o_in.z);
+        o.w = sl_attn_combined(j, o.w, o_in.w);
     }
     /* Mostly none is far above the reference, and then no factor waits for another. */
     __device__ __forceinline__ void add(const struct sl_attn_batch &b, float c)
@@ -717,14 +717,14 @@ struct sl_attn_sum {
         if (far) {
 #pragma unroll
             for (int i = 0; i < SL_ATTN_BATCH; i++)
-                add(sl_attn_join_of(ml.x, b.ml[i].x, c), b.ml[i], b.o[i]);
+                add(sl_attn_combine_of(ml.x, b.ml[i].x, c), b.ml[i], b.o[i]);
             return;
         }
         const float safe = top == -SL_ATTN_INF ? 0.0f : top;
 #pragma unroll
         for (int i = 0; i < SL_ATTN_BATCH; i++) {
             float by = sl_ex2_approx(__fmul_rn(__fadd_rn(b.ml[i].x, -safe), c));
-            const struct sl_attn_join j = {top, 1.0f, by};
+            const struct sl_attn_combine j = {top, 1.0f, by};
             add(j, b.ml[i], b.o[i]);
         }
     }
@@ -732,7 +732,7 @@ struct sl_attn_sum {
 
 /* The slots of one row, in batches: of a run's splits, or of some runs. at: of slot units, splits
  * or runs; the row sees something of those before `to`. */
-struct sl_attn_fold {
+struct sl_attn_combine_batch {
     const struct sl_attn_args &a;
     int64_t row, step; /* of unit 0, and from unit to unit */
     int at, to, d, dims;
@@ -748,7 +748,7 @@ struct sl_attn_fold {
     {
         b.load(a, row + at * step, step, at < to ? end() - at : 0, dims, d);
     }
-    /* Takes in the batch at `at`; the splits of a run that has ended with it join the others. */
+    /* Takes in the batch at `at`; the splits of a run that has ended with it combine the others. */
     __device__ __forceinline__ void take(const struct sl_attn_batch &b)
     {
         run.add(b, a.scale2);
@@ -758,7 +758,7 @@ struct sl_attn_fold {
     }
     __device__ __forceinline__ void end_run()
     {
-        total.add(sl_attn_join_of(total.ml.x, run.ml.x, a.scale2), run.ml, run.o);
+        total.add(sl_attn_combine_of(total.ml.x, run.ml.x, a.scale2), run.ml, run.o);
         run.clear();
     }
 

@@ -3,13 +3,13 @@
  * head dimension D; tools/cuda_instances makes a file of each pair, so that they compile side by
  * side. Order of the arithmetic: attention.cuh.
  */
+#include "cuda/attention/attention_dequant.cuh"
 #include "cuda/attention/attention_narrow.cuh"
 #include "cuda/attention/attention_short.cuh"
 #include "cuda/attention/attention_skip.cuh"
 #include "cuda/attention/attention_wg.cuh"
 #include "cuda/attention/attention_wg256.cuh"
 #include "cuda/attention/attention_wide.cuh"
-#include "cuda/attention/attention_widen.cuh"
 
 /* ---------------------------------------------------------------- launch */
 

@@ -2,7 +2,7 @@
  * attention_wg.cuh - paged attention for tiles of 128 rows (192 for D = 64) by the products of
  * warpgroups: chunks of prompts, heads of 64 and 128 dimensions.
  *
- * What attention_group.cuh brings are pairs of the canonical order's tiles, 128 positions. Scores
+ * What attention_group.cuh loads are pairs of the canonical order's tiles, 128 positions. Scores
  * are products of queries and keys in shared memory, values of those there with probabilities in
  * registers. A warpgroup begins the next pair's scores together with this one's values and finds
  * the scores' references while the values are added. The sums of a split, its scores and its
@@ -10,7 +10,7 @@
  *
  * The two tiles of a pair mostly have one reference, and their values are one product. Where the
  * second tile's is higher in some row, the warp has zeros for that tile in the product, and adds
- * its values behind it by mma.sync, with the factor between them: each warp for itself, so that a
+ * its values after it by mma.sync, with the factor between them: each warp for itself, so that a
  * group need not agree. The sums may show that a value is no number, where a row does not see it
  * or meets it with such zeros: then the warp does the product again by mma.sync, a tile after the
  * other.
@@ -171,7 +171,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
     }
 
     /* Scores of one of the thread's two rows become probabilities, still as floats. */
-    template <int I> __device__ __forceinline__ void soften(float (&s)[F][4], const float alpha[2])
+    template <int I> __device__ __forceinline__ void softmax(float (&s)[F][4], const float alpha[2])
     {
         float sum[F / 2];
 #pragma unroll
@@ -227,13 +227,13 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
 
     /* ---- values by mma.sync */
 
-    /* What may be needed behind a product of values: the sums before it, and what these are
+    /* What may be needed after a product of values: the sums before it, and what these are
      * multiplied with before the second tile. Memory, not registers, keeps it: it is rare. */
     struct before {
         volatile float o[D / 2], alpha[2];
     };
 
-    /* Before the product of pair t. true: something may have to be done behind it. */
+    /* Before the product of pair t. true: something may have to be done after it. */
     __device__ __forceinline__ bool may_fail(int t, const float (&o)[O][4], struct before &b)
     {
         if (!late && !this->is_mixed(t))
@@ -249,7 +249,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         return true;
     }
 
-    /* Behind it. apart: its second tile is late. */
+    /* After it. apart: its second tile is late. */
     __device__ __forceinline__ void values_behind(const struct sl_attn_work &w, int t, int slot,
                                                   float (&o)[O][4], uint32_t (&p)[F / 2][4],
                                                   const struct before &b, bool apart,
@@ -320,7 +320,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             this->write_split(w, t, o, done_m, done_l);
             return;
         }
-        this->join(o, done_m, done_l);
+        this->combine(o, done_m, done_l);
         this->keep_state(w, t, o, more);
     }
 
@@ -348,8 +348,8 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         sl_wgmma_keep(s);
         release(tiles.keys());
         refer_or_raise(w, t, true, s, alpha);
-        soften<0>(s, alpha);
-        soften<1>(s, alpha);
+        softmax<0>(s, alpha);
+        softmax<1>(s, alpha);
         pack_early(s, p, late_p);
     }
 
@@ -379,8 +379,8 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         release(slot);
         if constexpr (WAITS_FIRST)
             rises = refer_or_raise(w, t + 1, ends, s, alpha);
-        soften<0>(s, alpha);
-        soften<1>(s, alpha);
+        softmax<0>(s, alpha);
+        softmax<1>(s, alpha);
         pack_early(s, p, late_p);
         if (ends)
             end_split(w, t, o, true);

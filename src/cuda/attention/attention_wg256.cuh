@@ -8,9 +8,9 @@
  *
  * Shared memory has room for a quarter of the state over splits; the rest is in the workspace,
  * which stays in L2, and what a split's end waits for. TFLOP/s at 2,048 and 8,192 queries and of
- * 512 behind 131,072 (H200, 32 heads over 8): 314, 431, 537; with all of the state in L2, eight
- * loads at a time, 302, 405, 490; without joins, which is wrong, 474, 603, 659. mma.sync had 61, 85
- * and 94.
+ * 512 after 131,072 (H200, 32 heads over 8): 314, 431, 537; with all of the state in L2, eight
+ * loads at a time, 302, 405, 490; without combines, which is wrong, 474, 603, 659. mma.sync had 61,
+ * 85 and 94.
  */
 #ifndef SL_CUDA_ATTENTION_WG256_CUH
 #define SL_CUDA_ATTENTION_WG256_CUH
@@ -105,7 +105,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     }
 
     /* Scores become probabilities, still as floats. */
-    __device__ __forceinline__ void soften(float (&s)[F][4], const float alpha[2])
+    __device__ __forceinline__ void softmax(float (&s)[F][4], const float alpha[2])
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -191,7 +191,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
             this->write_split(w, t, o, done_m, done_l);
             return;
         }
-        this->join(o, done_m, done_l);
+        this->combine(o, done_m, done_l);
         this->keep_state(w, t, o, more);
     }
 
@@ -207,7 +207,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
         sl_wgmma_keep(s);
         release(tiles.keys());
         raise(w, t, s, alpha);
-        soften(s, alpha);
+        softmax(s, alpha);
         pack(s, p);
     }
 
@@ -234,7 +234,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
         if (ends)
             begin_split();
         const bool rises = raise(w, t + 1, s, alpha);
-        soften(s, alpha);
+        softmax(s, alpha);
         sl_wgmma_keep(s); /* or the compiler would wait first */
         wait_values(o, p);
         if (fails && this->has_odd(all(o)))

@@ -333,14 +333,14 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            struct sl_attn_join j = sl_attn_join_of(state_m[i], m[i], a.scale2);
+            struct sl_attn_combine j = sl_attn_combine_of(state_m[i], m[i], a.scale2);
             state_m[i] = j.top;
-            state_l[i] = sl_attn_joined(j, state_l[i], l[i]);
+            state_l[i] = sl_attn_combined(j, state_l[i], l[i]);
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
 #pragma unroll
                 for (int k = 2 * i; k < 2 * i + 2; k++)
-                    state_at(n, k) = sl_attn_joined(j, state_at(n, k), o[n][k]);
+                    state_at(n, k) = sl_attn_combined(j, state_at(n, k), o[n][k]);
         }
         if (!more || sl_attn_begins_run((tile + 1) * SL_ATTN_TILE))
             end_run(split, more);
@@ -359,8 +359,8 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
             sl_attn_write_slot<D>(a, w, warp * 16, sl_attn_split_slot(w, split), o, state_m,
                                   state_l);
         } else {
-            sl_attn_join_total<D, cfg::THREADS>(a, static_cast<int>(threadIdx.x), first_run, !more,
-                                                o, state_m, state_l);
+            sl_attn_combine_total<D, cfg::THREADS>(a, static_cast<int>(threadIdx.x), first_run,
+                                                   !more, o, state_m, state_l);
             first_run = false;
             if (!more && w.item.rows_at < 0)
                 sl_attn_write_out<D>(a, w, warp * 16, o, state_m, state_l);

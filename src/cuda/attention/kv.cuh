@@ -280,8 +280,8 @@ struct sl_kv_fp8 {
 
     /* Four codes, of bytes 1 and 3 and of bytes 0 and 2, times scales. The signs are taken at once:
      * the two that are not wanted lie where the seven bits of a number do, and are masked out. */
-    static __device__ __forceinline__ void widen(uint32_t w, uint32_t scales, uint32_t &odd,
-                                                 uint32_t &even)
+    static __device__ __forceinline__ void dequant(uint32_t w, uint32_t scales, uint32_t &odd,
+                                                   uint32_t &even)
     {
         const uint32_t signs = sl_opaque(w & 0x80808080u), bits = 0x07F007F0u;
         odd = scaled_by(sl_merge(w >> 4, bits, signs), scales);
@@ -345,14 +345,14 @@ struct sl_kv_fp8 {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            widen(raw[i], s.of[i], to[i], to[2 + i]);
+            dequant(raw[i], s.of[i], to[i], to[2 + i]);
     }
     static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t raw[RAW],
                                                       const struct scales &s)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            widen(raw[i], s.of[i], to[2 * i], to[2 * i + 1]);
+            dequant(raw[i], s.of[i], to[2 * i], to[2 * i + 1]);
     }
 
     template <int D>
@@ -364,7 +364,7 @@ struct sl_kv_fp8 {
         sl_ldmatrix_x2(r, tile + sl_kv_piece(D, lane & 15, dim / 16));
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            widen(r[i], s.of[i], b[2 * i], b[2 * i + 1]);
+            dequant(r[i], s.of[i], b[2 * i], b[2 * i + 1]);
     }
 
     template <int D>
@@ -376,7 +376,7 @@ struct sl_kv_fp8 {
         sl_ldmatrix_x2_trans(r, tile + sl_kv_piece(D, lane & 15, dim / 16));
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            widen(r[i], s.of[i], b[i], b[2 + i]);
+            dequant(r[i], s.of[i], b[i], b[2 + i]);
     }
 
     /* A scale of zero makes zeros of any codes. */

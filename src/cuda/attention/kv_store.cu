@@ -5,9 +5,9 @@
  *
  * Few tokens, or rotations of a part of a row: a warp has one head of one token, and the row goes
  * through shared memory, because the partner of a dimension in the rotation lies at any distance.
- * Here everything is latency: where a row goes is looked up before the wait for the kernel ahead,
- * and row, angles and norm are loaded at once behind it. A row costs some 250 instructions, which
- * bind from 128 tokens on (320 clk a row and scheduler).
+ * Here everything is latency: where a row goes is looked up before the wait for the previous
+ * kernel, and row, angles and norm are loaded at once after it. A row costs some 250 instructions,
+ * which bind from 128 tokens on (320 clk a row and scheduler).
  *
  * Many tokens: a warp has four rows at once, or eight, in registers only, and a token's angles
  * serve them all. What binds is memory; a warp with fewer rows under way is slower (one of 128
@@ -52,7 +52,7 @@ struct store_args {
     uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
     struct sl_attn_divisor by_page; /* of 16 positions */
-    bool early; /* the row table was complete before the kernel ahead of this one began */
+    bool early; /* the row table was complete before the previous kernel began */
 };
 
 static __device__ __forceinline__ float warp_sum(float x)
@@ -87,7 +87,7 @@ static __device__ __forceinline__ float4 weights_of(const float *at)
                          : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
 }
 
-/* Four dimensions, zeros behind the end. */
+/* Four dimensions, zeros after the end. */
 static __device__ __forceinline__ float4 load_part(const float *row, int32_t part, int32_t head_dim)
 {
     const int32_t d = static_cast<int32_t>(threadIdx.x % 32) * 4 + part * 128;
@@ -304,7 +304,7 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
 template <int HD> struct store_whole {
     static constexpr int LANES = HD / 8;          /* of a row */
     static constexpr int SIDE = 32 / LANES;       /* rows side by side in a warp */
-    static constexpr int DEEP = HD < 128 ? 2 : 4; /* and one behind the other */
+    static constexpr int DEEP = HD < 128 ? 2 : 4; /* and one after the other */
     static constexpr int HEADS = SIDE * DEEP;     /* of a warp, of one token */
 };
 
@@ -422,7 +422,7 @@ static __device__ __forceinline__ void store_codes(const struct store_eight &x, 
         *reinterpret_cast<uint16_t *>(tile + SL_KV_TILE * HD + 2 * slot) = scale.bits;
 }
 
-/* r and the n - 1 heads behind it, as many of them as a warp has. */
+/* r and the n - 1 heads after it, as many of them as a warp has. */
 template <class KV, int HD>
 static __device__ __forceinline__ void store_heads(const struct store_args &a,
                                                    const struct store_head &r, int32_t token,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * attention_deal.cuh - a block's items of narrow tiles, which its warps go through apart from each
- * other, and who has which of their splits.
+ * attention_assign.cuh - a block's items of narrow tiles, which its warps go through apart from
+ * each other, and who has which of their splits.
  *
- * Splits are dealt round: each warp has every fourth of the block's, counted on from item to item,
- * so that short sequences, whose splits are no multiple of four, leave no warp without work. Splits
- * that join do so in the order they were dealt in: their warp waits for a turn, which the split
- * before them passes on, also that of the item before.
+ * Splits are assigned round: each warp has every fourth of the block's, counted on from item to
+ * item, so that short sequences, whose splits are no multiple of four, leave no warp without work.
+ * Splits that combine do so in the order they were assigned in: their warp waits for a turn, which
+ * the split before them passes on, also that of the item before.
  *
  * The warp that has an item's first split loads the item AHEAD after it: it takes its number when
  * the item before that one is here, so that a block's numbers ascend and the first that is none is
@@ -15,23 +15,23 @@
  *
  * No warp waits for ever. To begin an item, or to load the one after it, it waits for an item
  * that comes with an earlier split, whose warp puts it there before it waits for its turn; for a
- * turn it waits for splits dealt before its own; at the barrier after an item that has slots it
- * waits for warps that are in that item or before it, and the splits of these were dealt before
- * those after the barrier. So of the splits that are not done the one dealt first is never held up
- * by others.
+ * turn it waits for splits assigned before its own; at the barrier after an item that has slots it
+ * waits for warps that are in that item or before it, and the splits of these were assigned before
+ * those after the barrier. So of the splits that are not done the one assigned first is never held
+ * up by others.
  *
  * A place is used again when nobody reads it: while a warp is at split g, split g - 4 has had its
  * turn, so have those up to g - 7 of the other warps, and these may still be looking for their next
- * split from the item of g - 7 on. An item that joins has a split at least; after others there is
- * a barrier. So readers are at most seven items behind.
+ * split from the item of g - 7 on. An item that combines has a split at least; after others there
+ * is a barrier. So readers are at most seven items behind.
  */
-#ifndef SL_CUDA_ATTENTION_DEAL_CUH
-#define SL_CUDA_ATTENTION_DEAL_CUH
+#ifndef SL_CUDA_ATTENTION_ASSIGN_CUH
+#define SL_CUDA_ATTENTION_ASSIGN_CUH
 
 #include "cuda/attention/attention_tile.cuh"
 #include "cuda/ptx_ahead.cuh"
 
-#define SL_ATTN_DEALT 4 /* warps */
+#define SL_ATTN_ASSIGNED 4 /* warps */
 
 /* The item's first split some of whose keys are seen. */
 static __device__ __forceinline__ int sl_attn_begin_of(const struct sl_attn_work &w)
@@ -39,13 +39,13 @@ static __device__ __forceinline__ int sl_attn_begin_of(const struct sl_attn_work
     return max(w.item.from, sl_attn_split_of(w.key_lo));
 }
 
-/* Do its splits join in turns? Others leave a slot each. */
-static __device__ __forceinline__ bool sl_attn_joins(const struct sl_attn_work &w)
+/* Do its splits combine in turns? Others leave a slot each. */
+static __device__ __forceinline__ bool sl_attn_combines(const struct sl_attn_work &w)
 {
     return w.item.from == 0 || sl_attn_by_run(w);
 }
 
-struct sl_attn_deal {
+struct sl_attn_assign {
     static constexpr int PLACES = 16;
     static constexpr int AHEAD = 2; /* the first are each block's own, and here from the start */
     static constexpr int BYTES = PLACES * (static_cast<int>(sizeof(struct sl_attn_work)) + 1);
@@ -60,8 +60,8 @@ struct sl_attn_deal {
     int stage;            /* of what the warp loads, 0: nothing */
     int taken, word;      /* its number, of lane 0; the lane's word of it */
 
-    __device__ __forceinline__ sl_attn_deal(const struct sl_attn_args &args, void *places,
-                                            uint64_t *bars)
+    __device__ __forceinline__ sl_attn_assign(const struct sl_attn_args &args, void *places,
+                                              uint64_t *bars)
         : a(args), works(static_cast<struct sl_attn_work *>(places)),
           first_warps(reinterpret_cast<uint8_t *>(works + PLACES)), here(bars), n(0),
           n_known(AHEAD), stage(0), taken(0), word(0)
@@ -94,7 +94,7 @@ struct sl_attn_deal {
     /* The first split of item i that a warp has. */
     __device__ __forceinline__ int split_of(int i, int warp) const
     {
-        return sl_attn_begin_of(at(i)) + ((warp - first_warp(i)) & (SL_ATTN_DEALT - 1));
+        return sl_attn_begin_of(at(i)) + ((warp - first_warp(i)) & (SL_ATTN_ASSIGNED - 1));
     }
 
     /* Who has the first split after item i? */
@@ -102,7 +102,7 @@ struct sl_attn_deal {
     {
         const struct sl_attn_work &w = at(i);
         const int n_splits = max(w.item.to - sl_attn_begin_of(w), 0);
-        return (first_warp(i) + (sl_attn_joins(w) ? n_splits : 0)) & (SL_ATTN_DEALT - 1);
+        return (first_warp(i) + (sl_attn_combines(w) ? n_splits : 0)) & (SL_ATTN_ASSIGNED - 1);
     }
 
     /* One warp loads the first items. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attention_widen.cuh - pages of FP8 for the kernels of attention_group.cuh: warps that make BF16
+ * attention_dequant.cuh - pages of FP8 for the kernels of attention_group.cuh: warps that make BF16
  * of the codes, where the tensor cores read it, without rounding.
  *
  * Shared memory has no room besides the slots. So the codes of 16 positions are copied to where the
@@ -7,8 +7,8 @@
  * none of whose results is on codes still to be read. Each warp has its own 16 positions of every
  * slot and waits for no other.
  *
- * Warps that widen do nothing else: they need no item and no page to know which slot is next, and
- * which of its rows are seen comes with it.
+ * Warps that dequantise do nothing else: they need no item and no page to know which slot is next,
+ * and which of its rows are seen comes with it.
  *
  * TFLOP/s at 512, 2,048, 8,192, 16 x 512, 512 after 131,072 (H200, 32 heads over 8), those of the
  * version before, whose four warps also found and began all copies, and of pages of F16:
@@ -17,21 +17,22 @@
  *   d 256   101, 243, 355, 133, 426    106, 249, 345, 154, 399
  * With the registers of a group more, d 256 keeps 280 bytes instead of 140 in memory, which short
  * prompts pay; by two of the warps that load it has 96, 238, 328, 153, 365. 24 registers for those
- * that widen and 232 for the others is 118 bytes instead of 76 for d 128, in the loop that widens.
+ * that dequantise and 232 for the others is 118 bytes instead of 76 for d 128, in the loop that
+ * dequantises.
  */
-#ifndef SL_CUDA_ATTENTION_WIDEN_CUH
-#define SL_CUDA_ATTENTION_WIDEN_CUH
+#ifndef SL_CUDA_ATTENTION_DEQUANT_CUH
+#define SL_CUDA_ATTENTION_DEQUANT_CUH
 
 #include "cuda/attention/attention_group.cuh"
 
-template <class KV, class cfg> struct sl_attn_widen {
-    static constexpr int MINE = cfg::KEYS / SL_KV_TILE / cfg::WIDENERS; /* page tiles of a slot */
+template <class KV, class cfg> struct sl_attn_dequant {
+    static constexpr int MINE = cfg::KEYS / SL_KV_TILE / cfg::DEQUANTERS; /* page tiles of a slot */
     static constexpr int HALF = cfg::D == 64 ? 512 : 1024; /* bytes of codes of eight rows */
 
     sl_attn_bars<cfg> bars;
     uint32_t code_at, number_at; /* the lane's first pieces, in codes of a panel and in a part */
 
-    __device__ __forceinline__ sl_attn_widen(const sl_attn_bars<cfg> &barriers, int warp)
+    __device__ __forceinline__ sl_attn_dequant(const sl_attn_bars<cfg> &barriers, int warp)
         : bars(barriers)
     {
         const int lane = static_cast<int>(threadIdx.x) & 31, first = warp * cfg::PART;
@@ -40,14 +41,14 @@ template <class KV, class cfg> struct sl_attn_widen {
     }
 
     /* 16 dimensions of a row, to two pieces of which the first is at `to`. */
-    static __device__ __forceinline__ void widen(uint8_t *smem, uint32_t to, const uint4 &x,
-                                                 uint32_t scale)
+    static __device__ __forceinline__ void dequant(uint8_t *smem, uint32_t to, const uint4 &x,
+                                                   uint32_t scale)
     {
         uint4 odd, even;
-        KV::widen(x.x, scale, odd.x, even.x);
-        KV::widen(x.y, scale, odd.y, even.y);
-        KV::widen(x.z, scale, odd.z, even.z);
-        KV::widen(x.w, scale, odd.w, even.w);
+        KV::dequant(x.x, scale, odd.x, even.x);
+        KV::dequant(x.y, scale, odd.y, even.y);
+        KV::dequant(x.z, scale, odd.z, even.z);
+        KV::dequant(x.w, scale, odd.w, even.w);
         *reinterpret_cast<uint4 *>(smem + to) = odd;
         *reinterpret_cast<uint4 *>(smem + (to ^ 16)) = even;
     }
@@ -57,7 +58,7 @@ template <class KV, class cfg> struct sl_attn_widen {
     __device__ __forceinline__ uint32_t scales_of(int slot, int i, uint32_t seen) const
     {
         const int row =
-            static_cast<int>(sl_opaque(number_at / 128)) + i * cfg::WIDENERS * SL_KV_TILE;
+            static_cast<int>(sl_opaque(number_at / 128)) + i * cfg::DEQUANTERS * SL_KV_TILE;
         const int from = static_cast<int>(seen & 0xFFFF),
                   n = static_cast<int>(seen >> 16 & 0x7FFF) - from;
         const uint16_t *scales = reinterpret_cast<const uint16_t *>(bars.scales(slot, 0)) + row;
@@ -67,7 +68,8 @@ template <class KV, class cfg> struct sl_attn_widen {
     }
 
     /* A slot of keys or of values, unless there are no more; which rows of it are seen. */
-    template <bool KEYS> __device__ __forceinline__ uint32_t widen_slot(struct sl_attn_turn t) const
+    template <bool KEYS>
+    __device__ __forceinline__ uint32_t dequant_slot(struct sl_attn_turn t) const
     {
         const int slot = KEYS ? t.keys() : t.values();
         sl_mbar_wait(bars.raw(slot), t.parity());
@@ -86,14 +88,14 @@ template <class KV, class cfg> struct sl_attn_widen {
             /* A page tile, 64 dimensions after 64; the last numbers lie on the codes. */
 #pragma unroll
             for (int p = 0; p < cfg::PANELS; p++) {
-                uint8_t *to = bars.smem + cfg::part_at(KEYS, i * cfg::WIDENERS, p);
-                const uint8_t *from = bars.smem + cfg::codes_at(KEYS, i * cfg::WIDENERS, p & ~1) +
+                uint8_t *to = bars.smem + cfg::part_at(KEYS, i * cfg::DEQUANTERS, p);
+                const uint8_t *from = bars.smem + cfg::codes_at(KEYS, i * cfg::DEQUANTERS, p & ~1) +
                                       (code ^ p % 2 * 64);
                 const uint4 x = *reinterpret_cast<const uint4 *>(from);
                 const uint4 y = *reinterpret_cast<const uint4 *>(from + HALF);
                 __syncwarp();
-                widen(to, number, x, __byte_perm(scales[i], 0, 0x1010));
-                widen(to + 1024, number, y, __byte_perm(scales[i], 0, 0x3232));
+                dequant(to, number, x, __byte_perm(scales[i], 0, 0x1010));
+                dequant(to + 1024, number, y, __byte_perm(scales[i], 0, 0x3232));
             }
         }
         sl_mbar_give_warp(bars.full(slot));
@@ -106,13 +108,13 @@ template <class KV, class cfg> struct sl_attn_widen {
     {
         struct sl_attn_turn values = {0};
         for (struct sl_attn_turn keys = {0};; keys.n++) {
-            const uint32_t seen = widen_slot<true>(keys);
+            const uint32_t seen = dequant_slot<true>(keys);
             if (seen == SL_ATTN_NO_MORE)
                 return;
             const uint32_t end = keys.n + ((seen & SL_ATTN_LAST) != 0 ? 1 : 0);
 #pragma unroll 1
             for (; values.n < end; values.n++)
-                widen_slot<false>(values);
+                dequant_slot<false>(values);
         }
     }
 };

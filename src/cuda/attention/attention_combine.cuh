@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * attention_join.cuh - the last block of a narrow tile joins what its parts have left in slots.
+ * attention_combine.cuh - the last block of a narrow tile combines what its parts have left in
+ * slots.
  *
  * One block, while all others have nothing more to do, so what counts is how long it takes: until
- * the first slots are there, the bytes (64 a clock is what a multiprocessor gets), and
- * instructions, which run for the first time. Few slots are two batches of sl_attn_fold, which are
- * asked for at once. Of many a thread has four dimensions of a row and 16 slots of these under way,
- * always: a place in its registers is asked for again as soon as it was taken in. What they are
- * multiplied with depends on maxima alone: a warp makes it for 32 slots of a row, a slot each lane,
- * and all threads of the row find it in shared memory. Mostly no slot is far above the first of its
- * run, and then no factor waits for another. They are taken in by eights, which begin where runs
- * do. Where the first slots are is worked out while the parts' stores are on their way.
+ * the first slots are there, the bytes (64 a clock is what a SM gets), and
+ * instructions, which run for the first time. Few slots are two batches of sl_attn_combine_batch,
+ * which are asked for at once. Of many a thread has four dimensions of a row and 16 slots of these
+ * under way, always: a place in its registers is asked for again as soon as it was taken in. What
+ * they are multiplied with depends on maxima alone: a warp makes it for 32 slots of a row, a slot
+ * each lane, and all threads of the row find it in shared memory. Mostly no slot is far above the
+ * first of its run, and then no factor waits for another. They are taken in by eights, which begin
+ * where runs do. Where the first slots are is worked out while the parts' stores are on their way.
  *
  * One sequence of 32,768, D = 128, on an H200: 69 slots, 42.1 us in all by batches, 39.7 now (a
  * group of 8, two rounds of threads: 50.7, 44.8). Of 6 slots 6.2 and 6.6, of 10 9.3 and 9.9, of 20
- * 10.6 and 10.0, so that few are folded.
+ * 10.6 and 10.0, so that few are combined.
  */
-#ifndef SL_CUDA_ATTENTION_JOIN_CUH
-#define SL_CUDA_ATTENTION_JOIN_CUH
+#ifndef SL_CUDA_ATTENTION_COMBINE_CUH
+#define SL_CUDA_ATTENTION_COMBINE_CUH
 
 #include "cuda/attention/attention_tile.cuh"
 
@@ -66,7 +67,7 @@ struct sl_attn_slots {
 };
 
 /* N: times eight rows, at most. */
-template <int D, int N, int THREADS> struct sl_attn_join_many {
+template <int D, int N, int THREADS> struct sl_attn_combine_many {
     static constexpr int EACH = D / 4; /* threads of a row */
     static constexpr int EIGHT = 8, EIGHTS = 2, TABLE = 32;
     static constexpr int SPAN = THREADS / EACH + (THREADS % EACH > 0 ? 2 : 0);
@@ -87,9 +88,9 @@ template <int D, int N, int THREADS> struct sl_attn_join_many {
     int64_t step;    /* rows from slot to slot */
     float2 ml[MINE]; /* of a lane's slot, of the warp's rows */
 
-    __device__ __forceinline__ sl_attn_join_many(const struct sl_attn_args &args,
-                                                 const struct sl_attn_work &work, int of_thread,
-                                                 void *smem)
+    __device__ __forceinline__ sl_attn_combine_many(const struct sl_attn_args &args,
+                                                    const struct sl_attn_work &work, int of_thread,
+                                                    void *smem)
         : a(args), w(work), tables(static_cast<float4 *>(smem)), thread(of_thread), first_row(0)
     {
     }
@@ -192,14 +193,14 @@ template <int D, int N, int THREADS> struct sl_attn_join_many {
             o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             l = 0.0f;
         }
-        __device__ __forceinline__ void join(float by, float of, const float4 &o_in, float l_in)
+        __device__ __forceinline__ void combine(float by, float of, const float4 &o_in, float l_in)
         {
-            const struct sl_attn_join j = {0.0f, by, of};
-            o.x = sl_attn_joined(j, o.x, o_in.x);
-            o.y = sl_attn_joined(j, o.y, o_in.y);
-            o.z = sl_attn_joined(j, o.z, o_in.z);
-            o.w = sl_attn_joined(j, o.w, o_in.w);
-            l = sl_attn_joined(j, l, l_in);
+            const struct sl_attn_combine j = {0.0f, by, of};
+            o.x = sl_attn_combined(j, o.x, o_in.x);
+            o.y = sl_attn_combined(j, o.y, o_in.y);
+            o.z = sl_attn_combined(j, o.z, o_in.z);
+            o.w = sl_attn_combined(j, o.w, o_in.w);
+            l = sl_attn_combined(j, l, l_in);
         }
     };
 
@@ -247,9 +248,9 @@ template <int D, int N, int THREADS> struct sl_attn_join_many {
                     break;
 #pragma unroll
                 for (int i = 0; i < EIGHT; i++)
-                    run.join(f[i].x, f[i].y, o[q][i], f[i].z);
+                    run.combine(f[i].x, f[i].y, o[q][i], f[i].z);
                 if (ends_run(at + EIGHT)) {
-                    all.join(f[6].w, f[7].w, run.o, run.l);
+                    all.combine(f[6].w, f[7].w, run.o, run.l);
                     run.clear();
                     top = f[5].w;
                 }
@@ -282,15 +283,15 @@ static __device__ __forceinline__ bool sl_attn_many_slots(const struct sl_attn_w
     return splits > SL_ATTN_FEW_SLOTS * (sl_attn_by_run(w) ? SL_ATTN_RUN_SPLITS : 1);
 }
 
-/* The threads' part of a narrow tile is in its slots. The last part to come joins all. No block
+/* The threads' part of a narrow tile is in its slots. The last part to come combines all. No block
  * waits for another. thread: of those that work on the item, who share barrier 1. flag: a word of
- * shared memory; smem: room for the join. */
+ * shared memory; smem: room for the combine. */
 template <int D, int N, int THREADS>
 static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args &a,
                                                       const struct sl_attn_work &w, int thread,
                                                       int *flag, void *smem)
 {
-    struct sl_attn_join_many<D, N, THREADS> x(a, w, thread, smem);
+    struct sl_attn_combine_many<D, N, THREADS> x(a, w, thread, smem);
     const bool many = sl_attn_many_slots(w);
     if (many)
         x.find();
@@ -312,7 +313,7 @@ static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args 
     }
 #pragma unroll 1
     for (int u = thread; u < w.item.n_rows * (D / 4); u += THREADS) {
-        struct sl_attn_fold f = {a, 0, 0, 0, 0, 0, D, false, {}, {}};
+        struct sl_attn_combine_batch f = {a, 0, 0, 0, 0, 0, D, false, {}, {}};
         f.go(w, u / (D / 4), u % (D / 4) * 4);
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attention_fold.cu - joins the parts of wide tiles to the output.
+ * attention_combine_wide.cu - combines the parts of wide tiles to the output.
  *
  * A kernel of its own after that of the tiles, so that all SMs read: the last block of
  * a tile, alone with 128 rows of up to 32 runs, would have 2 MB to read at some 30 GB/s. Where no
@@ -7,17 +7,17 @@
  */
 #include "cuda/attention/attention_tile.cuh"
 
-#define FOLD_THREADS 256
-#define FOLD_CTAS    2 /* of an SM */
+#define COMBINE_THREADS 256
+#define COMBINE_CTAS    2 /* of an SM */
 
-struct fold_args {
+struct combine_wide_args {
     struct sl_attn_args a;
     int32_t dims;   /* of a row, padded */
-    int32_t chunks; /* of a tile, of FOLD_THREADS times four dimensions */
+    int32_t chunks; /* of a tile, of COMBINE_THREADS times four dimensions */
 };
 
-static __global__ void __launch_bounds__(FOLD_THREADS, FOLD_CTAS)
-    fold_kernel(const __grid_constant__ struct fold_args f)
+static __global__ void __launch_bounds__(COMBINE_THREADS, COMBINE_CTAS)
+    combine_wide_kernel(const __grid_constant__ struct combine_wide_args f)
 {
     SL_SMEM(struct sl_attn_work, w);
     sl_grid_launch_dependents();
@@ -31,19 +31,20 @@ static __global__ void __launch_bounds__(FOLD_THREADS, FOLD_CTAS)
             sl_attn_fetch(f.a, at, at + 1, w, threadIdx.x < 16);
         __syncthreads();
         const int each = f.dims / 4; /* threads of a row */
-        const int u = i % f.chunks * FOLD_THREADS + static_cast<int>(threadIdx.x), row = u / each;
+        const int u = i % f.chunks * COMBINE_THREADS + static_cast<int>(threadIdx.x),
+                  row = u / each;
         if (row < w->item.n_rows) {
-            struct sl_attn_fold x = {f.a, 0, 0, 0, 0, 0, f.dims, false, {}, {}};
+            struct sl_attn_combine_batch x = {f.a, 0, 0, 0, 0, 0, f.dims, false, {}, {}};
             x.go(*w, row, u % each * 4);
         }
         __syncthreads();
     }
 }
 
-void sl_attn_fold_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
-                       const struct sl_attn_shape *s)
+void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
+                          const struct sl_attn_shape *s)
 {
-    struct fold_args f = {*a, s->dim, SL_CEIL_DIV(s->wide * (s->dim / 4), FOLD_THREADS)};
-    sl_launch(cu, fold_kernel, dim3(static_cast<unsigned>(FOLD_CTAS * cu->n_sms)),
-              dim3(FOLD_THREADS), sizeof(struct sl_attn_work), f);
+    struct combine_wide_args f = {*a, s->dim, SL_CEIL_DIV(s->wide * (s->dim / 4), COMBINE_THREADS)};
+    sl_launch(cu, combine_wide_kernel, dim3(static_cast<unsigned>(COMBINE_CTAS * cu->n_sms)),
+              dim3(COMBINE_THREADS), sizeof(struct sl_attn_work), f);
 }
