@@ -94,7 +94,8 @@ static void experts_row(const struct experts_bench *e, int n)
         struct sl_op_route r = {};
         r.logits = logits.p + static_cast<size_t>(c) * rows * static_cast<size_t>(s->n_experts);
         r.n = n, r.n_experts = s->n_experts, r.top_k = s->top_k;
-        r.rule.renormalize = true, r.rule.scale = 1.0f, r.rule.n_groups = 1;
+        r.rule.renormalize = true, r.rule.scale = 1.0f;
+        r.rule.n_groups = r.rule.top_groups = r.rule.group_top = 1;
         r.experts = chosen.p, r.weights = weights.p;
         b.be->vt->route(b.be, &r);
     };
