@@ -743,6 +743,19 @@ static void make_odd(std::vector<float> &q, int ldq, std::vector<float> &kv, int
     }
 }
 
+/* What does not depend on where the arrays lie. */
+static struct sl_op_qk_norm_rope_kv_store store_op(const store_case &c)
+{
+    struct sl_op_qk_norm_rope_kv_store op = {};
+    op.n_heads = c.nq;
+    op.n_kv_heads = c.nkv;
+    op.head_dim = c.hd;
+    op.norm_after = c.norm_after;
+    op.temperature = c.temperature;
+    op.eps = 1e-5f;
+    return op;
+}
+
 static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
 {
     scene s = make_scene(c.hd, c.nq, c.nkv, c.bs, {40, 10 + c.n, 100}, seed);
@@ -787,7 +800,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
                          0,        0, nullptr, nullptr, nullptr,      nullptr};
     struct sl_rope rope = {c.n_rotated, c.interleaved ? SL_ROPE_INTERLEAVED : SL_ROPE_HALF, nullptr,
                            1.0f};
-    struct sl_op_qk_norm_rope_kv_store op = {};
+    struct sl_op_qk_norm_rope_kv_store op = store_op(c);
     op.batch = &b;
     op.q = dq.p;
     op.k = c.alone ? nullptr : dkv.p;
@@ -795,20 +808,14 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     op.norm_v = c.values;
     op.ld_q = ldq;
     op.ld_k = op.ld_v = ldk;
-    op.n_heads = c.nq;
-    op.n_kv_heads = c.nkv;
-    op.head_dim = c.hd;
     op.q_norm = c.norm ? dqw.p : nullptr;
     op.k_norm = c.norm ? dkw.p : nullptr;
-    op.norm_after = c.norm_after, op.temperature = c.temperature, op.eps = 1e-5f;
     op.rope = c.n_rotated > 0 ? &rope : nullptr;
     op.angles = dangles.p;
     op.kv.pool = pool.p;
     op.kv.page_bytes = p.page_bytes;
-    op.kv.k_offset = p.k_offset;
-    op.kv.v_offset = p.v_offset;
-    op.kv.dtype = format;
-    op.kv.block_size = s.bs;
+    op.kv.k_offset = p.k_offset, op.kv.v_offset = p.v_offset;
+    op.kv.dtype = format, op.kv.block_size = s.bs;
     /* planned for a layer with other heads: it plans again */
     sl_cuda_attention_plan(&d.cu, &b, c.nkv, c.nkv, 16, false);
     sl_cuda_qk_norm_rope_kv_store(&d.cu.base, &op);
@@ -830,8 +837,9 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
         for (int h = 0; h < 2 * c.nkv && !c.alone; h++) {
             bool key = h < c.nkv, normed = key ? c.norm : c.values;
             const float *from = &kv[(size_t)(t * ldk + h * c.hd)];
-            reference_row(c, from, !normed ? nullptr : key ? kw.data() : ones.data(), key, cs, x);
+            reference_row(c, from, nullptr, key, cs, x);
             const float scale = norm_scale(c.norm_after ? x.data() : from, c.hd, 1e-5f);
+            reference_row(c, from, !normed ? nullptr : key ? kw.data() : ones.data(), key, cs, x);
             int pos = positions[(size_t)t];
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
             /* what pads the row is normed, too */

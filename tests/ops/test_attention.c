@@ -123,28 +123,34 @@ static void near_oracle(const float *a, const double *want, size_t n, double max
         fail_msg("%s: NMSE %g above %g", what, err / power, max_nmse);
 }
 
+/* Norms before the rotation, no temperature. */
+#define PLAIN   \
+    false,      \
+    {           \
+        0, 0, 0 \
+    }
+
 /* The format of the pages is the test's. */
 static const struct att_case cases[] = {
-    {"mha", 40, 2, 2, 64, 0, 0, 0, false, false, 64, SL_ROPE_HALF, 0},
-    {"gqa", 270, 4, 2, 64, 0, 0, 0, false, true, 64, SL_ROPE_HALF, 0},
-    {"gqa-48", 270, 6, 2, 48, 0, 0, 0, false, true, 48, SL_ROPE_INTERLEAVED, 0},
-    {"window", 530, 2, 1, 32, 0, 37, 0, false, false, 32, SL_ROPE_HALF, 0},
-    {"window-wide", 560, 2, 1, 16, 0, 300, 0, false, false, 16, SL_ROPE_HALF, 0},
-    {"softcap-sinks", 270, 4, 1, 80, 0, 0, 5.0f, true, false, 40, SL_ROPE_HALF, 0},
-    {"sinks-window", 150, 8, 1, 64, 0, 128, 0, true, false, 64, SL_ROPE_HALF, 0},
-    {"odd-dims", 70, 3, 1, 21, 0, 0, 0, true, true, 8, SL_ROPE_INTERLEAVED, 0},
-    {"tiny", 9, 1, 1, 1, 0, 0, 0, false, false, 0, SL_ROPE_HALF, 0},
-    {"mqa-40", 35, 40, 1, 32, 0, 7, 2.0f, true, true, 32, SL_ROPE_HALF, 0},
-    {"mqa-70", 20, 70, 1, 96, 0, 0, 0, false, false, 32, SL_ROPE_HALF, 0},
-    {"gqa-7", 90, 14, 2, 112, 0, 0, 0, false, false, 112, SL_ROPE_HALF, 0},
-    {"gqa-8", 100, 8, 1, 128, 0, 0, 0, false, true, 128, SL_ROPE_HALF, 0},
-    {"hd256", 33, 10, 2, 256, 0, 0, 0, false, true, 256, SL_ROPE_HALF, 0},
-    {"hd520", 18, 33, 1, 520, 0, 0, 0, false, false, 64, SL_ROPE_HALF, 0},
-    {"skip", 800, 4, 2, 16, 0, 0, 0, false, true, 16, SL_ROPE_HALF, 300},
-    {"skip-softcap", 600, 2, 1, 32, 0, 0, 9.0f, true, false, 32, SL_ROPE_HALF, 520},
-    {"norm-after", 60, 4, 2, 48, 0, 0, 0, false, true, 24, SL_ROPE_HALF, 0, .norm_after = true},
-    {"temperature", 90, 4, 2, 32, 0, 0, 0, false, true, 32, SL_ROPE_INTERLEAVED, 0,
-     .norm_after = true, .temperature = {0.3f, 16, 1}},
+    {"mha", 40, 2, 2, 64, 0, 0, 0, false, false, 64, SL_ROPE_HALF, 0, PLAIN},
+    {"gqa", 270, 4, 2, 64, 0, 0, 0, false, true, 64, SL_ROPE_HALF, 0, PLAIN},
+    {"gqa-48", 270, 6, 2, 48, 0, 0, 0, false, true, 48, SL_ROPE_INTERLEAVED, 0, PLAIN},
+    {"window", 530, 2, 1, 32, 0, 37, 0, false, false, 32, SL_ROPE_HALF, 0, PLAIN},
+    {"window-wide", 560, 2, 1, 16, 0, 300, 0, false, false, 16, SL_ROPE_HALF, 0, PLAIN},
+    {"softcap-sinks", 270, 4, 1, 80, 0, 0, 5.0f, true, false, 40, SL_ROPE_HALF, 0, PLAIN},
+    {"sinks-window", 150, 8, 1, 64, 0, 128, 0, true, false, 64, SL_ROPE_HALF, 0, PLAIN},
+    {"odd-dims", 70, 3, 1, 21, 0, 0, 0, true, true, 8, SL_ROPE_INTERLEAVED, 0, PLAIN},
+    {"tiny", 9, 1, 1, 1, 0, 0, 0, false, false, 0, SL_ROPE_HALF, 0, PLAIN},
+    {"mqa-40", 35, 40, 1, 32, 0, 7, 2.0f, true, true, 32, SL_ROPE_HALF, 0, PLAIN},
+    {"mqa-70", 20, 70, 1, 96, 0, 0, 0, false, false, 32, SL_ROPE_HALF, 0, PLAIN},
+    {"gqa-7", 90, 14, 2, 112, 0, 0, 0, false, false, 112, SL_ROPE_HALF, 0, PLAIN},
+    {"gqa-8", 100, 8, 1, 128, 0, 0, 0, false, true, 128, SL_ROPE_HALF, 0, PLAIN},
+    {"hd256", 33, 10, 2, 256, 0, 0, 0, false, true, 256, SL_ROPE_HALF, 0, PLAIN},
+    {"hd520", 18, 33, 1, 520, 0, 0, 0, false, false, 64, SL_ROPE_HALF, 0, PLAIN},
+    {"skip", 800, 4, 2, 16, 0, 0, 0, false, true, 16, SL_ROPE_HALF, 300, PLAIN},
+    {"skip-softcap", 600, 2, 1, 32, 0, 0, 9.0f, true, false, 32, SL_ROPE_HALF, 520, PLAIN},
+    {"norm-after", 60, 4, 2, 48, 0, 0, 0, false, true, 24, SL_ROPE_HALF, 0, true, {0, 0, 0}},
+    {"warm", 90, 4, 2, 32, 0, 0, 0, false, true, 32, SL_ROPE_INTERLEAVED, 0, true, {0.3f, 16, 1}},
 };
 
 static const struct {

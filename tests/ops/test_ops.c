@@ -281,7 +281,7 @@ static void test_rmsnorm(void **state)
                     struct red_buf out = red_alloc(n_all), sum = red_alloc(n_all);
                     snprintf(what, sizeof what, "rmsnorm %s H=%d T=%d", isa_names[isa], h, n);
                     memcpy(sum.p, x, n_all * sizeof *x);
-                    struct sl_op_add_rmsnorm a = {sum.p, y, w, 1e-5f, n, h, out.p, NULL, 0};
+                    struct sl_op_add_rmsnorm a = {sum.p, y, w, 1e-5f, n, h, out.p, NULL, 0, 0};
                     be->vt->add_rmsnorm(be, &a);
                     red_check(&out, true, what);
                     red_check(&sum, true, what);
@@ -337,7 +337,7 @@ static void test_norm_places(void **state)
                 be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){want_sum, w, 1e-5f, T, H, want});
             be->vt->add_rmsnorm(
                 be, &(struct sl_op_add_rmsnorm){sum.p, in.p, k & 2 ? w : NULL, 1e-5f, T, H, out.p,
-                                                k & 1 ? w_y : NULL, k & 4 ? by : 0});
+                                                k & 1 ? w_y : NULL, k & 4 ? by : 0, 0});
             red_check(&out, true, what);
             same_bits(sum.p, want_sum, T * H, what);
             same_bits(out.p, want, T * H, what);
@@ -348,7 +348,7 @@ static void test_norm_places(void **state)
             memcpy(in.p, y, sizeof want);
             be->vt->add_rmsnorm(be,
                                 &(struct sl_op_add_rmsnorm){sum.p, in.p, NULL, 1e-5f, T, H, NULL,
-                                                            k & 1 ? w_y : NULL, k & 4 ? by : 0});
+                                                            k & 1 ? w_y : NULL, k & 4 ? by : 0, 0});
             same_bits(sum.p, want_sum, T * H, what);
             red_free(&sum);
             red_free(&in);
