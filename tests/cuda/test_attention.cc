@@ -756,6 +756,21 @@ static struct sl_op_qk_norm_rope_kv_store store_op(const store_case &c)
     return op;
 }
 
+/* The queries of a token become what they must be. */
+static void reference_queries(const store_case &c, float *q, const float *w, const float *angles,
+                              int pos, enum sl_dtype format)
+{
+    std::vector<float> x;
+    for (int h = 0; h < c.nq; h++) {
+        float *row = q + h * c.hd;
+        reference_row(c, row, w, true, angles, x);
+        reference_temperature(c, pos, x);
+        for (float &f : x)
+            f = format == SL_DTYPE_F16 ? bounded(f) : f;
+        std::copy(x.begin(), x.end(), row);
+    }
+}
+
 static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
 {
     scene s = make_scene(c.hd, c.nq, c.nkv, c.bs, {40, 10 + c.n, 100}, seed);
@@ -826,14 +841,8 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     std::vector<float> x;
     for (int t = 0; t < n_tokens; t++) {
         const float *cs = &angles[(size_t)(t * c.n_rotated)];
-        for (int h = 0; h < c.nq; h++) {
-            float *row = &q[(size_t)(t * ldq + h * c.hd)];
-            reference_row(c, row, c.norm ? qw.data() : nullptr, true, cs, x);
-            reference_temperature(c, positions[(size_t)t], x);
-            for (float &f : x)
-                f = format == SL_DTYPE_F16 ? bounded(f) : f;
-            std::copy(x.begin(), x.end(), row);
-        }
+        reference_queries(c, &q[(size_t)(t * ldq)], c.norm ? qw.data() : nullptr, cs,
+                          positions[(size_t)t], format);
         for (int h = 0; h < 2 * c.nkv && !c.alone; h++) {
             bool key = h < c.nkv, normed = key ? c.norm : c.values;
             const float *from = &kv[(size_t)(t * ldk + h * c.hd)];
