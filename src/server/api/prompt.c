@@ -183,6 +183,29 @@ int sl_messages_normalise(json_t *messages, bool arguments_as_text, struct sl_re
     return 0;
 }
 
+/* The template of gpt-oss shows of an earlier answer with a call what it thought, from "thinking",
+ * or else its content in the same place; both are refused. So both become one text. */
+static int put_thinking(json_t *messages, struct sl_refusal *r)
+{
+    size_t i;
+    json_t *m;
+    json_array_foreach(messages, i, m)
+    {
+        const json_t *reasoning = json_object_get(m, "reasoning");
+        const char *content = json_string_value(json_object_get(m, "content"));
+        if (json_array_size(json_object_get(m, "tool_calls")) == 0 ||
+            json_string_length(reasoning) == 0 || json_object_get(m, "thinking") != NULL)
+            continue;
+        const bool both = content != NULL && content[0] != '\0';
+        json_t *text = json_sprintf("%s%s%s", json_string_value(reasoning), both ? "\n\n" : "",
+                                    both ? content : "");
+        if (text == NULL || json_object_set_new(m, "thinking", text) != 0 ||
+            json_object_set_new(m, "content", json_string("")) != 0)
+            return sl_refuse(r, SL_ENOMEM, "messages", "out of memory");
+    }
+    return 0;
+}
+
 /* ---- rendering */
 
 /* A reference of its own for a tree that another value holds as well. */
@@ -317,6 +340,9 @@ int sl_prompt_render(const struct sl_engine *eng, const struct sl_params *p, cha
     struct sl_buf out = {.max_bytes = SL_TEMPLATE_OUTPUT};
     bool as_text = p->chat_template == NULL && p->formats != NULL && p->formats->arguments_as_text;
     int rc = sl_messages_normalise(messages, as_text, r);
+    if (rc == 0 && p->formats != NULL && p->formats->reasoning != NULL &&
+        sl_output_has_channels(p->formats->reasoning))
+        rc = put_thinking(messages, r);
     if (rc != 0)
         return rc;
     if (p->chat_template == NULL && !sl_engine_has_chat_template(eng))

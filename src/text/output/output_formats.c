@@ -85,6 +85,12 @@ const char *sl_output_reasoning_close(const char *reasoning_format)
     return r != NULL ? r->close : NULL;
 }
 
+bool sl_output_has_channels(const char *reasoning_format)
+{
+    const struct out_reasoning *r = out_find_reasoning(reasoning_format);
+    return r != NULL && (r->flags & OUT_CHANNELS) != 0;
+}
+
 bool sl_output_begins_inside(const char *reasoning_format, enum sl_output_start start)
 {
     const struct out_reasoning *r = out_find_reasoning(reasoning_format);

@@ -100,6 +100,10 @@ enum sl_output_start sl_output_prompt_start(const char *reasoning_format, const 
 const char *sl_output_reasoning_open(const char *reasoning_format);
 const char *sl_output_reasoning_close(const char *reasoning_format);
 
+/* Does the format write messages with channels (gpt-oss)? Such a template reads what an answer with
+ * a call thought from the member "thinking" of its message. */
+bool sl_output_has_channels(const char *reasoning_format);
+
 /* May a tool be called so? Other names would not be told from what stands around them. */
 bool sl_output_good_name(const char *name, size_t n);
 /* An id for a call whose format has none, as the format's template wants it. */
