@@ -157,7 +157,7 @@ static __global__ void route_kernel(const sl_op_route a)
         sum = __fadd_rn(sum, w);
         mine = s == lane ? w : mine;
         if (s == lane && a.expert_scale != nullptr)
-            factor = a.expert_scale[c.idx];
+            factor = a.expert_scale[e];
         if (lane == 0)
             a.experts[static_cast<int64_t>(t) * a.top_k + s] = e;
     }
