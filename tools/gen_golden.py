@@ -738,6 +738,18 @@ ENCODERS = {
         None,
     ),
     "jina_v3": ("JinaEmbeddingsV3Model", dict(rope_parameters=plain(500.0)), "mean"),
+    "modernbert": (  # five keys on each side in two layers of four
+        "ModernBertModel",
+        dict(
+            num_hidden_layers=4,
+            local_attention=10,
+            pad_token_id=0,
+            cls_token_id=1,
+            sep_token_id=2,
+            rope_parameters=dict(full_attention=plain(500.0), sliding_attention=plain(20.0)),
+        ),
+        "mean",
+    ),
     "nomic_bert": ("NomicBertModel", dict(rope_parameters=plain(100.0)), "mean"),
 }
 # What reads text in a model that reads images as well: name -> how its tensors are called.
@@ -951,7 +963,7 @@ def hub_names(model, stored):
 def generate_pooled(name, seed):
     kind, args, mode = {**POOLED, **ENCODERS}[name]
     family = kind[: kind.index("Model") if kind.endswith("Model") else kind.index("For")]
-    heads = family in ("Bert", "Gte", "JinaEmbeddingsV3", "NomicBert")  # key heads are no other
+    heads = family in ("Bert", "Gte", "JinaEmbeddingsV3", "ModernBert", "NomicBert")  # key heads are no other
     small = {k: v for k, v in SMALL.items() if not heads or k != "num_key_value_heads"}
     config = getattr(transformers, family + "Config")(**{**small, **args})
     config.architectures = [kind]

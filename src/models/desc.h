@@ -71,6 +71,7 @@ enum sl_has {
     SL_HAS_LAYER_INPUTS = 1 << 22, /* embeddings for each layer, and what adds them there */
     SL_HAS_LAYER_SCALE = 1 << 23,  /* a factor of the residual stream behind each layer */
     SL_HAS_BRANCHES = 1 << 24,     /* experts beside an MLP, each between norms of its own */
+    SL_HAS_ATTN_NORM = 1 << 25,    /* of an encoder whose first layer has none */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */

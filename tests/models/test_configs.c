@@ -535,6 +535,15 @@ static const struct edit nomic_edits[] = {
     {"type_vocab_size", "17", SL_EFORMAT, "must be 0 to 16"},
 };
 
+static const struct edit modernbert_edits[] = {
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias is true: not supported"},
+    {"norm_bias", "true", SL_EUNSUPPORTED, "norm_bias is true: not supported"},
+    {"local_attention", "0", SL_EFORMAT, "local_attention is 0, must be 1 to"},
+    {"local_attention", "128", 0, NULL},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+};
+
 static const struct edit roberta_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"max_position_embeddings", "2", SL_EFORMAT,
@@ -699,6 +708,9 @@ static void test_config_json(void **state)
     make_folder("nomic-bert", OUT "/edit_nomic", &s);
     for (size_t i = 0; i < SL_COUNT(nomic_edits); i++)
         apply(OUT "/edit_nomic", &nomic_edits[i]);
+    make_folder("modernbert", OUT "/edit_modernbert", &s);
+    for (size_t i = 0; i < SL_COUNT(modernbert_edits); i++)
+        apply(OUT "/edit_modernbert", &modernbert_edits[i]);
     make_folder("roberta-classifier", OUT "/edit_roberta", &s);
     for (size_t i = 0; i < SL_COUNT(roberta_edits); i++)
         apply(OUT "/edit_roberta", &roberta_edits[i]);

@@ -11,10 +11,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const goldens[] = {
-    "bert",        "bert_cls",         "bert_classifier",        "qwen3_embed", "qwen3_classifier",
-    "xlm_roberta", "xlm_roberta_mean", "xlm_roberta_classifier", "gte",         "gte_classifier",
-    "jina_v3",     "nomic_bert"};
+static const char *const goldens[] = {"bert",
+                                      "bert_cls",
+                                      "bert_classifier",
+                                      "qwen3_embed",
+                                      "qwen3_classifier",
+                                      "xlm_roberta",
+                                      "xlm_roberta_mean",
+                                      "xlm_roberta_classifier",
+                                      "gte",
+                                      "gte_classifier",
+                                      "jina_v3",
+                                      "modernbert",
+                                      "nomic_bert"};
 static const char *const ggufs[] = {"bert", "bert_cls", "xlm_roberta"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
