@@ -195,15 +195,17 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
-/* A matrix of one row is a vector in some files. */
+/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix of one row. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
 {
-    if (p->desc->cols == SL_DIM_NONE || t->n_dims != 1 || p->n_rows != 1)
+    const bool vector = p->desc->cols == SL_DIM_NONE;
+    const bool flat = vector && (p->desc->flags & SL_W_FLAT) != 0;
+    if (vector ? !flat || t->n_dims != 2 || t->dims[0] != 1 : t->n_dims != 1 || p->n_rows != 1)
         return t;
     p->slice = *t;
-    p->slice.n_dims = 2;
-    p->slice.dims[0] = 1;
-    p->slice.dims[1] = t->dims[0];
+    p->slice.n_dims = vector ? 1 : 2;
+    p->slice.dims[0] = vector ? t->dims[1] : 1;
+    p->slice.dims[1] = vector ? 1 : t->dims[0];
     return &p->slice;
 }
 

@@ -297,6 +297,7 @@ enum sl_weight_flags {
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
     SL_W_TRANSPOSED = 1 << 3, /* the fused tensor is [cols, rows]; not where it is MXFP4 */
     SL_W_OVER_ROOT = 1 << 4,  /* a vector that is divided by the root of the width */
+    SL_W_FLAT = 1 << 5,       /* a vector that safetensors hold as a matrix of one row */
 };
 
 enum { SL_MAX_FUSED = 3 }; /* parts of a tensor */

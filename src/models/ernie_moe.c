@@ -17,8 +17,8 @@ static const struct sl_model_name names[] = {
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_BLOCKS,
-    {"expert_count", {"moe_num_experts"}, SL_HP_INT, SL_HP_AT(n_experts), .required = true, .min = 1,
-     .max = SL_MAX_EXPERTS},
+    {"expert_count", {"moe_num_experts"}, SL_HP_INT, SL_HP_AT(n_experts), .required = true,
+     .min = 1, .max = SL_MAX_EXPERTS},
     {"expert_used_count", {"moe_k"}, SL_HP_INT, SL_HP_AT(top_experts), .required = true, .min = 1,
      .max = SL_MAX_TOP_EXPERTS},
     {"expert_gating_func", {NULL}, SL_HP_INT, SL_HP_AT(expert_gating), .min = 0, .max = 2},
@@ -46,7 +46,8 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_GQA,
     SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_EXPERTS,
-    SL_WEIGHT_CHOICE_BIAS("mlp.moe_statics.e_score_correction_bias"),
+    SL_W_LAYER(CHOICE_BIAS, "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", E, NONE,
+               NONE), .when = SL_HAS_CHOICE_BIAS, .flags = SL_W_FLAT},
     SL_WEIGHTS_SHARED("mlp.shared_experts"),
     SL_WEIGHTS_FFN_DENSE,
 };
