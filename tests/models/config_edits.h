@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: MIT
+ * Edits of config.json, by family: what becomes of a model whose config says something else.
+ */
+#ifndef SL_TESTS_CONFIG_EDITS_H
+#define SL_TESTS_CONFIG_EDITS_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+
+struct edit {
+    const char *key, *value; /* JSON, or NULL: the key is removed */
+    int code;                /* 0: accepted */
+    const char *want;
+};
+
+#define INT_ROW(key)                                                                          \
+    {key, NULL, SL_EFORMAT, "config.json: " key " is missing"},                               \
+        {key, "null", SL_EFORMAT, "config.json: " key " is missing"},                         \
+        {key, "0", SL_EFORMAT, "config.json: " key " is 0, must be 1 to"},                    \
+        {key, "-64", SL_EFORMAT, "config.json: " key " is -64, must be 1 to"},                \
+        {key, "1e300", SL_EFORMAT, "config.json: " key " must be an integer"},                \
+        {key, "9223372036854775807", SL_EFORMAT, "config.json: " key " is|must be 1 to"},     \
+        {key, "\"64\"", SL_EFORMAT, "config.json: " key " must be an integer, not a string"}, \
+        {key, "true", SL_EFORMAT, "config.json: " key " must be an integer, not a boolean"},  \
+        {key, "[64]", SL_EFORMAT, "config.json: " key " must be an integer, not a list"},     \
+    {                                                                                         \
+        key, "{}", SL_EFORMAT, "config.json: " key " must be an integer, not an object"       \
+    }
+
+static const struct edit hf_edits[] = {
+    INT_ROW("hidden_size"),
+    INT_ROW("intermediate_size"),
+    INT_ROW("num_hidden_layers"),
+    INT_ROW("num_attention_heads"),
+    INT_ROW("max_position_embeddings"),
+    INT_ROW("vocab_size"),
+    {"num_key_value_heads", "0", SL_EFORMAT, "config.json: num_key_value_heads is 0"},
+    {"num_key_value_heads", "3", SL_EFORMAT,
+     "num_attention_heads (4) is not a multiple of num_key_value_heads (3)"},
+    {"num_key_value_heads", "8", SL_EFORMAT, "num_key_value_heads (8)"},
+    {"num_key_value_heads", NULL, SL_EFORMAT, "k_proj.weight\" has shape [32, 64]|[64, 64]"},
+    {"head_dim", "15", SL_EFORMAT, "head_dim is 15, must be even"},
+    {"head_dim", "0", SL_EFORMAT, "config.json: head_dim is 0, must be 2 to"},
+    {"head_dim", "4096", SL_EFORMAT, "config.json: head_dim is 4096"},
+    {"head_dim", "null", 0, NULL},
+    {"head_dim", "32", SL_EFORMAT, "q_proj.weight\" has shape [64, 64], expected [128, 64]"},
+    {"num_hidden_layers", "3", SL_EFORMAT,
+     "tensor \"model.layers.2.input_layernorm.weight\" is missing"},
+    {"num_hidden_layers", "1024", SL_EFORMAT, "is missing"},
+    {"num_hidden_layers", "1025", SL_EFORMAT, "num_hidden_layers is 1025, must be 1 to 1024"},
+    {"hidden_size", "128", SL_EFORMAT, "has shape [320, 64], expected [320, 128]"},
+    {"hidden_size", "1048576", SL_EFORMAT, "expected [320, 1048576]"},
+    {"intermediate_size", "161", SL_EFORMAT, "has shape [160, 64], expected [161, 64]"},
+    {"vocab_size", "319", SL_EFORMAT, "embed_tokens.weight\" has shape [320, 64]"},
+    {"rms_norm_eps", "0", SL_EFORMAT, "config.json: rms_norm_eps is 0"},
+    {"rms_norm_eps", "-1e-5", SL_EFORMAT, "config.json: rms_norm_eps is -1e-05"},
+    {"rms_norm_eps", "2", SL_EFORMAT, "config.json: rms_norm_eps is 2"},
+    {"rms_norm_eps", "\"1e-5\"", SL_EFORMAT, "rms_norm_eps must be a number, not a string"},
+    {"rms_norm_eps", NULL, 0, NULL},
+    {"hidden_act", "\"mish\"", SL_EUNSUPPORTED,
+     "config.json: hidden_act \"mish\" is not supported (supported: silu, gelu, "},
+    {"hidden_act", "\"gelu_new\"", 0, NULL},
+    {"hidden_act", "7", SL_EFORMAT, "hidden_act must be a string, not an integer"},
+    {"tie_word_embeddings", "1", SL_EFORMAT, "tie_word_embeddings must be true or false"},
+    {"tie_word_embeddings", "true", 0, NULL},
+    {"attention_bias", "true", SL_EFORMAT,
+     "tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"},
+    {"mlp_bias", "true", SL_EFORMAT, "tensor \"model.layers.0.mlp.gate_proj.bias\" is missing"},
+    {"num_local_experts", "8", SL_EUNSUPPORTED, "num_local_experts is 8: not supported"},
+    {"architectures", "[\"MambaForCausalLM\"]", SL_EUNSUPPORTED,
+     "config.json: architectures \"MambaForCausalLM\" is not supported|LlamaForCausalLM|, ..."},
+    {"architectures", "[]", SL_EFORMAT, "architectures must be a list of strings"},
+    {"architectures", "[7]", SL_EFORMAT, "architectures must be a list of strings"},
+    {"architectures", "\"LlamaForCausalLM\"", SL_EFORMAT, "architectures must be a list"},
+    {"architectures", "[\"LlamaForCausalLM\\u0000x\"]", SL_EFORMAT, "config.json: line 1"},
+    {"architectures", NULL, 0, NULL},
+    {"quantization_config", "{\"quant_method\": \"hqq\", \"bits\": 4}", SL_EUNSUPPORTED,
+     "quantization_config with quant_method \"hqq\""},
+    {"quantization_config", "[]", SL_EUNSUPPORTED, "quantization_config"},
+    {"quantization_config", "null", 0, NULL},
+    {"eos_token_id", "\"2\"", SL_EFORMAT, "config.json: eos_token_id must be an integer"},
+    {"eos_token_id", "[2, \"3\"]", SL_EFORMAT, "config.json: eos_token_id must be an integer"},
+    {"eos_token_id", "[1,2,3,4,5,6,7,8,9]", SL_ELIMIT, "config.json: eos_token_id: more than 8"},
+    {"eos_token_id", "[-1, 320, 99999999999]", 0, NULL},
+    /* RoPE, as transformers 5 spells it */
+    {"rope_parameters", "7", SL_EFORMAT, "config.json: rope_parameters must be an object"},
+    {"rope_parameters", "{\"rope_type\": \"xdrope\", \"factor\": 2}", SL_EUNSUPPORTED,
+     "config.json: rope_parameters.rope_type \"xdrope\" is not supported (supported: default"},
+    {"rope_parameters", "{\"rope_type\": \"longrope\"}", SL_EFORMAT,
+     "rope_parameters.short_factor is missing"},
+    {"rope_parameters", "{\"rope_type\": 3}", SL_EFORMAT, "rope_type must be a string"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\"}", SL_EFORMAT,
+     "config.json: rope_parameters.factor is missing"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 0}", SL_EFORMAT,
+     "rope_parameters.factor is 0, must be 1 to"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4, \"beta_fast\": 0}", SL_EFORMAT,
+     "rope_parameters.beta_fast is 0"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4, \"truncate\": 1}", SL_EFORMAT,
+     "rope_parameters.truncate must be true or false"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4}", 0, NULL},
+    {"rope_parameters",
+     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+     "\"high_freq_factor\": 1}",
+     SL_EFORMAT, "rope_parameters.high_freq_factor (1) must be above low_freq_factor (4)"},
+    {"rope_parameters", "{\"rope_theta\": 1}", SL_EFORMAT, "rope_parameters.rope_theta is 1"},
+    {"rope_parameters", "{\"rope_theta\": -5}", SL_EFORMAT, "rope_parameters.rope_theta is -5"},
+    {"rope_parameters", "{\"rope_theta\": []}", SL_EFORMAT, "rope_theta must be a number"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.5}", SL_EUNSUPPORTED,
+     "partial_rotary_factor 0.5 is not supported"},
+    {"rope_parameters", "{\"full_attention\": {\"rope_theta\": 1e4}}", SL_EUNSUPPORTED,
+     "rope_parameters per layer type"},
+    {"rope_parameters", NULL, 0, NULL},
+    /* and as earlier versions do */
+    {"rope_scaling", "{\"type\": \"ntk\"}", SL_EUNSUPPORTED,
+     "config.json: rope_scaling.type \"ntk\" is not supported"},
+    {"rope_scaling", "{\"type\": \"linear\", \"factor\": \"2\"}", SL_EFORMAT,
+     "rope_scaling.factor must be a number"},
+    {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", 0, NULL},
+    {"rope_theta", "\"x\"", SL_EFORMAT, "config.json: rope_theta must be a number"},
+};
+
+static const struct edit mistral_edits[] = {
+    {"sliding_window", "0", SL_EFORMAT, "config.json: sliding_window is 0, must be 1 to"},
+    {"sliding_window", "-1", SL_EFORMAT, "config.json: sliding_window is -1"},
+    {"sliding_window", "4.5", SL_EFORMAT, "sliding_window must be an integer"},
+    {"sliding_window", "null", 0, NULL},
+};
+
+static const struct edit qwen_edits[] = {
+    {"use_sliding_window", "\"no\"", SL_EFORMAT, "use_sliding_window must be true or false"},
+    {"max_window_layers", "-1", SL_EFORMAT, "config.json: max_window_layers is -1"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT,
+     "layer_types has 1 entries, num_hidden_layers is 2"},
+    {"layer_types", "[\"full_attention\", 3]", SL_EFORMAT, "layer_types[1] must be a string"},
+    {"layer_types", "[\"full_attention\", \"mamba\"]", SL_EUNSUPPORTED,
+     "layer_types[1] \"mamba\" is not supported"},
+    {"layer_types", "[\"sliding_attention\", \"full_attention\"]", SL_EFORMAT,
+     "layer_types[0] is sliding_attention, but use_sliding_window"},
+    {"layer_types", "[\"full_attention\", \"full_attention\"]", 0, NULL},
+    {"num_experts", "128", SL_EUNSUPPORTED, "num_experts is 128: not supported"},
+};
+
+static const struct edit smollm3_edits[] = {
+    {"no_rope_layer_interval", "0", SL_EFORMAT, "no_rope_layer_interval is 0, must be 1 to"},
+    {"no_rope_layers", "[1, 1, 1]", SL_EFORMAT, "no_rope_layers has 3 entries"},
+    {"no_rope_layers", "[1, 0, 2, 1]", SL_EFORMAT, "no_rope_layers[2] must be 0 or 1"},
+    {"no_rope_layers", "\"1\"", SL_EFORMAT,
+     "no_rope_layers must be a list of 0 and 1, not a string"},
+    {"no_rope_layers", "[1, 0, true, 1, 1]", 0, NULL},
+    {"mlp_bias", "true", SL_EFORMAT, "tensor \"model.layers.0.mlp.gate_proj.bias\" is missing"},
+    {"tie_word_embeddings", NULL, 0, NULL},
+    {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
+};
+
+static const struct {
+    const char *family;
+    struct edit edit;
+} expert_edits[] = {
+    {"qwen3moe", {"num_experts", "0", SL_EFORMAT, "num_experts is 0, must be 1 to"}},
+    {"qwen3moe",
+     {"num_experts", "6", SL_EFORMAT, "mlp.gate.weight\" has shape [7, 64], expected [6, 64]"}},
+    {"qwen3moe",
+     {"num_experts_per_tok", "8", SL_EFORMAT,
+      "num_experts_per_tok (8) is more than the 7 experts"}},
+    {"qwen3moe", {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"}},
+    {"qwen3moe",
+     {"moe_intermediate_size", "48", SL_EFORMAT,
+      "experts.0.gate_proj.weight\" has shape [96, 64], expected [48, 64]"}},
+    {"qwen3moe",
+     {"mlp_only_layers", "[2]", SL_EFORMAT, "mlp_only_layers[0] must be a layer, 0 to 1"}},
+    {"qwen3moe", {"mlp_only_layers", "1", SL_EFORMAT, "mlp_only_layers must be a list of layers"}},
+    {"qwen3moe",
+     {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"}},
+    {"qwen3moe",
+     {"decoder_sparse_step", "2", SL_EFORMAT, "layers.0.mlp.gate_proj.weight\" is missing"}},
+    {"qwen2moe",
+     {"shared_expert_intermediate_size", NULL, SL_EFORMAT,
+      "config.json: shared_expert_intermediate_size is missing"}},
+    {"qwen2moe",
+     {"shared_expert_intermediate_size", "64", SL_EFORMAT,
+      "shared_expert.gate_proj.weight\" has shape [128, 64], expected [64, 64]"}},
+    {"qwen2moe", {"norm_topk_prob", "1", SL_EFORMAT, "norm_topk_prob must be true or false"}},
+    {"qwen2moe",
+     {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"}},
+    {"mixtral",
+     {"num_experts_per_tok", "6", SL_EFORMAT,
+      "num_experts_per_tok (6) is more than the 5 experts"}},
+    {"mixtral", {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"}},
+    {"mixtral",
+     {"intermediate_size", "80", SL_EFORMAT,
+      "experts.0.w1.weight\" has shape [96, 64], expected [80, 64]"}},
+    {"olmoe", {"clip_qkv", "8.0", SL_EUNSUPPORTED, "clip_qkv is 8: not supported, must be 0"}},
+    {"glm4moe",
+     {"n_group", "3", SL_EFORMAT, "n_group: 3 of 8 experts cannot be chosen from 2 of 3"}},
+    {"glm4moe", {"n_group", "8", SL_EFORMAT, "3 of 8 experts cannot be chosen from 2 of 8 groups"}},
+    {"glm4moe", {"topk_group", "1", SL_EFORMAT, "3 of 8 experts cannot be chosen from 1 of 4"}},
+    {"glm4moe", {"n_group", NULL, 0, NULL}},
+    {"glm4moe",
+     {"first_k_dense_replace", "4", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"}},
+    {"glm4moe",
+     {"first_k_dense_replace", "0", SL_EFORMAT, "layers.0.mlp.gate.weight\" is missing"}},
+    {"glm4moe",
+     {"n_shared_experts", "2", SL_EFORMAT,
+      "shared_experts.gate_proj.weight\" has shape [96, 64], expected [192, 64]"}},
+    {"glm4moe",
+     {"routed_scaling_factor", "-1", SL_EFORMAT, "routed_scaling_factor is -1, must be 0 to"}},
+    {"ernie4_5_moe", {"use_bias", "true", SL_EUNSUPPORTED, "use_bias true is not supported"}},
+    {"ernie4_5_moe", {"moe_layer_end_index", "1", SL_EUNSUPPORTED, "moe_layer_end_index 1 is not"}},
+    {"ernie4_5_moe", {"moe_layer_end_index", "2", 0, NULL}},
+    {"hy_v3", {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias true is not supported"}},
+    {"minimax_m2",
+     {"scoring_func", "\"softmax\"", SL_EUNSUPPORTED, "scoring_func \"softmax\" is not supported"}},
+    {"minimax_m2", {"rotary_dim", "34", SL_EFORMAT, "34 dimensions of a head of 32 are rotated"}},
+    {"minimax_m2",
+     {"shared_intermediate_size", "96", SL_EUNSUPPORTED,
+      "shared_intermediate_size is 96: not supported"}},
+};
+
+#define FULL "{\"full_attention\": {\"rope_theta\": 1e6, \"rope_type\": "
+static const struct edit gemma3_edits[] = {
+    {"final_logit_softcapping", "30", SL_EUNSUPPORTED, "final_logit_softcapping is 30"},
+    {"attn_logit_softcapping", "50", SL_EUNSUPPORTED, "attn_logit_softcapping is 50"},
+    {"use_bidirectional_attention", "true", SL_EUNSUPPORTED, "use_bidirectional_attention true"},
+    {"hidden_activation", "\"mish\"", SL_EUNSUPPORTED, "hidden_activation \"mish\" is not"},
+    {"query_pre_attn_scalar", "0", SL_EFORMAT, "query_pre_attn_scalar is 0, must be 1 to"},
+    {"sliding_window_pattern", "0", SL_EFORMAT, "sliding_window_pattern is 0, must be 1 to"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"rope_parameters", FULL "\"yarn\"}}", SL_EFORMAT, "full_attention.factor is missing"},
+    {"rope_parameters", FULL "7}}", SL_EFORMAT, "full_attention.rope_type must be a string"},
+    {"rope_parameters", "{\"full_attention\": {}, \"sliding_attention\": 7}", SL_EFORMAT,
+     "rope_parameters.sliding_attention must be an object"},
+    {"rope_parameters", FULL "\"linear\", \"factor\": 8}}", 0, NULL},
+    {"rope_local_base_freq", "1", SL_EFORMAT, "rope_local_base_freq is 1, must be 2 to"},
+    {"tie_word_embeddings", NULL, 0, NULL},
+    /* what is left out is transformers' default, which this model has not */
+    {"num_attention_heads", NULL, SL_EFORMAT, "q_proj.weight\" has shape [64, 64], expected [128"},
+    {"hidden_size", NULL, SL_EFORMAT, "expected [320, 2304]"},
+};
+
+/* Six layers, of which every second is full and the last two read keys of the two before. */
+static const struct edit gemma4_edits[] = {
+    {"use_bidirectional_attention", "\"all\"", SL_EUNSUPPORTED,
+     "use_bidirectional_attention \"all\" is not supported"},
+    {"use_bidirectional_attention", "\"vision\"", 0, NULL},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias true is not supported"},
+    {"enable_moe_block", "true", SL_EFORMAT,
+     "num_experts, top_k_experts or moe_intermediate_size is"},
+    {"num_kv_shared_layers", "6", SL_EFORMAT, "num_kv_shared_layers is 6, must be less than"},
+    {"num_kv_shared_layers", "-1", SL_EFORMAT, "num_kv_shared_layers is -1, must be 0 to"},
+    {"num_kv_shared_layers", "1", SL_EFORMAT, "layers.4.self_attn.k_proj.weight\" is missing"},
+    {"layer_types",
+     "[\"full_attention\", \"full_attention\", \"full_attention\", \"full_attention\", "
+     "\"sliding_attention\", \"full_attention\"]",
+     SL_EFORMAT, "layer 4 shares keys with a layer of its kind, but none of the first 4"},
+    {"global_head_dim", "31", SL_EFORMAT, "layer 1 has heads of 31 dimensions, must be even"},
+    {"global_head_dim", "64", SL_EFORMAT, "layers.1.self_attn.q_proj.weight\" has shape [128, 64]"},
+    {"num_global_key_value_heads", "3", SL_EFORMAT,
+     "4 heads of layer 1 are no multiple of its 3 key heads"},
+    {"attention_k_eq_v", "false", SL_EFORMAT, "layers.1.self_attn.k_proj.weight\" has shape"},
+    {"per_layer_config", "{\"1\": {\"head_dim\": 32}, \"3\": {\"head_dim\": 32}}", 0, NULL},
+    {"per_layer_config", "{\"1\": {\"head_dim\": 16}}", SL_EFORMAT,
+     "layer 3 has heads of 32 dimensions, must be even and as in other layers of its kind"},
+    {"per_layer_config", "{\"1\": {\"head_dim\": true}}", SL_EFORMAT,
+     "per_layer_config[\"1\"].head_dim must be an integer"},
+    {"per_layer_config", "{\"1\": {\"num_key_value_heads\": 0}}", SL_EFORMAT,
+     "per_layer_config of layer 1 is 0, must be 1 to"},
+    {"per_layer_config", "[]", SL_EFORMAT, "per_layer_config must be an object, not a list"},
+    {"intermediate_size", "[160, 160]", SL_EFORMAT, "intermediate_size has 2 entries"},
+    {"intermediate_size", "[1, 2, 3, 4, 5, \"6\"]", SL_EFORMAT,
+     "intermediate_size must be an integer or a list of integers"},
+    {"intermediate_size", "0", SL_EFORMAT, "intermediate_size of layer 0 is 0, must be 1 to"},
+    {"hidden_size_per_layer_input", "16", SL_EFORMAT, "has shape [320, 192], expected [320, 96]"},
+    {"hidden_size_per_layer_input", "0", 0, NULL},
+    {"vocab_size_per_layer_input", "319", SL_EFORMAT,
+     "vocab_size_per_layer_input (319) is less than vocab_size (320)"},
+    {"rope_parameters", FULL "\"proportional\", \"partial_rotary_factor\": 2}}", SL_EFORMAT,
+     "full_attention.partial_rotary_factor is 2, must be 0 to 1"},
+};
+
+static const struct edit glm4_edits[] = {
+    /* heads of 32 */
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.47}", SL_EFORMAT,
+     "15 dimensions of a head of 32 are rotated, must be even and 2 to 32"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0}", SL_EFORMAT, "0 dimensions of a head"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 1.5}", SL_EFORMAT,
+     "partial_rotary_factor is 1.5, must be 0 to 1"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.25}", 0, NULL},
+    {"rope_parameters", NULL, 0, NULL}, /* a half */
+    {"intermediate_size", "161", SL_EFORMAT,
+     "gate_up_proj.weight\" has shape [320, 64], expected [322, 64]"},
+};
+
+#define LONG(more) "{\"rope_type\": \"longrope\", \"partial_rotary_factor\": 0.5, " more "}"
+#define SHORTS     "\"short_factor\": [1, 1, 1, 1], "
+static const struct edit phi3_edits[] = {
+    {"rope_scaling", LONG(SHORTS "\"long_factor\": [1, 2, 3, 4]"), 0, NULL},
+    {"rope_scaling", LONG("\"short_factor\": [1, 1]"), SL_EFORMAT,
+     "rope_scaling.short_factor must be a list of 4 numbers"},
+    {"rope_scaling", LONG("\"short_factor\": 1"), SL_EFORMAT, "short_factor must be a list of 4"},
+    {"rope_scaling", LONG(SHORTS "\"factor\": 4"), SL_EFORMAT, "long_factor is missing"},
+    {"rope_scaling", LONG(SHORTS "\"long_factor\": [1, 2, 0, 4]"), SL_EFORMAT,
+     "rope_scaling.long_factor[2] must be a number, 0.001 to"},
+    {"rope_scaling", LONG(SHORTS "\"long_factor\": [1, 2, \"3\", 4]"), SL_EFORMAT,
+     "rope_scaling.long_factor[2] must be a number"},
+    {"rope_scaling", LONG(SHORTS "\"original_max_position_embeddings\": 0"), SL_EFORMAT,
+     "original_max_position_embeddings is 0, must be 1 to"},
+    {"original_max_position_embeddings", "\"4k\"", 0, NULL}, /* nothing needs it */
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.5}", 0, NULL},
+    {"sliding_window", "-1", SL_EFORMAT, "sliding_window is -1, must be 0 to"},
+    {"sliding_window", "null", 0, NULL},
+    {"num_key_value_heads", "4", SL_EFORMAT,
+     "qkv_proj.weight\" has shape [128, 64], expected [192, 64]"},
+};
+
+static const struct edit gemma2_edits[] = {
+    {"final_logit_softcapping", "0", SL_EFORMAT, "final_logit_softcapping is 0, must be 0.001 to"},
+    {"attn_logit_softcapping", "-1", SL_EFORMAT, "attn_logit_softcapping is -1, must be 0.001 to"},
+    {"attn_logit_softcapping", "null", 0, NULL},
+    {"use_bidirectional_attention", "true", SL_EUNSUPPORTED, "use_bidirectional_attention true"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"num_attention_heads", NULL, SL_EFORMAT, "q_proj.weight\" has shape [64, 64], expected [128"},
+};
+
+static const struct edit granite_edits[] = {
+    {"embedding_multiplier", "0", SL_EFORMAT, "embedding_multiplier is 0, must be 1e-06 to"},
+    {"residual_multiplier", "-1", SL_EFORMAT, "residual_multiplier is -1, must be 1e-06 to"},
+    {"attention_multiplier", "\"1\"", SL_EFORMAT, "attention_multiplier must be a number"},
+    {"logits_scaling", "0", SL_EFORMAT, "logits_scaling is 0, must be 1e-06 to"},
+    {"mlp_bias", "true", SL_EFORMAT, "mlp.gate_proj.bias\" is missing"},
+};
+
+static const struct edit exaone4_edits[] = {
+    /* four layers, three of them windowed */
+    {"sliding_window_pattern", "\"LLLG\"", 0, NULL},
+    {"sliding_window_pattern", "2", 0, NULL},
+    {"sliding_window_pattern", "\"\"", SL_EFORMAT, "must be letters L and G"},
+    {"sliding_window_pattern", "\"LXG\"", SL_EFORMAT, "\"LXG\" must be letters L and G"},
+    {"sliding_window_pattern", "0", SL_EFORMAT, "sliding_window_pattern is 0, must be 1 to"},
+    {"sliding_window_pattern", "1.5", SL_EFORMAT, "must be a list of strings"},
+    {"layer_types", "[\"full_attention\", 3]", SL_EFORMAT, "layer_types has 2 entries"},
+    {"sliding_window", "0", SL_EFORMAT, "sliding_window is 0, must be 1 to"},
+    {"sliding_window", "null", 0, NULL},
+};
+
+static const struct edit ernie_edits[] = {
+    {"use_bias", "true", SL_EUNSUPPORTED, "config.json: use_bias true is not supported"},
+    {"rope_parameters", "{\"rope_type\": \"dynamic\", \"factor\": 6}", 0, NULL},
+};
+
+static const struct edit arcee_edits[] = {
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported"},
+    {"attention_bias", "true", SL_EFORMAT, "q_proj.bias\" is missing"},
+};
+
+static const struct edit seed_oss_edits[] = {
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported"},
+    {"attention_out_bias", "true", SL_EFORMAT, "o_proj.bias\" is missing"},
+    {"attention_bias", "1", SL_EFORMAT, "attention_bias must be true or false, not an integer"},
+};
+
+static const struct edit starcoder2_edits[] = {
+    {"layer_norm_eps", "0", SL_EFORMAT, "layer_norm_eps is 0, must be 1e-20 to 1"},
+    {"use_bias", "1", SL_EFORMAT, "use_bias must be true or false"},
+    {"use_bias", NULL, 0, NULL},
+    {"sliding_window", "null", 0, NULL},
+    {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
+};
+
+static const struct edit cohere_edits[] = {
+    {"use_qk_norm", "true", SL_EUNSUPPORTED, "use_qk_norm true: norms of q and k with a mean"},
+    {"logit_scale", "0", SL_EFORMAT, "logit_scale is 0, must be 1e-06 to"},
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+};
+
+static const struct edit cohere2_edits[] = {
+    {"sliding_window_pattern", "0", SL_EFORMAT, "sliding_window_pattern is 0, must be 1 to"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+};
+
+static const struct edit phi_edits[] = {
+    {"qk_layernorm", "true", SL_EUNSUPPORTED, "qk_layernorm true is not supported"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.4}", 0, NULL},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.2}", SL_EFORMAT,
+     "3 dimensions of a head of 16 are rotated"},
+};
+
+static const struct edit stablelm_edits[] = {
+    {"qk_layernorm", "true", SL_EUNSUPPORTED, "qk_layernorm true: norms of q and k with a mean"},
+    {"use_parallel_residual", "\"no\"", SL_EFORMAT, "use_parallel_residual must be true or false"},
+    {"use_qkv_bias", "1", SL_EFORMAT, "use_qkv_bias must be true or false"},
+};
+
+static const struct edit nemotron_edits[] = {
+    {"mlp_bias", "true", SL_EFORMAT, "mlp.up_proj.bias\" is missing"},
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+};
+
+static const struct edit gpt_oss_edits[] = {
+    {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
+    {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},
+    {"swiglu_limit", NULL, 0, NULL},
+    {"hidden_act", "\"gelu\"", SL_EUNSUPPORTED, "hidden_act \"gelu\" is not supported"},
+    {"num_experts_per_tok", "8", SL_EFORMAT, "num_experts_per_tok (8) is more than the 7 experts"},
+    {"num_local_experts", "8", SL_EFORMAT,
+     "mlp.router.weight\" has shape [7, 64], expected [8, 64]"},
+    {"layer_types", "[\"full_attention\", \"chunked\"]", SL_EUNSUPPORTED, "layer_types"},
+    {"attention_bias", "true", 0, NULL},
+    {"attention_bias", NULL, 0, NULL},
+    {"quantization_config", "{\"quant_method\": \"mxfp4\"}", 0, NULL},
+    {"quantization_config", "{\"quant_method\": \"mxfp6\"}", SL_EUNSUPPORTED,
+     "quant_method \"mxfp6\" is not supported|mxfp4"},
+};
+
+static const struct edit bert_edits[] = {
+    INT_ROW("max_position_embeddings"),
+    {"hidden_act", "\"gelu_python\"", SL_EUNSUPPORTED, "hidden_act \"gelu_python\" is not"},
+    {"hidden_act", "\"relu\"", 0, NULL},
+    {"position_embedding_type", "\"relative_key\"", SL_EUNSUPPORTED,
+     "position_embedding_type \"relative_key\" is not supported"},
+    {"is_decoder", "true", SL_EUNSUPPORTED, "is_decoder true is not supported"},
+    {"type_vocab_size", "1", SL_EFORMAT, "type_vocab_size is 1, must be 2 to 16"},
+    {"id2label", "[\"a\"]", SL_EFORMAT, "id2label must be an object, not a list"},
+    {"id2label", "{}", SL_EFORMAT, "id2label has 0 labels"},
+    {"id2label", "{\"0\": \"a\"}", SL_EFORMAT,
+     "classifier.weight\" has shape [3, 48], expected [1, 48]"},
+    {"sbert_ce_default_activation_function", "\"torch.nn.ReLU\"", SL_EUNSUPPORTED,
+     "\"torch.nn.ReLU\" is not supported"},
+    {"sbert_ce_default_activation_function", "\"torch.nn.modules.linear.Identity\"", 0, NULL},
+};
+
+static const struct edit nomic_edits[] = {
+    {"prenorm", "true", SL_EUNSUPPORTED, "prenorm is true: not supported, must be false"},
+    {"prenorm", "false", 0, NULL},
+    {"prenorm", "0", SL_EFORMAT, "prenorm must be true or false"},
+    {"rotary_emb_interleaved", "true", SL_EUNSUPPORTED, "must be false"},
+    {"qkv_proj_bias", "true", SL_EUNSUPPORTED, "must be false"},
+    {"mlp_fc1_bias", "true", SL_EUNSUPPORTED, "must be false"},
+    {"mlp_fc2_bias", "true", SL_EUNSUPPORTED, "must be false"},
+    {"use_rms_norm", "true", SL_EUNSUPPORTED, "must be false"},
+    {"causal", "true", SL_EUNSUPPORTED, "must be false"},
+    {"activation_function", "\"gelu\"", SL_EUNSUPPORTED, "supported: swiglu"},
+    {"type_vocab_size", "17", SL_EFORMAT, "must be 0 to 16"},
+};
+
+static const struct edit modernbert_edits[] = {
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias is true: not supported"},
+    {"norm_bias", "true", SL_EUNSUPPORTED, "norm_bias is true: not supported"},
+    {"local_attention", "0", SL_EFORMAT, "local_attention is 0, must be 1 to"},
+    {"local_attention", "128", 0, NULL},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+};
+
+static const struct edit roberta_edits[] = {
+    INT_ROW("max_position_embeddings"),
+    {"max_position_embeddings", "2", SL_EFORMAT,
+     "max_position_embeddings 2 leaves none behind pad_token_id 1"},
+    {"pad_token_id", "81", SL_EFORMAT, "max_position_embeddings 82 leaves none behind"},
+    {"pad_token_id", "-1", SL_EFORMAT, "pad_token_id is -1, must be 0 to"},
+    {"type_vocab_size", "0", SL_EFORMAT, "type_vocab_size is 0, must be 1 to 16"},
+    {"id2label", "{\"0\": \"a\"}", SL_EFORMAT,
+     "classifier.out_proj.weight\" has shape [3, 48], expected [1, 48]"},
+};
+
+#endif
