@@ -2,12 +2,12 @@
  * The choice of experts of src/cuda has the bits of the CPU's, which tests/ops/test_route.c
  * compares with a count in double. Runs in the simulator or on a GPU, where the cases are larger.
  */
-#include "cpu/cpu.h"
 #include "cuda/cuda.h"
 #include "cuda/device.h"
 
 extern "C" {
 #include "base/rng.h"
+#include "cpu/cpu.h"
 }
 #include "device_array.h"
 
