@@ -311,11 +311,14 @@ static void json_rope(const struct sl_model *m, int32_t idx, struct sl_buf *out)
                   m->desc->ropes[idx].pairing == SL_ROPE_INTERLEAVED ? "true" : "false");
 }
 
-/* "rope" is the first table, "ropes" are all. */
+/* "rope" is the first table, null if there is none; "ropes" are all. */
 static void json_ropes(const struct sl_model *m, struct sl_buf *out)
 {
     sl_buf_puts(out, ",\"rope\":");
-    json_rope(m, 0, out);
+    if (m->desc->n_ropes > 0)
+        json_rope(m, 0, out);
+    else
+        sl_buf_puts(out, "null");
     sl_buf_puts(out, ",\"ropes\":[");
     for (int32_t i = 0; i < m->desc->n_ropes; i++) {
         sl_buf_puts(out, i ? "," : "");
