@@ -104,7 +104,7 @@ def test_top_shows_what_a_server_does(server):
         stop.set()
         t.join()
     assert head.startswith("MODEL ") and "TTFT" in head and len(head) <= 100
-    m = re.fullmatch(r"storyteller +([01]) +0 +[0-9.]+% +([0-9.]+) +([0-9.]+) +(\d+%|-) +([0-9.]+)  (\S+) \(<=\S+\) +(\S+) \(<=\S+\)", row)
+    m = re.fullmatch(r"storyteller +([01]) +[01] +[0-9.]+% +([0-9.]+) +([0-9.]+) +(\d+%|-) +([0-9.]+)  (\S+) \(<=\S+\) +(\S+) \(<=\S+\)", row)
     assert m, row
     out, into, requests = float(m[2]), float(m[3]), float(m[5])
     assert requests > 0 and out > 10 and into > 0 and 16 < out / requests < 64  # 32 tokens for each request

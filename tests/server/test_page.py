@@ -602,6 +602,9 @@ def test_dashboard(chromium, server):
     b.eval("document.getElementById('span-1h').click()")
     assert b.eval("spanS") == 3600 and b.eval("document.getElementById('span-1h').ariaPressed") == "true"
     before = b.eval("points.length")
+    server.json("POST", "/api/cancel", {"id": row["id"]})  # one that has long to go, however fast this machine is
+    t.join(20)
+    t, out = start_long(server)
     b.open("about:blank")
     b.open(server.url + "/#dashboard")  # the server keeps what the charts show
     b.wait(f"points.length >= {before}", 3)
