@@ -37,10 +37,6 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static const struct sl_rope_desc ropes[] = {
-    {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true},
-};
-
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
@@ -80,11 +76,11 @@ const struct sl_model_desc sl_model_exaone4 = {
     .names = names,
     .hparams = hparams,
     .weights = weights,
-    .ropes = ropes,
+    .ropes = sl_rope_one,
     .n_names = SL_COUNT(names),
     .n_hparams = SL_COUNT(hparams),
     .n_weights = SL_COUNT(weights),
-    .n_ropes = SL_COUNT(ropes),
+    .n_ropes = SL_COUNT(sl_rope_one),
     .plan = plan,
     .tiny = tiny,
 };

@@ -18,33 +18,7 @@ static const struct sl_model_name names[] = {
 
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
-    /* A config.json leaves out what is transformers' default, so that all defaults are here. */
-    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,
-     .hf_def = 2304, .min = 1, .max = SL_MAX_HIDDEN},
-    {"feed_forward_length", {"intermediate_size"}, SL_HP_INT, SL_HP_AT(intermediate),
-     .required = true, .hf_def = 9216, .min = 1, .max = 4 * SL_MAX_HIDDEN},
-    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,
-     .hf_def = 26, .min = 1, .max = SL_MAX_LAYERS},
-    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),
-     .required = true, .hf_def = 8, .min = 1, .max = SL_MAX_HEADS},
-    {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),
-     .hf_def = 4, .min = 1, .max = SL_MAX_HEADS},
-    {"attention.key_length", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,
-     .max = SL_MAX_HEAD_DIM},
-    {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,
-     .max = SL_MAX_HEAD_DIM},
-    {"rope.dimension_count", {NULL}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,
-     .max = SL_MAX_HEAD_DIM},
-    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),
-     .required = true, .hf_def = 8192, .min = 1, .max = SL_MAX_CONTEXT},
-    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = 256000,
-     .min = 1, .max = SL_MAX_VOCAB},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),
-     .def = 1e-6, .min = 1e-20, .max = 1},
-    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},
-    SL_HPARAM_TIED(true),
-    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096,
-     .min = 1, .max = SL_MAX_CONTEXT},
+    SL_HPARAMS_GEMMA(8192, 256000),
     {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)},
     {NULL, {"query_pre_attn_scalar"}, SL_HP_INT, SL_HP_AT(query_scalar), .hf_def = 256, .min = 1,
      .max = SL_MAX_HIDDEN},
@@ -57,12 +31,7 @@ static const struct sl_hparam_desc hparams[] = {
 };
 
 static const struct sl_weight_desc weights[] = {
-    {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",
-     .rows = SL_DIM_V, .cols = SL_DIM_H},
-    {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",
-     .rows = SL_DIM_H, .flags = SL_W_PLUS_ONE},
-    {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,
-     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD},
+    SL_WEIGHTS_EMBED_AND_HEAD_PLUS_ONE,
     SL_WEIGHTS_SANDWICH_PLUS_ONE,
     SL_WEIGHTS_GQA,
     SL_WEIGHTS_QKV_BIAS,

@@ -119,6 +119,36 @@
 /* Of a bool only this value is built. */
 #define SL_HPARAM_ONLY(key, value) {.hf = {key}, .type = SL_HP_ONLY, .def = value}
 
+/* Gemma 2 and 3. A config.json leaves out what is transformers' default, so that all defaults are
+ * here. */
+#define SL_HPARAMS_GEMMA(context_def, vocab_def)                                                  \
+    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,          \
+     .hf_def = 2304, .min = 1, .max = SL_MAX_HIDDEN},                                             \
+    {"feed_forward_length", {"intermediate_size"}, SL_HP_INT, SL_HP_AT(intermediate),             \
+     .required = true, .hf_def = 9216, .min = 1, .max = 4 * SL_MAX_HIDDEN},                       \
+    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
+     .hf_def = 26, .min = 1, .max = SL_MAX_LAYERS},                                               \
+    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
+     .required = true, .hf_def = 8, .min = 1, .max = SL_MAX_HEADS},                               \
+    {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),         \
+     .hf_def = 4, .min = 1, .max = SL_MAX_HEADS},                                                 \
+    {"attention.key_length", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,               \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"rope.dimension_count", {NULL}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,                    \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
+     .required = true, .hf_def = context_def, .min = 1, .max = SL_MAX_CONTEXT},                   \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = vocab_def,   \
+     .min = 1, .max = SL_MAX_VOCAB},                                                              \
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),       \
+     .def = 1e-6, .min = 1e-20, .max = 1},                                                        \
+    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},             \
+    SL_HPARAM_TIED(true),                                                                         \
+    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, \
+     .min = 1, .max = SL_MAX_CONTEXT}
+
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
 
@@ -146,6 +176,15 @@
      .when = SL_HAS_ROPE_FACTORS},                                                                \
     {.slot = SL_SLOT_ROPE_LONG, .gguf = "rope_factors_long.weight", .rows = SL_DIM_ROPE,          \
      .when = SL_HAS_ROPE_FACTORS}
+
+/* The final norm is 1 + w. */
+#define SL_WEIGHTS_EMBED_AND_HEAD_PLUS_ONE                                                        \
+    {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",       \
+     .rows = SL_DIM_V, .cols = SL_DIM_H},                                                         \
+    {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",         \
+     .rows = SL_DIM_H, .flags = SL_W_PLUS_ONE},                                                   \
+    {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
+     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD}
 
 #define SL_WEIGHTS_ATTN_NORM                                                                      \
     SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)}
