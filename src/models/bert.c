@@ -82,12 +82,7 @@ void sl_tiny_encoder(const struct sl_model_name *name, struct sl_hparams *hp)
 
 const struct sl_model_desc sl_model_bert = {
     .id = "bert",
-    .names = names,
-    .hparams = hparams,
-    .weights = weights,
-    .n_names = SL_COUNT(names),
-    .n_hparams = SL_COUNT(hparams),
-    .n_weights = SL_COUNT(weights),
+    SL_MODEL_TABLES,
     .encoder = true,
     .plan = sl_plan_encoder,
     .tiny = sl_tiny_encoder,

@@ -119,14 +119,8 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 
 const struct sl_model_desc sl_model_gemma = {
     .id = "gemma",
-    .names = names,
-    .hparams = hparams,
-    .weights = weights,
-    .ropes = ropes,
-    .n_names = SL_COUNT(names),
-    .n_hparams = SL_COUNT(hparams),
-    .n_weights = SL_COUNT(weights),
-    .n_ropes = SL_COUNT(ropes),
+    SL_MODEL_TABLES,
+    SL_MODEL_ROPES(ropes),
     .scaled_embedding = true,
     .plan = plan,
     .tiny = tiny,

@@ -97,14 +97,8 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 
 const struct sl_model_desc sl_model_gemma2 = {
     .id = "gemma2",
-    .names = names,
-    .hparams = hparams,
-    .weights = weights,
-    .ropes = sl_rope_one,
-    .n_names = SL_COUNT(names),
-    .n_hparams = SL_COUNT(hparams),
-    .n_weights = SL_COUNT(weights),
-    .n_ropes = SL_COUNT(sl_rope_one),
+    SL_MODEL_TABLES,
+    SL_MODEL_ROPES(sl_rope_one),
     .scaled_embedding = true,
     .plan = plan,
     .tiny = tiny,

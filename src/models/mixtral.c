@@ -73,14 +73,8 @@ static const struct sl_rope_desc ropes[] = {
 
 const struct sl_model_desc sl_model_mixtral = {
     .id = "mixtral",
-    .names = names,
-    .hparams = hparams,
-    .weights = weights,
-    .ropes = ropes,
-    .n_names = SL_COUNT(names),
-    .n_hparams = SL_COUNT(hparams),
-    .n_weights = SL_COUNT(weights),
-    .n_ropes = SL_COUNT(ropes),
+    SL_MODEL_TABLES,
+    SL_MODEL_ROPES(ropes),
     .gguf_interleaved = true,
     .plan = plan,
     .tiny = tiny,

@@ -67,12 +67,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 
 const struct sl_model_desc sl_model_roberta = {
     .id = "roberta",
-    .names = names,
-    .hparams = hparams,
-    .weights = weights,
-    .n_names = SL_COUNT(names),
-    .n_hparams = SL_COUNT(hparams),
-    .n_weights = SL_COUNT(weights),
+    SL_MODEL_TABLES,
     .encoder = true,
     .behind_pad = true,
     .plan = plan,

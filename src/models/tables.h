@@ -8,6 +8,12 @@
 #include "models/desc.h"
 
 /* clang-format off */
+/* What a family's descriptor says of its tables, which have the same names in every file. */
+#define SL_MODEL_TABLES                                                                           \
+    .names = names, .n_names = SL_COUNT(names), .hparams = hparams,                               \
+    .n_hparams = SL_COUNT(hparams), .weights = weights, .n_weights = SL_COUNT(weights)
+#define SL_MODEL_ROPES(table) .ropes = table, .n_ropes = SL_COUNT(table)
+
 #define SL_HP_AT(field) .offset = offsetof(struct sl_hparams, field)
 
 #define SL_HPARAMS_SIZES                                                                          \
