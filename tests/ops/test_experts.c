@@ -189,12 +189,12 @@ static void test_experts(void **state)
 {
     static const struct {
         enum sl_dtype dtype;
-        double max_nmse;
-    } formats[] = {{SL_DTYPE_F32, 1e-11},
-                   {SL_DTYPE_BF16, 1e-4},
-                   {SL_DTYPE_Q8_0, 3e-3},
-                   {SL_DTYPE_Q4_K, 2e-3},
-                   {SL_DTYPE_FP8_E4M3, 1e-3}};
+        double max_nmse, with_limits; /* which bend the error of a code that is near one */
+    } formats[] = {{SL_DTYPE_F32, 1e-11, 1e-11},
+                   {SL_DTYPE_BF16, 1e-4, 1e-4},
+                   {SL_DTYPE_Q8_0, 2e-3, 3e-3},
+                   {SL_DTYPE_Q4_K, 2e-3, 2e-3},
+                   {SL_DTYPE_FP8_E4M3, 1e-3, 1e-3}};
     (void)state;
     for (size_t f = 0; f < SL_COUNT(formats); f++)
         for (int32_t i = 0; i < 8; i++) {
@@ -203,7 +203,7 @@ static void test_experts(void **state)
             char what[64];
             snprintf(what, sizeof what, "%s, %d rows%s", sl_dtype_info(formats[f].dtype)->name, n,
                      i % 2 != 0 ? ", with limits" : "");
-            check_model(&m, what, formats[f].max_nmse);
+            check_model(&m, what, i % 2 != 0 ? formats[f].with_limits : formats[f].max_nmse);
             model_free(&m);
         }
 }
