@@ -253,7 +253,7 @@ static int32_t tile_of(int32_t n_pairs, int32_t n_experts, int64_t k)
 {
     const int32_t mean = SL_CEIL_DIV(n_pairs, n_experts);
     if (mean <= 6 && k <= SL_EXPERTS_FEW_COLS)
-        return SL_EXPERTS_FEW;
+        return mean <= 1 ? SL_EXPERTS_FEWEST : SL_EXPERTS_FEW;
     if (mean <= 12)
         return SL_EXPERTS_WG16;
     return mean <= 40 ? SL_EXPERTS_WG32 : SL_EXPERTS_WG128;
@@ -273,7 +273,7 @@ static struct room_of room_for(int32_t n, int32_t n_experts, int32_t top_k, int6
 {
     const size_t pairs = (size_t)n * (size_t)top_k, align = 256;
     const size_t tiles =
-        (size_t)most_tiles((int32_t)pairs, n_experts, SL_EXPERTS_FEW) * sizeof(sl_expert_tile);
+        (size_t)most_tiles((int32_t)pairs, n_experts, SL_EXPERTS_FEWEST) * sizeof(sl_expert_tile);
     struct room_of r;
     r.tiles = align; /* behind their number */
     r.pair = r.tiles + SL_ROUND_UP(tiles, align);
@@ -301,8 +301,10 @@ extern "C" size_t sl_cuda_experts_bytes(struct sl_backend *be, int32_t n, int32_
         .n_bytes;
 }
 
-static struct sl_expert_product product_of(const struct sl_weight *w, struct sl_expert_pairs pairs)
+static struct sl_expert_product product_of(const struct sl_stack *stack,
+                                           struct sl_expert_pairs pairs)
 {
+    const struct sl_weight *w = &stack->mats[0];
     const struct sl_cuda_layout_info *info = sl_cuda_layout_info(w->layout);
     struct sl_expert_product p = {};
     p.pairs = pairs;
@@ -311,6 +313,7 @@ static struct sl_expert_product product_of(const struct sl_weight *w, struct sl_
     p.k = (int32_t)w->n_cols;
     p.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)info->unit_k) * (info->unit_k / 64));
     p.block_bytes = sl_cuda_stream_bytes(w->layout, w->n_cols);
+    p.n_experts = stack->n;
     return p;
 }
 
@@ -318,7 +321,7 @@ static struct sl_expert_product product_of(const struct sl_weight *w, struct sl_
 static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
                                             struct sl_expert_pairs pairs)
 {
-    struct sl_expert_product p = product_of(&a->gate->mats[0], pairs);
+    struct sl_expert_product p = product_of(a->gate, pairs);
     p.w[0] = stack_of(a->gate);
     p.w[1] = stack_of(a->up);
     p.bias[0] = a->gate_bias;
@@ -331,7 +334,7 @@ static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
 
 static struct sl_expert_product down(const struct sl_op_experts *a, struct sl_expert_pairs pairs)
 {
-    struct sl_expert_product p = product_of(&a->down->mats[0], pairs);
+    struct sl_expert_product p = product_of(a->down, pairs);
     p.w[0] = stack_of(a->down);
     p.bias[0] = a->down_bias;
     return p;
@@ -344,6 +347,7 @@ static struct sl_expert_pairs pairs_of(const struct sl_op_experts *a, int32_t fr
     p.experts = a->experts + (int64_t)from * a->top_k;
     p.n_pairs = p.most_tiles = n * a->top_k;
     p.top_k = a->top_k;
+    p.tile = 1;
     return p;
 }
 
@@ -371,6 +375,7 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     struct sl_expert_pairs pairs = pairs_of(a, from, n);
     const int32_t tile = tile_of(pairs.n_pairs, n_experts, SL_MAX(h, i));
     pairs.most_tiles = most_tiles(pairs.n_pairs, n_experts, tile);
+    pairs.tile = tile;
     pairs.n_tiles = reinterpret_cast<int32_t *>(at);
     pairs.tiles = reinterpret_cast<sl_expert_tile *>(at + r.tiles);
     pairs.pair = reinterpret_cast<int32_t *>(at + r.pair);
@@ -380,7 +385,7 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
 
     struct sl_expert_product up = gate_and_up(a, pairs), last = down(a, pairs);
     up.x = static_cast<const __nv_bfloat16 *>(a->x) + from * h;
-    up.by_row = tile == SL_EXPERTS_FEW;
+    up.by_row = tile <= SL_EXPERTS_FEW;
     if (!up.by_row) {
         uint4 *x = reinterpret_cast<uint4 *>(at + r.x);
         sl_launch(cu, gather_kernel, dim3((unsigned)pairs.n_pairs), dim3(GATHER_BLOCK), 0, pairs,
@@ -392,7 +397,7 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     last.out = reinterpret_cast<float *>(at + r.y);
     const struct kernels *first = &kernels[a->gate->mats[0].layout];
     const struct kernels *second = &kernels[a->down->mats[0].layout];
-    if (tile == SL_EXPERTS_FEW) {
+    if (tile <= SL_EXPERTS_FEW) {
         first->few(cu, &up);
         second->few(cu, &last);
     } else {

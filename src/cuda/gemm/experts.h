@@ -28,6 +28,7 @@ struct sl_expert_pairs {
     const int32_t *experts; /* [n_pairs] of each pair, rows after rows */
     int32_t n_pairs, top_k;
     int32_t most_tiles; /* that there may be */
+    int32_t tile;       /* most places of one */
     int32_t *n_tiles;
     struct sl_expert_tile *tiles;
     int32_t *pair, *place; /* [n_pairs] which pair stands at a place, and the reverse */
@@ -46,7 +47,7 @@ struct sl_expert_product {
     bool gated;
     bool by_row;            /* rows of x are those of the step, else they are by place */
     const __nv_bfloat16 *x; /* rows k apart */
-    int32_t n_rows, n_blocks, k, n_k64;
+    int32_t n_rows, n_blocks, k, n_k64, n_experts;
     int64_t block_bytes;  /* from a row block to the next one's */
     const float *bias[2]; /* as w, [n_experts, n_rows]; NULL: none */
     enum sl_act act;
@@ -80,9 +81,11 @@ SL_EXPERTS_DECLARE(int4_g32);
 SL_EXPERTS_DECLARE(mxfp4);
 #undef SL_EXPERTS_DECLARE
 
-/* Places of a tile: of few rows, and the sizes that sl_experts_wg has. */
+/* Places of a tile: of few rows, and the sizes that sl_experts_wg has. Where an expert has one row
+ * in the mean, smaller tiles let more blocks onto an SM. */
 #define SL_EXPERTS_FEW      8
-#define SL_EXPERTS_FEW_COLS 11264 /* most columns, whose rows fit shared memory */
+#define SL_EXPERTS_FEWEST   4
+#define SL_EXPERTS_FEW_COLS 9216 /* most columns, whose rows fit shared memory */
 enum { SL_EXPERTS_WG16 = 16, SL_EXPERTS_WG32 = 32, SL_EXPERTS_WG128 = 128 };
 
 #endif

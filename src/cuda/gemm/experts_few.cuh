@@ -3,10 +3,13 @@
  * straight from memory as linear_direct.cuh has it.
  *
  * A block is four warps with a row block each, in a gated product a warp for gate and one for up.
- * The rows of the tile lie in the block's shared memory; weights come into registers, those of BF16
- * into shared memory of the warp's own, so that a warp has 4.5 to 8.7 KB on their way. Which expert
- * it is stands in memory: gate and up wait for it; the kernel of down starts when all blocks of
- * gate and up know theirs, so that its weights are on their way before those end.
+ * The rows of the tile lie in the block's shared memory; weights pass through a ring of the warp's
+ * own, 8 to 13 KB of them on their way: no barrier, and no register waits for memory. (Into
+ * registers, as linear_direct.cuh has it with four times as many warps an SM, each branch of the
+ * loop waited for all of them: gpt-oss-20b, one row, 37 us.) The fragments of 32 columns are made
+ * while the 32 before are multiplied. Which expert it is stands in memory: gate and up wait for it,
+ * with the addresses of all experts at hand; the kernel of down starts when all blocks of gate and
+ * up know theirs, so that its weights are on their way before those end.
  *
  * Of one or two rows every pair is a tile, and the same block multiplies a row block of `down` with
  * all experts of a row and adds them up: nothing is sorted, and what the experts give never goes
@@ -16,103 +19,175 @@
 #define SL_CUDA_EXPERTS_FEW_CUH
 
 #include "cuda/gemm/experts_gate.cuh"
-#include "cuda/gemm/linear_direct.cuh"
+#include "cuda/gemm/linear_stream.cuh"
 
 #define SL_FEW_WARPS     4
+#define SL_FEW_SINGLE    2 /* warps, where every pair is a tile: blocks spread better over the SMs */
 #define SL_FEW_SUM_WARPS 8 /* experts at a time */
 #define SL_FEW_SWAP      (SL_FEW_WARPS / 2 * 32 * 16)
+#define SL_FEW_ZEROS     640 /* bytes, which lanes of absent rows read */
 
-/* A warp's way through one row block of one expert. */
+/* A warp's way through one row block of one expert. Weights come and go by pieces of some 2 to 3
+ * KB, of which a row block's last may be shorter. */
 template <class F> struct sl_few_walk {
-    static constexpr int steps = sl_direct_raw<F>::steps;
-    const uint8_t *src; /* what to fetch */
-    int32_t left_next;  /* steps to fetch */
-    int32_t left;       /* steps to multiply */
-    uint32_t x, x_step; /* where the lane reads rows */
+    static constexpr int subs = F::unit_k / 64;
+    /* Of 64 columns, of a piece; instructions count for codes of few bits, room for the others. */
+    static constexpr int steps = subs > 1 ? subs : F::unit_bytes <= 640 ? 4 : 1;
+    static constexpr int bytes = steps / subs * F::unit_bytes;
+    static constexpr int slots = bytes > 3500 ? 3 : 4;
+    static constexpr int ring_bytes = slots * bytes;
+    const uint8_t *src;
+    uint8_t *ring;       /* of the warp */
+    uint32_t asked, at;  /* places in it: that the next piece will take, that is multiplied */
+    int32_t left;        /* bytes to ask for */
+    uint32_t x, x_piece; /* where the lane reads rows, and its way to the next piece */
+    typename F::raw raw;
 
-    __device__ __forceinline__ void fetch(sl_direct_raw<F> &r)
+    /* Asks for the first pieces of n_bytes. */
+    __device__ __forceinline__ void begin(const uint8_t *from, uint8_t *to, int32_t n_bytes)
     {
+        ring = to;
+        src = from + 16 * (threadIdx.x % 32);
+        left = n_bytes - 16 * static_cast<int32_t>(threadIdx.x % 32);
+        asked = at = 0;
 #pragma unroll
-        for (int i = 0; i < steps; i++) {
-            if (i < left_next)
-                r.load(src, i);
-            r.commit();
-        }
-        src += sl_direct_raw<F>::bytes;
-        left_next -= steps;
+        for (int i = 0; i < slots; i++)
+            ask();
     }
-    /* The products of what r holds; then its place takes what comes next. */
-    __device__ __forceinline__ void multiply(float (&acc)[1][4], sl_direct_raw<F> &r,
-                                             const uint8_t *smem)
+    static __device__ __forceinline__ uint32_t next(uint32_t place)
+    {
+        return place + bytes == ring_bytes ? 0 : place + bytes;
+    }
+    /* A group for every piece, those that are not there too, so that as many follow each. */
+    __device__ __forceinline__ void ask()
+    {
+        uint8_t *to = ring + asked + 16 * (threadIdx.x % 32);
+#pragma unroll
+        for (int i = 0; i < bytes; i += 512)
+            if (i < left &&
+                (i + 512 <= bytes || i + 16 * static_cast<int>(threadIdx.x % 32) < bytes))
+                sl_cp_async16(to + i, src + i, true);
+        sl_cp_async_commit();
+        asked = next(asked);
+        src += bytes;
+        left -= bytes;
+    }
+    __device__ __forceinline__ void wait() const
+    {
+        sl_cp_async_wait<slots - 1>();
+        __syncwarp();
+    }
+    __device__ __forceinline__ void take(uint32_t place, int step)
+    {
+        sl_wf_load<F>(raw, ring + place + step / subs * F::unit_bytes, step % subs,
+                      static_cast<int>(threadIdx.x % 32));
+    }
+    /* Columns 32 half .. 32 half + 31 of raw. */
+    __device__ __forceinline__ void frags(uint32_t (&a)[2][4], int half) const
+    {
+        F::frag(raw, 2 * half, a[0]);
+        F::frag(raw, 2 * half + 1, a[1]);
+    }
+    /* The rows that meet half `half` of a piece. */
+    __device__ __forceinline__ void rows(uint32_t (&b)[4], const uint8_t *smem, int half) const
+    {
+        sl_ldmatrix_x4(b, smem + x + 64 * half);
+    }
+    static __device__ __forceinline__ void multiply(float (&acc)[4], const uint32_t (&a)[2][4],
+                                                    const uint32_t (&b)[4])
+    {
+        sl_mma_bf16(acc, a[0], b);
+        sl_mma_bf16(acc, a[1], b + 2);
+    }
+    /* n of a piece's steps. The fragments of its first half are there; those of what follows are
+     * made. */
+    __device__ __forceinline__ void piece(float (&acc)[4], uint32_t (&a)[2][2][4],
+                                          uint32_t (&b)[2][4], const uint8_t *smem, int n)
     {
 #pragma unroll
         for (int i = 0; i < steps; i++) {
-            if (i < left) {
-                const typename F::raw raw = r.get(i);
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    uint32_t b[1][4];
-                    sl_ldmatrix_x4(b[0], smem + x + i * 128 + 64 * half);
-                    sl_direct_mma<F, 1>(acc, raw, half, b);
-                }
+            if (i >= n)
+                return;
+            rows(b[1], smem, 2 * i + 1);
+            multiply(acc, a[0], b[0]);
+            frags(a[1], 1);
+            if (i + 1 < steps) {
+                take(at, i + 1);
+                rows(b[0], smem, 2 * i + 2);
+            } else {
+                __syncwarp(); /* all have read the piece */
+                ask();
+                wait();
+                at = next(at);
+                x += x_piece;
+                take(at, 0);
+                rows(b[0], smem, 0);
             }
-            if (i < left_next)
-                r.load(src, i);
-            r.commit();
+            multiply(acc, a[1], b[1]);
+            frags(a[0], 0);
         }
-        x += x_step;
-        src += sl_direct_raw<F>::bytes;
-        left_next -= steps;
-        left -= steps;
     }
-    __device__ __forceinline__ void all(float (&acc)[1][4], sl_direct_raw<F> &even,
-                                        sl_direct_raw<F> &odd, const uint8_t *smem)
+    /* Behind the last step something is read, too, of the ring and of what lies behind a row; it is
+     * not multiplied. */
+    __device__ __forceinline__ void all(float (&acc)[1][4], const uint8_t *smem, int n_k64)
     {
-        while (left > 0) {
-            multiply(acc, even, smem);
-            if (left > 0)
-                multiply(acc, odd, smem);
-        }
+        uint32_t a[2][2][4], b[2][4];
+        wait();
+        take(0, 0);
+        rows(b[0], smem, 0);
+        frags(a[0], 0);
+#pragma unroll 1
+        for (; n_k64 >= steps; n_k64 -= steps)
+            piece(acc[0], a, b, smem, steps);
+        if (n_k64 > 0)
+            piece(acc[0], a, b, smem, n_k64);
         sl_wf_restore<F>(acc);
     }
 };
 
-/* Behind the zeros that lanes of absent rows read: rows, then what BF16 comes through. */
+/* Behind the zeros: what warps hand over, addresses of experts, rows, the rings. */
 struct sl_few_room {
-    uint32_t pitch, x, ring, swap, n_bytes;
+    uint32_t pitch, swap, table, x, ring, n_bytes;
 };
 
-static __host__ __device__ inline sl_few_room sl_few_room_of(int n_k64, int n_rows, int slot_bytes,
-                                                             int n_warps, int swap_bytes)
+static __host__ __device__ inline sl_few_room sl_few_room_of(int n_k64, int n_rows, int ring_bytes,
+                                                             int n_warps, int swap_bytes,
+                                                             int n_experts)
 {
     sl_few_room r;
     r.pitch = static_cast<uint32_t>(n_k64) * 128 + 16;
-    r.swap = SL_DIRECT_ZEROS;
-    r.x = r.swap + static_cast<uint32_t>(swap_bytes);
+    r.swap = SL_FEW_ZEROS;
+    r.table = r.swap + static_cast<uint32_t>(swap_bytes);
+    r.x = SL_ROUND_UP(r.table + 16u * static_cast<uint32_t>(n_experts), 128u);
     r.ring = SL_ROUND_UP(r.x + r.pitch * static_cast<uint32_t>(n_rows), 128u);
-    r.n_bytes = r.ring + static_cast<uint32_t>(2 * n_warps * slot_bytes);
+    r.n_bytes = r.ring + static_cast<uint32_t>(n_warps * ring_bytes);
     return r;
 }
 
-/* Copies a row to shared memory, zeros behind its end: threads thread, thread + n_threads, ... */
+/* Copies a row to shared memory, zeros behind its end: threads thread, thread + n_threads, ... By
+ * registers, as a wait for copies would wait for weights that were asked for before. */
 static __device__ __forceinline__ void sl_few_bring(uint8_t *to, const __nv_bfloat16 *x, int k,
                                                     int n_k64, int thread, int n_threads)
 {
-    for (int piece = thread; piece < n_k64 * 8; piece += n_threads) {
-        if (piece * 8 + 8 <= k) {
-            sl_cp_async16(to + 16 * piece, x + 8 * piece, true);
-            continue;
+    const uint4 *from = reinterpret_cast<const uint4 *>(x);
+    for (int first = thread; first < n_k64 * 8; first += 6 * n_threads) {
+        uint4 v[6];
+#pragma unroll
+        for (int i = 0; i < 6; i++) {
+            const int piece = first + i * n_threads;
+            v[i] = piece < k / 8 ? __ldcg(from + piece) : make_uint4(0, 0, 0, 0);
         }
-        __nv_bfloat16 *at = reinterpret_cast<__nv_bfloat16 *>(to) + 8 * piece;
-        for (int e = 0; e < 8; e++)
-            at[e] = piece * 8 + e < k ? x[8 * piece + e] : __float2bfloat16_rn(0.0f);
+#pragma unroll
+        for (int i = 0; i < 6; i++)
+            if (first + i * n_threads < n_k64 * 8)
+                reinterpret_cast<uint4 *>(to)[first + i * n_threads] = v[i];
     }
 }
 
 static __device__ __forceinline__ void sl_few_zeros(uint8_t *smem, int thread)
 {
-    if (thread < SL_DIRECT_ZEROS / 16)
-        reinterpret_cast<uint4 *>(smem)[thread] = make_uint4(0, 0, 0, 0);
+    for (int i = thread; i < SL_FEW_ZEROS / 16; i += 32)
+        reinterpret_cast<uint4 *>(smem)[i] = make_uint4(0, 0, 0, 0);
 }
 
 /* Tile `idx`; false: there are not so many. They are known before the kernel of gate and up. */
@@ -162,28 +237,35 @@ __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
     sl_few_kernel(const __grid_constant__ sl_expert_product a)
 {
     SL_SMEM(uint8_t, smem);
-    constexpr int slot = sl_direct_raw<F>::slot_bytes;
+    typedef sl_few_walk<F> walk;
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
     const int lane = static_cast<int>(threadIdx.x % 32), team = GATED ? warp / 2 : warp;
-    const int32_t block =
-        static_cast<int32_t>(blockIdx.x) * (GATED ? SL_FEW_WARPS / 2 : SL_FEW_WARPS) + team;
-    const int n_most = a.pairs.tiles == nullptr ? 1 : SL_EXPERTS_FEW;
-    const sl_few_room room =
-        sl_few_room_of(a.n_k64, n_most, slot, SL_FEW_WARPS, GATED ? SL_FEW_SWAP : 0);
-    sl_direct_raw<F> even(smem + room.ring + 2 * warp * slot),
-        odd(smem + room.ring + (2 * warp + 1) * slot);
+    const int thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
+    const int n_warps = n_threads / 32;
+    const int32_t block = static_cast<int32_t>(blockIdx.x) * (GATED ? n_warps / 2 : n_warps) + team;
+    const bool single = GATED && a.pairs.tiles == nullptr;
+    const sl_few_room room = sl_few_room_of(a.n_k64, a.pairs.tile, walk::ring_bytes, n_warps,
+                                            GATED ? SL_FEW_SWAP : 0, GATED ? a.n_experts : 0);
+    const uint8_t **table = reinterpret_cast<const uint8_t **>(smem + room.table);
+    uint8_t *ring = smem + room.ring + warp * walk::ring_bytes;
     sl_expert_tile t;
-    sl_few_walk<F> w = {};
+    walk w;
+    sl_few_zeros(smem, thread);
     if (GATED) { /* what sorts or routes is just ahead */
+        for (int e = thread; e < a.n_experts; e += n_threads) {
+            table[2 * e] = a.w[0].streams[e];
+            table[2 * e + 1] = a.w[1].streams[e];
+        }
+        __syncthreads();
         sl_grid_wait();
         sl_grid_launch_dependents();
     }
     const bool live = sl_expert_find(a.pairs, static_cast<int32_t>(blockIdx.y), &t);
+    if (single) /* rows are there before the expert is known, and would be late behind weights */
+        sl_few_bring(smem + room.x, sl_expert_row(a, t.first), a.k, a.n_k64, thread, n_threads);
     if (live && block < a.n_blocks) {
-        w.src = a.w[GATED ? warp & 1 : 0].streams[t.expert] + block * a.block_bytes;
-        w.left = w.left_next = a.n_k64;
-        w.fetch(even);
-        w.fetch(odd);
+        const uint8_t *stream = GATED ? table[2 * t.expert + (warp & 1)] : a.w[0].streams[t.expert];
+        w.begin(stream + block * a.block_bytes, ring, a.n_k64 / walk::subs * F::unit_bytes);
     }
     if (!GATED) {
         sl_grid_launch_dependents();
@@ -191,21 +273,18 @@ __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
     }
     if (!live)
         return;
-    for (int i = 0; i < t.n; i++)
+    for (int i = single ? t.n : 0; i < t.n; i++)
         sl_few_bring(smem + room.x + static_cast<uint32_t>(i) * room.pitch,
-                     sl_expert_row(a, t.first + i), a.k, a.n_k64, static_cast<int>(threadIdx.x),
-                     32 * SL_FEW_WARPS);
-    sl_few_zeros(smem, static_cast<int>(threadIdx.x));
-    sl_cp_async_commit();
-    sl_cp_async_wait<0>();
+                     sl_expert_row(a, t.first + i), a.k, a.n_k64, thread, n_threads);
     __syncthreads();
-    if (lane % 8 < t.n) {
-        w.x = room.x + static_cast<uint32_t>(lane % 8) * room.pitch +
-              static_cast<uint32_t>(lane / 8 * 16);
-        w.x_step = sl_few_walk<F>::steps * 128;
-    }
+    const bool some = lane % 8 < t.n;
+    w.x = some ? room.x + static_cast<uint32_t>(lane % 8) * room.pitch +
+                     static_cast<uint32_t>(lane / 8 * 16)
+               : 0;
+    w.x_piece = some ? 128 * walk::steps : 0;
     float acc[1][4] = {};
-    w.all(acc, even, odd, smem);
+    if (block < a.n_blocks)
+        w.all(acc, smem, a.n_k64);
     if (!GATED) {
         if (block < a.n_blocks)
             sl_lin_store<float, 1>(acc, a.out, a.n_rows, sl_expert_bias(a, 0, t.expert), a.n_rows,
@@ -242,26 +321,23 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
                       const __grid_constant__ sl_expert_sum s)
 {
     SL_SMEM(uint8_t, smem);
-    constexpr int slot = sl_direct_raw<F>::slot_bytes;
+    typedef sl_few_walk<F> walk;
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
     const int lane = static_cast<int>(threadIdx.x % 32),
               n_warps = static_cast<int>(blockDim.x) / 32;
     const int32_t block = static_cast<int32_t>(blockIdx.x), top_k = a.pairs.top_k;
     const int32_t first = static_cast<int32_t>(blockIdx.y) * top_k;
-    const sl_few_room room = sl_few_room_of(a.n_k64, n_warps, slot, n_warps, SL_FEW_SUM_ROOM);
+    const sl_few_room room =
+        sl_few_room_of(a.n_k64, n_warps, walk::ring_bytes, n_warps, SL_FEW_SUM_ROOM, 0);
     float *sums = reinterpret_cast<float *>(smem + room.swap); /* [top_k, 16] */
     int32_t *order = reinterpret_cast<int32_t *>(sums + SL_EXPERTS_TOP_K * SL_CUDA_ROW_BLOCK);
     uint8_t *x = smem + room.x + static_cast<uint32_t>(warp) * room.pitch;
-    sl_direct_raw<F> even(smem + room.ring + 2 * warp * slot),
-        odd(smem + room.ring + (2 * warp + 1) * slot);
+    uint8_t *ring = smem + room.ring + warp * walk::ring_bytes;
     sl_few_zeros(smem, static_cast<int>(threadIdx.x));
     for (int32_t at = warp; at < top_k; at += n_warps) {
-        sl_few_walk<F> w = {};
-        w.src =
-            a.w[0].streams[sl_load_settled(a.pairs.experts + first + at)] + block * a.block_bytes;
-        w.left = w.left_next = a.n_k64;
-        w.fetch(even);
-        w.fetch(odd);
+        const uint8_t *stream = a.w[0].streams[sl_load_settled(a.pairs.experts + first + at)];
+        walk w;
+        w.begin(stream + block * a.block_bytes, ring, a.n_k64 / walk::subs * F::unit_bytes);
         if (at == warp) {
             sl_grid_launch_dependents();
             if (warp == 0)
@@ -270,15 +346,13 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
             __syncthreads();
         }
         sl_few_bring(x, a.x + static_cast<int64_t>(first + at) * a.k, a.k, a.n_k64, lane, 32);
-        sl_cp_async_commit();
-        sl_cp_async_wait<0>();
         __syncwarp();
-        if (lane % 8 == 0) {
-            w.x = static_cast<uint32_t>(x - smem) + static_cast<uint32_t>(lane / 8 * 16);
-            w.x_step = sl_few_walk<F>::steps * 128;
-        }
+        w.x = lane % 8 == 0 ? static_cast<uint32_t>(x - smem) + static_cast<uint32_t>(lane / 8 * 16)
+                            : 0;
+        w.x_piece = lane % 8 == 0 ? 128 * walk::steps : 0;
         float acc[1][4] = {};
-        w.all(acc, even, odd, smem);
+        w.all(acc, smem, a.n_k64);
+        sl_cp_async_wait<0>(); /* the ring is the next expert's */
         if (lane % 4 == 0) {
             sums[at * SL_CUDA_ROW_BLOCK + lane / 4] = acc[0][0];
             sums[at * SL_CUDA_ROW_BLOCK + lane / 4 + 8] = acc[0][2];
@@ -309,28 +383,30 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
 
 template <class F> static void sl_few_launch(struct sl_cuda *cu, const sl_expert_product *a)
 {
-    constexpr int slot = sl_direct_raw<F>::slot_bytes;
     const bool single = a->pairs.tiles == NULL;
-    const int per_block = a->gated ? SL_FEW_WARPS / 2 : SL_FEW_WARPS;
-    const sl_few_room room = sl_few_room_of(a->n_k64, single ? 1 : SL_EXPERTS_FEW, slot,
-                                            SL_FEW_WARPS, a->gated ? SL_FEW_SWAP : 0);
+    const int n_warps = single && a->gated ? SL_FEW_SINGLE : SL_FEW_WARPS;
+    const int per_block = a->gated ? n_warps / 2 : n_warps;
+    const sl_few_room room =
+        sl_few_room_of(a->n_k64, a->pairs.tile, sl_few_walk<F>::ring_bytes, n_warps,
+                       a->gated ? SL_FEW_SWAP : 0, a->gated ? a->n_experts : 0);
     const dim3 grid((unsigned)SL_CEIL_DIV(a->n_blocks, per_block), (unsigned)a->pairs.most_tiles);
+    const dim3 threads(32 * (unsigned)n_warps);
     if (a->gated)
-        sl_launch(cu, sl_few_kernel<F, true>, grid, dim3(32 * SL_FEW_WARPS), room.n_bytes, *a);
+        sl_launch(cu, sl_few_kernel<F, true>, grid, threads, room.n_bytes, *a);
     else
-        sl_launch(cu, sl_few_kernel<F, false>, grid, dim3(32 * SL_FEW_WARPS), room.n_bytes, *a);
+        sl_launch(cu, sl_few_kernel<F, false>, grid, threads, room.n_bytes, *a);
 }
 
 template <class F>
 static void sl_few_sum_launch(struct sl_cuda *cu, const sl_expert_product *a,
                               const sl_expert_sum *s, int32_t n)
 {
-    constexpr int slot = sl_direct_raw<F>::slot_bytes;
+    constexpr int ring = sl_few_walk<F>::ring_bytes;
     int n_warps = SL_MIN(a->pairs.top_k, SL_FEW_SUM_WARPS);
-    sl_few_room room = sl_few_room_of(a->n_k64, n_warps, slot, n_warps, SL_FEW_SUM_ROOM);
+    sl_few_room room = sl_few_room_of(a->n_k64, n_warps, ring, n_warps, SL_FEW_SUM_ROOM, 0);
     while (n_warps > 1 && room.n_bytes > cu->smem_max) {
         n_warps--;
-        room = sl_few_room_of(a->n_k64, n_warps, slot, n_warps, SL_FEW_SUM_ROOM);
+        room = sl_few_room_of(a->n_k64, n_warps, ring, n_warps, SL_FEW_SUM_ROOM, 0);
     }
     sl_launch(cu, sl_few_sum_kernel<F>, dim3((unsigned)a->n_blocks, (unsigned)n),
               dim3((unsigned)(32 * n_warps)), room.n_bytes, *a, *s);
