@@ -121,7 +121,8 @@ static void experts_row(const struct experts_bench *e, int n)
     fflush(stdout);
 }
 
-static void run_experts()
+/* model: shapes of this name only; NULL: all. */
+static void run_experts(const char *model)
 {
     static const int sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
     printf("\nexperts: route to sum; bytes of the experts that are hit\n%-14s %-9s %6s %5s %7s %9s "
@@ -130,6 +131,8 @@ static void run_experts()
            "shape", "format", "rows", "hit", "route", "us", "GB/s", "read", "TFLOP/s", "GEMM");
     const struct experts_shape *shapes = b.tiny ? experts_tiny : experts_shapes;
     for (size_t i = 0; i < (b.tiny ? SL_COUNT(experts_tiny) : SL_COUNT(experts_shapes)); i++) {
+        if (model != nullptr && strcmp(model, shapes[i].name) != 0)
+            continue;
         const experts_bench e(&shapes[i]);
         for (int n : sizes)
             if (!b.tiny || n <= 32)

@@ -21,7 +21,8 @@ static const char *const usage =
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
-    "  --model NAME     of layers: 1b, 8b, 32b or 70b/8, default all; or square\n"
+    "  --model NAME     of layers: 1b, 8b, 32b or 70b/8, default all; or square; of experts: a "
+    "shape\n"
     "  --device N       default 0\n"
     "  --cublas PATH    the library to compare with, where the program does not find it\n"
     "  --tiny           sizes that say nothing, to try the program itself\n";
@@ -143,7 +144,7 @@ int main(int argc, char **argv)
     if (wanted(&a, "layers"))
         run_layers(a.model);
     if (wanted(&a, "experts"))
-        run_experts();
+        run_experts(a.model);
     if (wanted(&a, "attention"))
         run_attention();
     if (wanted(&a, "decode"))

@@ -42,6 +42,10 @@ static const model models[] = {
     {"roberta", "roberta", 2, 2, 32, 64, false, false},
     {"reranker", "bert-classifier", 2, 2, 64, 128, true, false},
     {"qwen3", "qwen3", 4, 2, 32, 128, false, true},
+    {"modernbert", "modernbert", 4, 4, 16, 64, false, false},
+    {"nomic", "nomic-bert", 2, 2, 32, 64, false, false},
+    {"gte", "gte", 4, 4, 16, 64, false, false},
+    {"jina", "jina-v3", 2, 2, 64, 128, false, false},
 };
 
 static std::string path_of(const model &m)

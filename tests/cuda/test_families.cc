@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT
+ * The golden models of every family that generates (tools/gen_golden.py) on the GPU, mostly the
+ * simulated one, through the public API.
+ *
+ * Log probabilities of the golden's tokens must be those of transformers in float32 within what
+ * bf16 costs, and must not change by a bit with batch mates, chunks or pages. The simulator is
+ * slow: it runs one model of each mechanism, a device runs all of them.
+ */
+#include <cuda_runtime.h>
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <dirent.h>
+#include <string>
+#include <sys/stat.h>
+#include <vector>
+
+extern "C" {
+#include "base/check.h"
+#include "base/sys.h"
+#include "sluice.h"
+
+#include <cmocka.h>
+}
+
+static const char models[] = "tests/golden/models/";
+static const int n_out = 4;
+
+/* What the simulator runs: windows beside softcaps; one norm for both branches; interleaved and
+ * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
+ * sinks, biases and MXFP4; scaled residuals. */
+static const char *const simulated[] = {"gemma2",   "cohere2",          "glm",
+                                        "phi",      "qwen2_moe",        "glm4_moe",
+                                        "olmo3",    "gpt_oss_mxfp4",    "granitemoeshared",
+                                        "ernie4_5", "stablelm_parallel"};
+/* Embeddings for each layer, experts beside an MLP: refused, and said so. */
+static const char *const cpu_only[] = {"gemma4_e2b", "gemma4_moe"};
+
+template <size_t N> static bool is_in(const char *const (&list)[N], const std::string &name)
+{
+    return std::any_of(list, list + N, [&](const char *s) { return name == s; });
+}
+
+struct golden {
+    std::string name;
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs; /* [n] of token i behind those before it; [0] unused */
+};
+
+/* false: a golden of another kind, with vectors or scores in place of logits. */
+static bool read_golden(const std::string &name, golden *g)
+{
+    struct sl_error err = {};
+    const std::string path = models + name + "/golden.bin";
+    char *data = nullptr;
+    size_t n_bytes = 0;
+    if (sl_read_file(path.c_str(), 1 << 20, &data, &n_bytes, &err) != 0)
+        return false;
+    int32_t head[2];
+    memcpy(head, data, sizeof head);
+    const size_t n = static_cast<size_t>(head[0]), n_vocab = static_cast<size_t>(head[1]);
+    const bool logits = head[0] > 1 && head[1] > 1 && n_bytes == 8 + 4 * n * (1 + n_vocab);
+    if (logits) {
+        g->name = name;
+        g->ids.resize(n);
+        g->logprobs.assign(n, 0.0f);
+        memcpy(g->ids.data(), data + 8, 4 * n);
+        std::vector<float> row(n_vocab);
+        for (size_t i = 0; i + 1 < n; i++) {
+            memcpy(row.data(), data + 8 + 4 * (n + i * n_vocab), 4 * n_vocab);
+            const float most = *std::max_element(row.begin(), row.end());
+            double sum = 0;
+            for (float v : row)
+                sum += std::exp(static_cast<double>(v - most));
+            g->logprobs[i + 1] =
+                static_cast<float>(row[static_cast<size_t>(g->ids[i + 1])] - most - std::log(sum));
+        }
+    }
+    sl_free(data);
+    return logits;
+}
+
+static std::vector<golden> goldens(void)
+{
+    std::vector<golden> out;
+    DIR *dir = opendir(models);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != nullptr;) {
+        golden g;
+        if (e->d_name[0] == '.' || !read_golden(e->d_name, &g))
+            continue;
+#ifdef SL_CUDA_SIM
+        if (!is_in(simulated, g.name) && !is_in(cpu_only, g.name))
+            continue;
+#endif
+        out.push_back(g);
+    }
+    closedir(dir);
+    std::sort(out.begin(), out.end(),
+              [](const golden &a, const golden &b) { return a.name < b.name; });
+    return out;
+}
+
+static void write_file(const std::string &path, const void *data, size_t n)
+{
+    FILE *f = fopen(path.c_str(), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The engine wants a tokenizer, which the goldens do without. */
+static std::string with_tokenizer(const std::string &name)
+{
+    static const char tokenizer[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[]}";
+    std::string to = "build/testdata/models/cuda_family_" + name;
+    for (const char *folder : {"build", "build/testdata", "build/testdata/models"})
+        mkdir(folder, 0777);
+    mkdir(to.c_str(), 0777);
+    for (const char *file : {"/config.json", "/model.safetensors"}) {
+        struct sl_error err = {};
+        char *data = nullptr;
+        size_t n = 0;
+        if (sl_read_file((models + name + file).c_str(), 1 << 24, &data, &n, &err) != 0)
+            fail_msg("%s: %s", name.c_str(), err.msg);
+        write_file(to + file, data, n);
+        sl_free(data);
+    }
+    write_file(to + "/tokenizer.json", tokenizer, sizeof tokenizer - 1);
+    return to;
+}
+
+/* ------------------------------------------------------------------ runs */
+
+struct outcome {
+    std::vector<int32_t> ids;
+    std::vector<float> prompt, chosen; /* log probabilities */
+    bool operator==(const outcome &o) const
+    {
+        return ids == o.ids && same(prompt, o.prompt) && same(chosen, o.chosen);
+    }
+    static bool same(const std::vector<float> &a, const std::vector<float> &b)
+    {
+        return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    }
+};
+
+static struct sl_request *submit(struct sl_engine *eng, const int32_t *ids, size_t n)
+{
+    struct sl_error err = {};
+    struct sl_request *req = nullptr;
+    struct sl_request_desc d = {};
+    d.prompt = ids;
+    d.n_prompt = static_cast<int32_t>(n);
+    sl_sampling_default(&d.sampling);
+    d.sampling.max_tokens = n_out;
+    d.sampling.ignore_eos = true;
+    d.sampling.temperature = 0.0f;
+    d.sampling.logprobs = 0;
+    d.sampling.prompt_logprobs = 0;
+    if (sl_request_submit(eng, &d, &req, &err) != 0)
+        fail_msg("%s", err.msg);
+    return req;
+}
+
+static outcome collect(const golden &g, struct sl_request *req)
+{
+    outcome o;
+    struct sl_chunk c;
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &c) == 1) {
+            if (c.finish == SL_FINISH_ERROR)
+                fail_msg("%s: %s", g.name.c_str(), sl_request_error(req)->msg);
+            for (size_t i = 0; i < c.n_tokens; i++) {
+                o.ids.push_back(c.tokens[i].id);
+                o.chosen.push_back(c.tokens[i].logprob);
+            }
+        }
+    }
+    struct sl_usage u;
+    sl_request_usage(req, &u);
+    const struct sl_token *prompt = sl_request_prompt_logprobs(req);
+    assert_non_null(prompt);
+    for (int32_t i = 1; i < u.n_prompt; i++)
+        o.prompt.push_back(prompt[i].logprob);
+    assert_int_equal(o.ids.size(), n_out);
+    sl_request_release(req);
+    return o;
+}
+
+static struct sl_engine_config config_of(const std::string &path)
+{
+    struct sl_engine_config cfg = {};
+    cfg.model = path.c_str();
+    cfg.device = "cuda:0";
+    cfg.n_threads = 1;
+    cfg.max_num_seqs = 8;
+    cfg.kv_cache_bytes = 4u << 20;
+    cfg.no_prefix_caching = true;
+    return cfg;
+}
+
+/* The golden's tokens, then beginnings and ends of them: others' positions and lengths. */
+static std::vector<std::vector<int32_t>> prompts_of(const golden &g)
+{
+    const std::vector<int32_t> &ids = g.ids;
+    const long n = static_cast<long>(ids.size());
+    return {ids, {ids.begin(), ids.begin() + n / 2}, {ids.begin() + n / 3, ids.end()}};
+}
+
+static std::vector<outcome> run(const golden &g, const struct sl_engine_config &cfg, bool together)
+{
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    std::vector<struct sl_request *> reqs;
+    std::vector<outcome> out;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s: %s", g.name.c_str(), err.msg);
+    for (const std::vector<int32_t> &p : prompts_of(g)) {
+        reqs.push_back(submit(eng, p.data(), p.size()));
+        if (!together)
+            out.push_back(collect(g, reqs.back()));
+    }
+    for (size_t i = 0; together && i < reqs.size(); i++)
+        out.push_back(collect(g, reqs[i]));
+    sl_engine_destroy(eng);
+    return out;
+}
+
+/* Root mean square of the differences in standard deviations of what is wanted. Two positions of a
+ * golden do not count: where two experts are as good as equally likely, bf16 may choose the other
+ * one. */
+static double difference(const golden &g, const std::vector<float> &have)
+{
+    double sum = 0, squares = 0, errors = 0;
+    const double n = static_cast<double>(have.size());
+    std::vector<double> error;
+    assert_int_equal(have.size() + 1, g.logprobs.size());
+    for (size_t i = 0; i < have.size(); i++) {
+        const double want = static_cast<double>(g.logprobs[i + 1]);
+        sum += want;
+        squares += want * want;
+        error.push_back(std::fabs(static_cast<double>(have[i]) - want));
+    }
+    std::sort(error.begin(), error.end());
+    for (size_t i = 0; i + 2 < error.size(); i++)
+        errors += error[i] * error[i];
+    return std::sqrt(errors / n) / std::sqrt(squares / n - sum / n * (sum / n));
+}
+
+/* ------------------------------------------------------------------ tests */
+
+/* Experts of some goldens are smaller than any that is trained: 12 or 20 columns. */
+static bool too_small(const golden &g, const struct sl_engine_config &cfg)
+{
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    if (sl_engine_create(&cfg, &eng, &err) == 0) {
+        sl_engine_destroy(eng);
+        return false;
+    }
+    if (strstr(err.msg, "a GPU runs multiples of 8") == nullptr || is_in(simulated, g.name))
+        fail_msg("%s: %s", g.name.c_str(), err.msg);
+    printf("%-20s skipped: %s\n", g.name.c_str(), err.msg);
+    return true;
+}
+
+static void near_transformers_and_the_same_bits(void **)
+{
+    int n = 0;
+    for (const golden &g : goldens()) {
+        if (is_in(cpu_only, g.name))
+            continue;
+        const std::string path = with_tokenizer(g.name);
+        struct sl_engine_config cfg = config_of(path);
+        if (too_small(g, cfg))
+            continue;
+        const std::vector<outcome> want = run(g, cfg, false);
+        const double off = difference(g, want[0].prompt);
+        printf("%-20s %.4f\n", g.name.c_str(), off);
+        if (off > 0.03)
+            fail_msg("%s: log probabilities are %.3f deviations from transformers'", g.name.c_str(),
+                     off);
+        if (!(run(g, cfg, true) == want))
+            fail_msg("%s: not the same bits in a batch", g.name.c_str());
+        cfg.max_num_batched_tokens = 9;
+        cfg.block_size = 32;
+        if (!(run(g, cfg, true) == want))
+            fail_msg("%s: not the same bits in chunks of 9, pages of 32", g.name.c_str());
+        n++;
+    }
+    printf("%d golden models\n", n);
+    assert_true(n >= static_cast<int>(SL_COUNT(simulated)));
+}
+
+static void refused_with_a_reason(void **)
+{
+    for (const char *name : cpu_only) {
+        struct sl_error err = {};
+        struct sl_engine *eng = nullptr;
+        const std::string path = with_tokenizer(name);
+        const struct sl_engine_config cfg = config_of(path);
+        assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+        printf("%s: %s\n", name, err.msg);
+        assert_non_null(strstr(err.msg, "choose device cpu"));
+    }
+}
+
+int main()
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(near_transformers_and_the_same_bits),
+        cmocka_unit_test(refused_with_a_reason),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
