@@ -289,6 +289,47 @@ def longrope(original):
 SPARSE = dict(num_experts_per_tok=2)
 MULTIPLIERS = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)
 EXPERTS = {
+    "cohere2_moe": (  # the first layer is dense and rotated, the last has no positions
+        "Cohere2Moe",
+        dict(
+            SPARSE,
+            head_dim=8,
+            intermediate_size=12,
+            num_hidden_layers=4,
+            num_experts=4,
+            num_shared_experts=2,
+            prefix_dense_intermediate_size=40,
+            mlp_layer_types=["dense"] + ["sparse"] * 3,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            sliding_window=9,
+            logit_scale=0.3,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            rope_parameters=plain(500.0),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "cohere2_moe_sigmoid": (
+        "Cohere2Moe",
+        dict(
+            SPARSE,
+            head_dim=16,
+            intermediate_size=16,
+            num_experts=5,
+            num_shared_experts=1,
+            shared_expert_combination_strategy="sum",
+            expert_selection_fn="sigmoid",
+            norm_topk_prob=False,
+            rms_norm_eps=1e-4,
+            sliding_window=9,
+            sliding_window_pattern=2,
+            logit_scale=0.3,
+            rope_parameters=plain(500.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "dots1": (
         "Dots1",
         dict(
@@ -322,6 +363,43 @@ EXPERTS = {
             moe_intermediate_size=12,
             moe_layer_start_index=1,
             rope_parameters=plain(5000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "exaone_moe": (  # layers 0 to 2 are windowed and rotated, layer 3 neither
+        "ExaoneMoe",
+        dict(
+            SPARSE,
+            num_hidden_layers=4,
+            intermediate_size=48,
+            num_experts=6,
+            num_shared_experts=2,
+            moe_intermediate_size=8,
+            first_k_dense_replace=1,
+            n_group=3,
+            topk_group=2,
+            routed_scaling_factor=1.5,
+            sliding_window=11,
+            rope_parameters=LLAMA3,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "exaone_moe_one": (  # as a GGUF can say it
+        "ExaoneMoe",
+        dict(
+            SPARSE,
+            num_hidden_layers=4,
+            intermediate_size=48,
+            num_experts=5,
+            num_shared_experts=1,
+            moe_intermediate_size=12,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.5,
+            norm_topk_prob=False,
+            sliding_window=11,
+            rope_parameters=plain(500.0),
         ),
         torch.bfloat16,
         "old",
@@ -389,6 +467,20 @@ EXPERTS = {
         ),
         torch.bfloat16,
         "new",
+    ),
+    "hunyuan_moe": (
+        "HunYuanMoEV1",
+        dict(
+            head_dim=16,
+            intermediate_size=24,
+            num_experts=6,
+            moe_topk=[2, 2],
+            attention_bias=True,
+            tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="dynamic", rope_theta=100.0, alpha=8.0, factor=1.0),
+        ),
+        torch.bfloat16,
+        "old",
     ),
     "hy_v3": (
         "HYV3",
@@ -801,7 +893,7 @@ def config_json(config, spelling):
                 c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
             rope = dict(rope["full_attention"])
             c.pop("layer_types")
-        if c["model_type"] in ("cohere2", "gemma2"):
+        if c["model_type"] in ("cohere2", "cohere2_moe", "gemma2"):
             c.pop("layer_types")
         c["rope_theta"] = rope.pop("rope_theta")
         if "partial_rotary_factor" in rope:

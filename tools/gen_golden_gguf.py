@@ -92,6 +92,8 @@ DECODERS = {
     "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
+    "exaone_moe_one": (gguf.MODEL_ARCH.EXAONE_MOE, False, 0),
+    "hunyuan_moe": (gguf.MODEL_ARCH.HUNYUAN_MOE, False, 0),
     "hunyuan": (gguf.MODEL_ARCH.HUNYUAN_DENSE, False, 0),
     "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, 0),
     "gpt_oss_mxfp4": (gguf.MODEL_ARCH.GPT_OSS, False, 0),
@@ -193,17 +195,19 @@ def add_experts(writer, config):
     if n is None:
         return
     writer.add_expert_count(n)
-    writer.add_expert_used_count(config["num_experts_per_tok"])
+    top = config.get("moe_topk", config.get("num_experts_per_tok"))
+    writer.add_expert_used_count(top[0] if isinstance(top, list) else top)
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if config.get("n_shared_experts"):
-        writer.add_expert_shared_count(config["n_shared_experts"])
+    shared = config.get("n_shared_experts") or config.get("num_shared_experts")
+    if shared:
+        writer.add_expert_shared_count(shared)
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
-    if config["model_type"] in ("glm4_moe", "minimax_m2"):
+    if config["model_type"] in ("exaone_moe", "glm4_moe", "minimax_m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
@@ -312,7 +316,7 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_rope_dimension_count(int(head_dim * partial))
     if arch == gguf.MODEL_ARCH.PHI3:
         writer.add_sliding_window(config.get("sliding_window") or 0)
-    if arch in (gguf.MODEL_ARCH.EXAONE4, gguf.MODEL_ARCH.OLMO2) and config.get("sliding_window"):
+    if arch in (gguf.MODEL_ARCH.EXAONE4, gguf.MODEL_ARCH.EXAONE_MOE, gguf.MODEL_ARCH.OLMO2) and config.get("sliding_window"):
         n = config["num_hidden_layers"]
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(n)])

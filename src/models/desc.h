@@ -91,7 +91,8 @@ enum sl_int4_kind {
 struct sl_hparams {
     int32_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, n_vocab, context;
     double norm_eps;
-    unsigned has;                              /* enum sl_has */
+    double rms_norm_eps; /* where that decides the kind of norms; 0: not given */
+    unsigned has;        /* enum sl_has */
     struct sl_rope_params ropes[SL_MAX_ROPES]; /* as many as the family has */
     int32_t window;                            /* keys a row sees; 0 = all */
     bool use_window;
@@ -103,9 +104,14 @@ struct sl_hparams {
     int32_t n_experts, top_experts, expert_intermediate; /* in a layer, of a token; of an expert */
     int32_t expert_step;                 /* every so many layers have experts; 0: all of them */
     int32_t n_dense;                     /* so many layers in front have none */
+    int32_t dense_intermediate;          /* of layers without experts; 0: intermediate */
+    int32_t dense_window_pattern;        /* window_pattern of those in front */
     int32_t n_nextn;                     /* layers behind the last that are not loaded */
     uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
+    uint8_t mlp_types[SL_MAX_LAYERS];    /* enum sl_layer_choice: with experts; before all others */
     bool norm_top_experts;               /* a token's experts weigh 1 together, */
+    bool sigmoid_experts;                /* weighed by sigmoid, not softmax */
+    bool average_shared;                 /* of experts and shared expert counts the mean */
     double expert_scale;                 /* times this; 0: 1 */
     double expert_sum_min;               /* what they weigh together counts as at least this */
     int32_t last_experts;                /* layers behind this one have none; -1: all may */
@@ -153,10 +159,12 @@ enum sl_hparam_type {
     SL_HP_HAS,         /* a bool that sets bits of `has` when true */
     SL_HP_HAS_NOT,     /* a bool that sets bits of `has` when false */
     SL_HP_CHOICE,      /* a string that must be the one given */
+    SL_HP_EITHER,      /* one of two strings (`words`): is it the second? */
     SL_HP_ACT,         /* an activation by the name transformers has for it */
     SL_HP_LABELS,      /* an object with a member for each label, counted */
-    SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention" (GGUF: of booleans),
-                          one per layer; or every how many layers one is full; or "LLLG" */
+    SL_HP_SAME,        /* an INT, or a list that says the same number for each layer */
+    SL_HP_LAYER_TYPES, /* a list of `words` (GGUF: of booleans), one per layer; or every how many
+                          layers one is full; or "LLLG" */
     SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
     SL_HP_LAYER_INTS,  /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
                           objects by layer, of which `value` names the member */
@@ -169,12 +177,20 @@ struct sl_hparam_desc {
     enum sl_hparam_type type;
     uint16_t offset; /* in struct sl_hparams */
     bool required;
-    double def;        /* when absent or null; ONLY: 0 or 1, what it must be */
-    double hf_def;     /* when config.json does not even say null; 0 = as def */
-    double min, max;   /* inclusive, INT and FLOAT */
-    unsigned has;      /* HAS, HAS_NOT */
-    const char *value; /* CHOICE, LAYER_INTS */
+    double def;           /* when absent or null; ONLY: 0 or 1, what it must be */
+    double hf_def;        /* when config.json does not even say null; 0 = as def */
+    double min, max;      /* inclusive, INT and FLOAT */
+    unsigned has;         /* HAS, HAS_NOT */
+    const char *value;    /* CHOICE, LAYER_INTS */
+    const char *words[2]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
+                             those of attention, full and sliding */
 };
+
+/* What config.json says in a list of LAYER_TYPES. */
+static inline const char *sl_layer_word(const struct sl_hparam_desc *row, bool on)
+{
+    return row->words[on] != NULL ? row->words[on] : on ? "sliding_attention" : "full_attention";
+}
 
 /* ---------------------------------------------------------------- weights */
 
@@ -369,6 +385,7 @@ struct sl_layer_desc {
     float attn_scale;  /* of q . k */
     float softcap;     /* of scores; 0: none */
     float residual_scale; /* of what its sublayers add to the stream */
+    float mlp_scale;      /* the same, of the MLP alone */
 };
 
 /* ---------------------------------------------------------------- families */

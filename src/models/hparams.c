@@ -73,11 +73,28 @@ static int wrong_type(const struct spelling *sp, const char *want, struct sl_err
     return sl_fail(err, SL_EFORMAT, "%s must be %s, not %s", sp->text, want, json_kind(sp->value));
 }
 
+/* A list of one number for each layer becomes that number. */
+static int same_number(const struct sl_hparams *hp, struct spelling *sp, struct sl_error *err)
+{
+    if (!json_is_array(sp->value))
+        return 0;
+    const json_t *first = json_array_get(sp->value, 0);
+    if (json_array_size(sp->value) < (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
+                       json_array_size(sp->value), hp->n_layers);
+    for (int32_t i = 1; i < hp->n_layers; i++)
+        if (!json_equal(json_array_get(sp->value, (size_t)i), first))
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "%s differs between layers 0 and %d: not supported", sp->text, i);
+    sp->value = first;
+    return 0;
+}
+
 /* 1 = *out filled, 0 = absent */
 static int get_number(const struct source *src, const struct sl_hparam_desc *row,
                       const struct spelling *sp, double *out, struct sl_error *err)
 {
-    bool integer = row->type == SL_HP_INT;
+    bool integer = row->type != SL_HP_FLOAT;
     if (src->gguf != NULL) {
         int64_t i = 0;
         int rc = integer ? sl_gguf_i64(src->gguf, sp->gguf_key, &i, err)
@@ -114,10 +131,10 @@ static int read_number(const struct source *src, const struct sl_hparam_desc *ro
                        row->min, row->max);
     }
     uint8_t *at = (uint8_t *)hp + row->offset;
-    if (row->type == SL_HP_INT)
-        *(int32_t *)(void *)at = (int32_t)x;
-    else
+    if (row->type == SL_HP_FLOAT)
         *(double *)(void *)at = x;
+    else
+        *(int32_t *)(void *)at = (int32_t)x;
     return 0;
 }
 
@@ -156,6 +173,23 @@ static int read_choice(const struct sl_hparam_desc *row, const struct spelling *
     if (strcmp(json_string_value(sp->value), row->value) != 0)
         return sl_fail(err, SL_EUNSUPPORTED, "%s \"%.40s\" is not supported (supported: %s)",
                        sp->text, json_string_value(sp->value), row->value);
+    return 0;
+}
+
+static int read_either(const struct sl_hparam_desc *row, const struct spelling *sp,
+                       struct sl_hparams *hp, struct sl_error *err)
+{
+    bool *at = (bool *)((uint8_t *)hp + row->offset);
+    *at = row->def != 0;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_string(sp->value))
+        return wrong_type(sp, "a string", err);
+    const char *s = json_string_value(sp->value);
+    *at = strcmp(s, row->words[1]) == 0;
+    if (!*at && strcmp(s, row->words[0]) != 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "%s \"%.40s\" is not supported (supported: %s, %s)",
+                       sp->text, s, row->words[0], row->words[1]);
     return 0;
 }
 
@@ -276,9 +310,9 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
         const char *s = json_string_value(json_array_get(sp->value, (size_t)i));
         if (s == NULL)
             return sl_fail(err, SL_EFORMAT, "%s[%d] must be a string", sp->text, i);
-        if (strcmp(s, "full_attention") == 0)
+        if (strcmp(s, sl_layer_word(row, false)) == 0)
             types[i] = SL_LAYER_OFF;
-        else if (strcmp(s, "sliding_attention") == 0)
+        else if (strcmp(s, sl_layer_word(row, true)) == 0)
             types[i] = SL_LAYER_ON;
         else
             return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,
@@ -430,7 +464,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
 {
     struct spelling sp = {.value = NULL};
     if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL) {
-        if (row->type == SL_HP_INT) /* unless tensors say it (counts_of_gguf) */
+        if (row->type == SL_HP_INT ||
+            row->type == SL_HP_SAME) /* unless tensors say it (counts_of_gguf) */
             *(int32_t *)(void *)((uint8_t *)hp + row->offset) = (int32_t)row->def;
         if (row->type == SL_HP_FLOAT)
             *(double *)(void *)((uint8_t *)hp + row->offset) = row->def;
@@ -438,6 +473,10 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     }
     spell(src, row, &sp);
     switch (row->type) {
+    case SL_HP_SAME:
+        if (same_number(hp, &sp, err) != 0)
+            return err->code;
+        return read_number(src, row, &sp, hp, err);
     case SL_HP_INT:
     case SL_HP_FLOAT:
         return read_number(src, row, &sp, hp, err);
@@ -448,6 +487,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_flag(src, row, &sp, hp, err);
     case SL_HP_CHOICE:
         return read_choice(row, &sp, err);
+    case SL_HP_EITHER:
+        return read_either(row, &sp, hp, err);
     case SL_HP_ACT:
         return read_act(row, &sp, hp, err);
     case SL_HP_LABELS:

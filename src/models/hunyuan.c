@@ -29,8 +29,8 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_GQA,
     SL_WEIGHTS_QKV_BIAS,
     SL_WEIGHTS_O_BIAS,
-    SL_W_LAYER(Q_NORM, "self_attn.query_layernorm.weight", "attn_q_norm.weight", HD, NONE, NONE)},
-    SL_W_LAYER(K_NORM, "self_attn.key_layernorm.weight", "attn_k_norm.weight", HD, NONE, NONE)},
+    SL_WEIGHTS_QK_NORM_CALLED("self_attn.query_layernorm.weight",
+                              "self_attn.key_layernorm.weight"),
     SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_FFN_GATED,
 };

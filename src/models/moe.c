@@ -44,6 +44,8 @@ static int check(const struct sl_hparams *hp, const struct sl_route_rule *rule,
 
 static bool is_dense(const struct sl_hparams *hp, int32_t layer)
 {
+    if (hp->mlp_types[layer] != SL_LAYER_BY_INDEX)
+        return hp->mlp_types[layer] == SL_LAYER_OFF;
     return layer < hp->n_dense || hp->dense_layers[layer] != 0 ||
            (hp->expert_step > 1 && (layer + 1) % hp->expert_step != 0);
 }
@@ -60,6 +62,8 @@ int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, floa
         struct sl_layer_desc *l = &layers[i];
         if (is_dense(hp, i)) {
             l->has = (l->has & ~bits) | SL_HAS_DENSE;
+            if (hp->dense_intermediate != 0)
+                l->intermediate = hp->dense_intermediate;
             continue;
         }
         l->has = (l->has & ~(unsigned)SL_HAS_DENSE) | SL_HAS_EXPERTS;

@@ -40,8 +40,9 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));
     SL_ASSERT(!l->qk_norm_after || l->qk_norm == SL_QK_NORM_HEADS);
     SL_ASSERT(l->temperature.beta == 0 || l->temperature.span > 0);
-    SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0 && l->residual_scale > 0);
-    SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale == 1);
+    SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0 && l->residual_scale > 0 &&
+              l->mlp_scale > 0);
+    SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale * l->mlp_scale == 1);
 }
 
 int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
@@ -67,6 +68,7 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
                 (float)(hp->attn_scale != 0 ? hp->attn_scale : 1.0 / sqrt((double)hp->head_dim)),
             .softcap = (float)hp->attn_softcap,
             .residual_scale = hp->residual_scale != 0 ? (float)hp->residual_scale : 1,
+            .mlp_scale = 1,
         };
     int rc = desc->plan(name, hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)

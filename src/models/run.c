@@ -311,12 +311,12 @@ static void norm_alone(struct sl_run *r, float *x, struct norm norm, int32_t n)
                               });
 }
 
-/* x = (x + y) * x_scale, y or its norm; out = norm(x), or x */
-static void add(struct sl_run *r, const struct sl_layer_desc *l, float *x, const float *w_y,
-                struct norm norm, float x_scale, int32_t n, void *out)
+/* x = (x + y * scale) * x_scale, y or its norm; out = norm(x), or x */
+static void add(struct sl_run *r, float scale, float *x, const float *w_y, struct norm norm,
+                float x_scale, int32_t n, void *out)
 {
     const struct sl_model *m = r->m;
-    const float y_scale = l->residual_scale != 1 ? l->residual_scale : 0;
+    const float y_scale = scale != 1 ? scale : 0;
     if (norm.kind == SL_NORM_LAYER) {
         SL_ASSERT(x_scale == 0);
         layernorm(r, x, r->y, y_scale, norm, false, n);
@@ -349,7 +349,8 @@ static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float
         return;
     }
     const bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
-    add(r, l, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
+    const float scale = l->residual_scale * (part == FFN ? l->mlp_scale : 1);
+    add(r, scale, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
         part == last ? layer_scale(r, layer) : 0, n, r->norm);
 }
 
@@ -359,7 +360,8 @@ static void add_parallel(struct sl_run *r, int32_t layer, float *x, int32_t n, b
 {
     if (gathered || sl_param(r->m, layer, norm_slots[FFN].w)->loaded)
         norm_alone(r, x, norm_of_input(r, layer, FFN), n);
-    add(r, &r->m->layers[layer], x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0, n, NULL);
+    add(r, r->m->layers[layer].residual_scale, x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0, n,
+        NULL);
 }
 
 /* ---------------------------------------------------------------- the beginning */

@@ -81,6 +81,11 @@
     {"nextn_predict_layers", {"num_nextn_predict_layers", "num_mtp_layers"}, SL_HP_INT,           \
      SL_HP_AT(n_nextn), .min = 0, .max = 16}
 
+/* Which layers have experts, as a list of words. */
+#define SL_HPARAM_MLP_TYPES                                                                       \
+    {.hf = {"mlp_layer_types"}, .type = SL_HP_LAYER_TYPES, SL_HP_AT(mlp_types),                   \
+     .words = {"dense", "sparse"}}
+
 /* Where the size of an expert is not that of the model's MLP. */
 #define SL_HPARAM_EXPERT_SIZE                                                                     \
     {"expert_feed_forward_length", {"moe_intermediate_size"}, SL_HP_INT,                          \
@@ -91,8 +96,8 @@
     {"expert_weights_norm", {"norm_topk_prob"}, SL_HP_BOOL, SL_HP_AT(norm_top_experts),           \
      .def = by_default}
 
-/* DeepSeek's names: dense layers in front, groups of experts, a scale, shared experts. */
-#define SL_HPARAMS_DEEPSEEK_EXPERTS(n_dense_by_default)                                           \
+/* DeepSeek's names: dense layers in front, groups of experts, a scale. */
+#define SL_HPARAMS_DEEPSEEK_ROUTER(n_dense_by_default)                                            \
     {"leading_dense_block_count", {"first_k_dense_replace"}, SL_HP_INT, SL_HP_AT(n_dense),        \
      .def = n_dense_by_default, .min = 0, .max = SL_MAX_LAYERS},                                  \
     {"expert_group_count", {"n_group"}, SL_HP_INT, SL_HP_AT(n_expert_groups), .min = 0,           \
@@ -100,7 +105,11 @@
     {"expert_group_used_count", {"topk_group"}, SL_HP_INT, SL_HP_AT(top_expert_groups), .min = 0, \
      .max = SL_MAX_EXPERTS},                                                                      \
     {"expert_weights_scale", {"routed_scaling_factor"}, SL_HP_FLOAT, SL_HP_AT(expert_scale),      \
-     .min = 0, .max = 1e6},                                                                       \
+     .min = 0, .max = 1e6}
+
+/* And shared experts. */
+#define SL_HPARAMS_DEEPSEEK_EXPERTS(n_dense_by_default)                                           \
+    SL_HPARAMS_DEEPSEEK_ROUTER(n_dense_by_default),                                               \
     {"expert_shared_count", {"n_shared_experts"}, SL_HP_INT, SL_HP_AT(n_shared_experts),          \
      .min = 0, .max = 64}
 
@@ -216,10 +225,11 @@
      .when = SL_HAS_O_BIAS}
 
 #define SL_WEIGHTS_QK_NORM                                                                        \
-    SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HD, NONE, NONE),          \
-     .when = SL_HAS_QK_NORM},                                                                     \
-    SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),          \
-     .when = SL_HAS_QK_NORM}
+    SL_WEIGHTS_QK_NORM_CALLED("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+
+#define SL_WEIGHTS_QK_NORM_CALLED(q, k)                                                           \
+    SL_W_LAYER(Q_NORM, q, "attn_q_norm.weight", HD, NONE, NONE), .when = SL_HAS_QK_NORM},         \
+    SL_W_LAYER(K_NORM, k, "attn_k_norm.weight", HD, NONE, NONE), .when = SL_HAS_QK_NORM}
 
 /* Of all heads together. */
 #define SL_WEIGHTS_QK_NORM_ROWS                                                                   \

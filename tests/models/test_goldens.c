@@ -73,6 +73,11 @@ static const char *const goldens[] = {
     "ministral3",
     "mistral3_hub",
     "gemma4_moe",
+    "exaone_moe",
+    "exaone_moe_one",
+    "hunyuan_moe",
+    "cohere2_moe",
+    "cohere2_moe_sigmoid",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",         "smollm3",    "gemma3_bf16",
@@ -85,7 +90,8 @@ static const char *const ggufs[] = {"olmo2",         "smollm3",    "gemma3_bf16"
                                     "cohere",        "cohere2",    "nemotron",
                                     "phi",           "stablelm",   "stablelm_parallel",
                                     "starcoder2",    "hunyuan",    "ministral3",
-                                    "gpt_oss_mxfp4", "gemma4_moe"};
+                                    "gpt_oss_mxfp4", "gemma4_moe", "exaone_moe_one",
+                                    "hunyuan_moe"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

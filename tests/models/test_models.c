@@ -2,6 +2,8 @@
  * Every family's tiny model on random weights: the bits of a token's logits do not depend on how
  * its sequence was cut into steps, where its pages lie, how large they are, what ran beside it, how
  * many threads computed it, or which container the weights came from.
+ *
+ * With the name of a family as its argument the test runs the steps of that one alone.
  */
 #include "models/internal.h"
 #include "models/model_rig.h"
@@ -14,6 +16,7 @@
 
 enum { N_LONG = 300 }; /* tokens; crosses a border of attention splits */
 
+static const char *only; /* of the variants */
 static const char *const isas[] = {"c", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"};
 enum { FIRST_OWN_BITS = 4 };
 
@@ -24,6 +27,7 @@ struct variant {
     bool wide; /* rows of 256, for the K formats */
 };
 
+/* clang-format off */
 static const struct variant variants[] = {
     {"llama", SL_DTYPE_F32, "f32", false},      {"llama", SL_DTYPE_Q8_0, "f16", false},
     {"llama", SL_DTYPE_Q4_K, "f16", true},      {"mistral", SL_DTYPE_BF16, "bf16", false},
@@ -42,7 +46,9 @@ static const struct variant variants[] = {
     {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
     {"starcoder2", SL_DTYPE_F16, "f16", false}, {"cohere2", SL_DTYPE_BF16, "bf16", false},
     {"phi", SL_DTYPE_Q8_0, "f32", false},       {"gemma4-text", SL_DTYPE_BF16, "f16", false},
+    {"cohere2_moe", SL_DTYPE_BF16, "bf16", false},
 };
+/* clang-format on */
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
 {
@@ -184,7 +190,11 @@ static void test_steps(void **state)
         struct sl_synth s;
         struct want w;
         char path[200];
-        bool gguf = sl_dtype_info(variants[v].dtype)->gguf_id >= 0;
+        const struct sl_model_desc *desc;
+        if (only != NULL && strcmp(only, variants[v].name) != 0)
+            continue;
+        bool gguf = sl_dtype_info(variants[v].dtype)->gguf_id >= 0 &&
+                    sl_registry_find(variants[v].name, &desc)->gguf_architecture != NULL;
         describe_model(&variants[v], gguf ? SL_CKPT_GGUF : SL_CKPT_HF, &s);
         snprintf(path, sizeof path, OUT "/steps_%s_%s%s", s.name, sl_dtype_info(s.dtype)->name,
                  gguf ? ".gguf" : "");
@@ -255,12 +265,12 @@ static void test_containers(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "llama",    "mistral",    "qwen2",      "qwen3",     "olmo2",      "smollm3",
-        "qwen3moe", "gemma3",     "glm4",       "glm",       "phi3",       "qwen2moe",
-        "mixtral",  "glm4moe",    "minimax_m2", "olmoe",     "ernie4_5",   "seed_oss",
-        "exaone4",  "olmo3",      "arcee",      "ministral", "gemma4",     "gemma2",
-        "granite",  "starcoder2", "cohere2",    "phi",       "ministral3", "hunyuan_v1_dense",
-        "gpt-oss",  "gemma4-text"};
+        "llama",    "mistral",     "qwen2",      "qwen3",         "olmo2",      "smollm3",
+        "qwen3moe", "gemma3",      "glm4",       "glm",           "phi3",       "qwen2moe",
+        "mixtral",  "glm4moe",     "minimax_m2", "olmoe",         "ernie4_5",   "seed_oss",
+        "exaone4",  "olmo3",       "arcee",      "ministral",     "gemma4",     "gemma2",
+        "granite",  "starcoder2",  "cohere2",    "phi",           "ministral3", "hunyuan_v1_dense",
+        "gpt-oss",  "gemma4-text", "exaone_moe", "hunyuan_v1_moe"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {
@@ -452,8 +462,9 @@ static void test_describe(void **state)
     rig_close(&g);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const struct CMUnitTest steps[] = {cmocka_unit_test(test_steps)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_containers),
@@ -463,5 +474,8 @@ int main(void)
         cmocka_unit_test(test_short_names),
         cmocka_unit_test(test_describe),
     };
+    only = argc > 1 ? argv[1] : NULL;
+    if (only != NULL)
+        return cmocka_run_group_tests_name("models", steps, setup_group, NULL);
     return cmocka_run_group_tests_name("models", tests, setup_group, NULL);
 }

@@ -620,6 +620,8 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         return sl_fail(err, SL_EINVAL, "unknown model family \"%.40s\"", s->name);
     if ((rc = sl_hparams_check(&own.hp, err)) != 0)
         return rc;
+    if (s->format == SL_CKPT_GGUF && name->gguf_architecture == NULL)
+        return sl_fail(err, SL_EINVAL, "%s has no GGUF files", s->name);
     if ((s->dtype == SL_DTYPE_INT4_G128) != (s->int4 != SL_INT4_NONE))
         return sl_fail(err, SL_EINVAL, "four bits need the kind of a checkpoint");
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) && s->format != SL_CKPT_HF)

@@ -42,16 +42,18 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
                        struct sl_buf *b)
 {
     const uint8_t *at = (const uint8_t *)hp + row->offset;
-    int32_t i = row->type == SL_HP_INT ? *(const int32_t *)(const void *)at : 0;
+    const bool integer = row->type == SL_HP_INT || row->type == SL_HP_SAME;
+    int32_t i = integer ? *(const int32_t *)(const void *)at : 0;
     if (row->type == SL_HP_FLOAT && *(const double *)(const void *)at == 0)
         return;
-    if (row->hf[0] == NULL || (row->type == SL_HP_INT && i == 0 && !row->required) ||
+    if (row->hf[0] == NULL || (integer && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
         (row->type == SL_HP_LAYER_INTS && row->value != NULL) || !is_listed(row, at, hp))
         return; /* left out: the default, or another row, holds */
     sl_buf_printf(b, " \"%s\": ", row->hf[0]);
     switch (row->type) {
     case SL_HP_INT:
+    case SL_HP_SAME:
         sl_buf_printf(b, "%d", i);
         break;
     case SL_HP_FLOAT:
@@ -77,6 +79,11 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     case SL_HP_CHOICE:
         sl_buf_json_string(b, row->value, strlen(row->value));
         break;
+    case SL_HP_EITHER: {
+        const char *word = row->words[*(const bool *)(const void *)at];
+        sl_buf_json_string(b, word, strlen(word));
+        break;
+    }
     case SL_HP_LABELS:
         for (int32_t l = 0; l < *(const int32_t *)(const void *)at; l++)
             sl_buf_printf(b, "%s\"%d\": \"LABEL_%d\"", l ? ", " : "{", l, l);
@@ -84,8 +91,7 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
         break;
     case SL_HP_LAYER_TYPES:
         for (int32_t l = 0; l < hp->n_layers; l++)
-            sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[",
-                          at[l] == SL_LAYER_ON ? "sliding_attention" : "full_attention");
+            sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[", sl_layer_word(row, at[l] == SL_LAYER_ON));
         sl_buf_putc(b, ']');
         break;
     case SL_HP_LAYER_FLAGS:
@@ -336,7 +342,7 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         double x = *(const double *)(const void *)at;
         if (x != 0)
             sl_gguf_writer_add_f32(w, key, (float)x);
-    } else if (row->type == SL_HP_INT) {
+    } else if (row->type == SL_HP_INT || row->type == SL_HP_SAME) {
         int32_t i = *(const int32_t *)(const void *)at;
         if (row->offset == offsetof(struct sl_hparams, v_dim))
             i = hp->head_dim;
