@@ -12,6 +12,7 @@ static const struct sl_model_name names[] = {
     {.id = "cohere",
      .hf_architecture = "CohereForCausalLM",
      .hf_model_type = "cohere",
+     .rope_theta = 500000,
      .gguf_architecture = "command-r"},
     {.id = "cohere2",
      .hf_architecture = "Cohere2ForCausalLM",
@@ -68,8 +69,9 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                                                                 : hp->layer_types[i] == SL_LAYER_ON;
         layers[i].norm = SL_NORM_LAYER;
         layers[i].parallel = true;
-        layers[i].rope = second && !windowed ? -1 : 0;
+        /* transformers and vLLM rotate where there is a window: with sliding_window null nowhere */
         layers[i].window = second && windowed ? hp->window : 0;
+        layers[i].rope = second && layers[i].window == 0 ? -1 : 0;
     }
     return 0;
 }

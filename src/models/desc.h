@@ -407,6 +407,7 @@ struct sl_model_name { /* one member of a family: how files call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
     unsigned has;       /* tensors every checkpoint of it has */
     int32_t head_dim;   /* default in config.json; 0 = hidden / heads */
+    double rope_theta;  /* default in config.json; 0 = the table's */
     bool no_head;       /* gives its last layer's output, not logits */
     bool all_windowed;  /* sliding_window, where given, holds for every layer */
     bool window_absent; /* config.json without that key means no window, not the table's default */

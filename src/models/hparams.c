@@ -625,9 +625,12 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
     }
     if (rc == 0)
         rc = derive(name, hp, err);
-    for (int32_t i = 0; i < desc->n_ropes && rc == 0; i++)
-        rc = hp->from_gguf
-                 ? sl_rope_read_gguf(src.gguf, src.arch, &desc->ropes[i], hp, &hp->ropes[i], err)
-                 : sl_rope_read_hf(src.config, &desc->ropes[i], hp, &hp->ropes[i], err);
+    for (int32_t i = 0; i < desc->n_ropes && rc == 0; i++) {
+        struct sl_rope_desc rope = desc->ropes[i];
+        if (name->rope_theta != 0 && !hp->from_gguf)
+            rope.theta = name->rope_theta;
+        rc = hp->from_gguf ? sl_rope_read_gguf(src.gguf, src.arch, &rope, hp, &hp->ropes[i], err)
+                           : sl_rope_read_hf(src.config, &rope, hp, &hp->ropes[i], err);
+    }
     return rc;
 }

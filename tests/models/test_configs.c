@@ -177,6 +177,36 @@ static void test_partial_default(void **state)
     sl_ckpt_close(c);
 }
 
+/* What Cohere's config.json leaves out or says to be null, as transformers 5.23 has it: Command R
+ * turns with theta 500000; layers of Cohere 2 whose window is null are not rotated. */
+static void test_cohere_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *key, *value;
+        double theta;
+        int32_t rope;
+    } cases[] = {{"cohere", "rope_parameters", NULL, 500000, 0},
+                 {"cohere", "rope_parameters", "{\"rope_theta\": 10000}", 10000, 0},
+                 {"cohere2", "rope_parameters", NULL, 10000, 0},
+                 {"cohere2", "sliding_window", "null", 10000, -1}};
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct sl_synth s;
+        struct sl_ckpt *c = NULL;
+        struct sl_model *m = NULL;
+        struct sl_error err = {0};
+        make_folder(cases[i].name, OUT "/cohere_defaults", &s);
+        set_key(OUT "/cohere_defaults", cases[i].key, cases[i].value);
+        if (sl_ckpt_open(OUT "/cohere_defaults", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+            fail_msg("%s", err.msg);
+        assert_true(m->hp.ropes[0].theta == cases[i].theta);
+        assert_int_equal(m->layers[0].rope, cases[i].rope);
+        assert_true(cases[i].rope == 0 || m->layers[0].window == 0);
+        sl_model_close(m);
+        sl_ckpt_close(c);
+    }
+}
+
 static void test_config_json(void **state)
 {
     (void)state;
@@ -871,6 +901,7 @@ int main(void)
         cmocka_unit_test(test_rope_freqs),
         cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_partial_default),
+        cmocka_unit_test(test_cohere_defaults),
         cmocka_unit_test(test_longrope_by_context),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_weight_memory),
