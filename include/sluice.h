@@ -164,9 +164,10 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
 };
 
 enum sl_model_task {
-    SL_TASK_GENERATE, /* text */
-    SL_TASK_EMBED,    /* a vector for each prompt */
-    SL_TASK_SCORE,    /* numbers for each prompt, one for each label of a classifier */
+    SL_TASK_GENERATE,    /* text */
+    SL_TASK_EMBED,       /* a vector for each prompt */
+    SL_TASK_SCORE,       /* numbers for each prompt, one for each label of a classifier */
+    SL_TASK_TOKEN_EMBED, /* a vector for each token of a prompt (ColBERT) */
 };
 
 struct sl_kv_group_info {
@@ -177,10 +178,10 @@ struct sl_kv_group_info {
 
 struct sl_model_info {
     enum sl_model_task task;
-    int32_t n_pooled;         /* values for each prompt; 0: it generates */
-    bool normalized;          /* they are a vector of length 1 */
+    int32_t n_pooled;         /* values for each prompt, or each of its tokens; 0: it generates */
+    bool normalized;          /* they are vectors of length 1 */
     bool scores_pairs;        /* prompts are two texts, see sl_request_desc.second_from */
-    const char *pooling;      /* "mean", "cls", "last", "max"; NULL: it generates */
+    const char *pooling;      /* "mean", "cls", "last", "max", "all"; NULL: it generates */
     const char *architecture; /* family name, e.g. "qwen3" */
     const char *model_path;   /* "(bundled)" for the bundled model */
     uint64_t n_params, weight_bytes, kv_cache_bytes;

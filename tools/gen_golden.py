@@ -142,7 +142,8 @@ GPT_OSS = dict(
     ),
 )
 
-# name -> (class, arguments, pooling: mean or lasttoken for an embedding, None for a classifier)
+# name -> (class, arguments, pooling: mean, cls or lasttoken for an embedding, tokens for one of each token, None for a
+# classifier)
 POOLED = {
     "bert": ("BertModel", dict(), "mean"),
     "bert_cls": ("BertModel", dict(type_vocab_size=2), "cls"),
@@ -823,6 +824,32 @@ FAMILIES = {
 }
 # As POOLED, in the order of the alphabet; the name gives the seed.
 ENCODERS = {
+    "bert_dense": ("BertModel", dict(), "cls"),
+    "colbert": ("HF_ColBERT", dict(), "tokens"),
+    "colbert_modernbert": (
+        "ModernBertModel",
+        dict(
+            local_attention=10,
+            pad_token_id=0,
+            cls_token_id=1,
+            sep_token_id=2,
+            rope_parameters=dict(full_attention=plain(500.0), sliding_attention=plain(20.0)),
+        ),
+        "tokens",
+    ),
+    "embedding_gemma": (  # windows of ten are five keys on each side
+        "Gemma3TextModel",
+        dict(
+            GEMMA3,
+            intermediate_size=24,
+            num_hidden_layers=6,
+            sliding_window=10,
+            sliding_window_pattern=6,
+            query_pre_attn_scalar=16,
+            use_bidirectional_attention=True,
+        ),
+        "mean",
+    ),
     "gte": ("GteModel", dict(rope_parameters=plain(500.0)), "cls"),
     "gte_classifier": (
         "GteForSequenceClassification",
@@ -844,6 +871,13 @@ ENCODERS = {
     ),
     "nomic_bert": ("NomicBertModel", dict(rope_parameters=plain(100.0)), "mean"),
 }
+# Matrices behind the pooling: outputs, activation, whether there is a bias.
+DENSE = {
+    "bert_dense": [(24, "activation.Tanh", True)],
+    "colbert": [(12, "linear.Identity", False)],
+    "colbert_modernbert": [(12, "linear.Identity", False)],
+    "embedding_gemma": [(48, "linear.Identity", False), (32, "linear.Identity", False)],
+}
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
@@ -851,7 +885,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    one = 0 if type(model).__name__.startswith(("Gemma2For", "Gemma3For", "Nemotron")) else 1  # whose norms are 1 + w
+    one = 0 if type(model).__name__.startswith(("Gemma2For", "Gemma3", "Nemotron")) else 1  # whose norms are 1 + w
     with torch.no_grad():
         for name, p in model.named_buffers():
             if name.endswith("layer_scalar"):
@@ -1017,14 +1051,27 @@ def generate(name, seed):
     print(f"{name}: {size} bytes, logits std {logits.std():.3f}")
 
 
-def modules_json(folder, mode):
-    """As sentence-transformers writes them."""
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    modules = [
-        dict(idx=i, name=str(i), path=path, type="sentence_transformers.models." + kind)
-        for i, (path, kind) in enumerate(kinds)
-    ]
+def modules_json(folder, mode, dense, matrices):
+    """As sentence-transformers writes them, or PyLate where nothing is pooled."""
+    kinds = [("", "sentence_transformers.models.Transformer")]
+    if mode != "tokens":
+        kinds.append(("1_Pooling", "sentence_transformers.models.Pooling"))
+    owner = "pylate.models.Dense" if mode == "tokens" else "sentence_transformers.models"
+    for (n_out, activation, bias), (w, b) in zip(dense, matrices):
+        kinds.append((f"{len(kinds)}_Dense", owner + ".Dense"))
+        at = folder / kinds[-1][0]
+        at.mkdir(exist_ok=True)
+        (at / "config.json").write_text(json.dumps(
+            dict(in_features=w.shape[1], out_features=n_out, bias=bias,
+                 activation_function="torch.nn.modules." + activation), indent=1) + "\n")
+        tensors = {"linear.weight": w} | ({"linear.bias": b} if bias else {})
+        save_file(tensors, at / "model.safetensors", metadata={"format": "pt"})
+    if mode != "tokens":
+        kinds.append((f"{len(kinds)}_Normalize", "sentence_transformers.models.Normalize"))
+    modules = [dict(idx=i, name=str(i), path=path, type=kind) for i, (path, kind) in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules, indent=1) + "\n")
+    if mode == "tokens":
+        return
     (folder / "1_Pooling").mkdir(exist_ok=True)
     names = dict(cls="cls_token", mean="mean_tokens", lasttoken="lasttoken")
     modes = {f"pooling_mode_{v}": k == mode for k, v in names.items()}
@@ -1032,15 +1079,17 @@ def modules_json(folder, mode):
         json.dumps(dict(word_embedding_dimension=SMALL["hidden_size"], **modes), indent=1) + "\n")
 
 
-def pooled(model, ids, types, mode):
+def pooled(model, ids, types, mode, dense, matrices):
+    args = {} if types is None else dict(token_type_ids=types)
     if mode is None:
-        args = {} if types is None else dict(token_type_ids=types)
         logits = model(ids, **args).logits[0].float()
         return torch.sigmoid(logits) if logits.numel() == 1 else torch.softmax(logits, 0)
-    args = {} if types is None else dict(token_type_ids=types)
     rows = model(ids, **args).last_hidden_state[0].float()
-    row = rows[0] if mode == "cls" else rows[-1] if mode == "lasttoken" else rows.mean(0)
-    return torch.nn.functional.normalize(row, dim=0)
+    row = rows[0] if mode == "cls" else rows[-1] if mode == "lasttoken" else rows if mode == "tokens" else rows.mean(0)
+    for (_, activation, _), (w, b) in zip(dense, matrices):
+        row = torch.nn.functional.linear(row, w.float(), b.float())
+        row = torch.tanh(row) if activation.endswith("Tanh") else row
+    return torch.nn.functional.normalize(row, dim=-1)
 
 
 def hub_names(model, stored):
@@ -1054,19 +1103,30 @@ def hub_names(model, stored):
 
 def generate_pooled(name, seed):
     kind, args, mode = {**POOLED, **ENCODERS}[name]
+    dense, first = DENSE.get(name, []), kind == "HF_ColBERT"  # whose matrix is among the encoder's tensors
+    kind = "BertModel" if first else kind
     family = kind[: kind.index("Model") if kind.endswith("Model") else kind.index("For")]
     heads = family in ("Bert", "Gte", "JinaEmbeddingsV3", "ModernBert", "NomicBert")  # key heads are no other
     small = {k: v for k, v in SMALL.items() if not heads or k != "num_key_value_heads"}
     config = getattr(transformers, family + "Config")(**{**small, **args})
-    config.architectures = [kind]
+    config.architectures = ["HF_ColBERT" if first else kind]
     config._attn_implementation = "eager"
     model = getattr(transformers, kind)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
+    matrices, n_in = [], config.hidden_size
+    for n_out, _, bias in dense:
+        w = torch.randn((n_out, n_in), generator=generator) * 1.3 / n_in**0.5
+        b = torch.randn((n_out,), generator=generator) * 0.3 * bias
+        matrices.append((w.to(torch.bfloat16), b.to(torch.bfloat16)))
+        n_in = n_out
     stored = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if v.is_floating_point()}
     named = hub_names(model, stored) if name in ENCODERS else stored
     model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
     model = model.float()
+    for embedding in model.modules():
+        if hasattr(embedding, "embed_scale"):
+            embedding.embed_scale.copy_(embedding.embed_scale.to(torch.bfloat16).float())
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     out = b""
@@ -1075,14 +1135,16 @@ def generate_pooled(name, seed):
         second = n // 3 if family == "Bert" and mode is None and n > 2 else 0
         types = (torch.arange(n)[None] >= second).long() if second else None
         with torch.no_grad():
-            values = pooled(model, ids, types, mode)
+            values = pooled(model, ids, types, mode, dense, matrices)
         out += struct.pack("<2i", n, second) + ids[0].to(torch.int32).numpy().tobytes()
         out += values.contiguous().numpy().tobytes()
+    if first:
+        named = {"bert." + k: v for k, v in named.items()} | {"linear.weight": matrices[0][0]}
     save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(config_json(config, "new"))
-    if mode is not None:
-        modules_json(folder, mode)
-    (folder / "golden.bin").write_bytes(struct.pack("<2i", len(TEXT_LENGTHS), values.numel()) + out)
+    (folder / "config.json").write_text(config_json(config, "old" if family == "Gemma3Text" else "new"))
+    if mode is not None and not first:
+        modules_json(folder, mode, dense, matrices)
+    (folder / "golden.bin").write_bytes(struct.pack("<2i", len(TEXT_LENGTHS), values.shape[-1]) + out)
     print(f"{name}: {sum(p.stat().st_size for p in folder.rglob('*') if p.is_file())} bytes")
 
 

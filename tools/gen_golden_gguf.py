@@ -96,6 +96,7 @@ DECODERS = {
     "hunyuan_moe": (gguf.MODEL_ARCH.HUNYUAN_MOE, False, 0),
     "hunyuan": (gguf.MODEL_ARCH.HUNYUAN_DENSE, False, 0),
     "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, 0),
+    "embedding_gemma": (gguf.MODEL_ARCH.GEMMA_EMBEDDING, False, 1),
     "gpt_oss_mxfp4": (gguf.MODEL_ARCH.GPT_OSS, False, 0),
 }
 
@@ -350,6 +351,13 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_rope_scaling_orig_ctx_len(config["rope_scaling"]["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(config["rope_scaling"]["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(config["rope_scaling"]["beta_slow"])
+    if arch == gguf.MODEL_ARCH.GEMMA_EMBEDDING:
+        writer.add_pooling_type(gguf.PoolingType.MEAN)
+        for dense in ("2_Dense", "3_Dense"):
+            tensors = read_safetensors(MODELS / name / dense / "model.safetensors")
+            w = next(bits for hf, bits in tensors if hf == "linear.weight")
+            writer.add_dense_features_dims(f"dense_{dense[0]}", w.shape[1], w.shape[0])
+            writer.add_tensor(f"dense_{dense[0]}.weight", (w.astype(np.uint32) << 16).view(np.float32))
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = list(stack(read_safetensors(MODELS / name / "model.safetensors")))
     if arch == gguf.MODEL_ARCH.GPT_OSS:

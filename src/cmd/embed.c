@@ -144,7 +144,12 @@ static int print(const struct sl_engine *eng, const struct embed_options *opt, s
         return 0;
     sl_buf_printf(&b, "{\"index\": %zu, \"%s\": [", i,
                   info->task == SL_TASK_SCORE ? "scores" : "embedding");
-    put_values(&b, v, n, opt->dimensions, info->normalized);
+    const bool per_token = info->task == SL_TASK_TOKEN_EMBED;
+    for (int32_t at = 0; at < n; at += info->n_pooled) {
+        sl_buf_puts(&b, !per_token ? "" : at > 0 ? ", [" : "[");
+        put_values(&b, v + at, info->n_pooled, opt->dimensions, info->normalized);
+        sl_buf_puts(&b, per_token ? "]" : "");
+    }
     sl_buf_printf(&b, "], \"prompt_tokens\": %d}\n", usage.n_prompt);
     int rc = sl_buf_ok(&b) ? sl_write_all(STDOUT_FILENO, b.data, b.n_bytes, err)
                            : sl_fail(err, SL_ENOMEM, "out of memory for a vector");
@@ -160,7 +165,7 @@ static int check_use(const struct sl_engine *eng, const struct embed_options *op
         return sl_fail(err, SL_EINVAL, "--query is needed: this model scores two texts together");
     if (!info->scores_pairs && opt->query != NULL)
         return sl_fail(err, SL_EINVAL, "--query: this model reads one text, not two");
-    if (opt->dimensions > 0 && (info->task != SL_TASK_EMBED || opt->dimensions > info->n_pooled))
+    if (opt->dimensions > 0 && (info->task == SL_TASK_SCORE || opt->dimensions > info->n_pooled))
         return sl_fail(err, SL_EINVAL,
                        "--dimensions: %d is out of range for an output of %d values",
                        opt->dimensions, info->n_pooled);

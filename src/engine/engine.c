@@ -112,6 +112,7 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .has_top_ids = p->runner.top_ids,
                                              .has_logits = !p->runner.blind,
                                              .n_pooled = p->runner.n_pooled,
+                                             .per_token = p->runner.per_token,
                                              .pairs = p->info.scores_pairs,
                                              .has_adapters = p->adapters != NULL};
     eng->max_flights = p->runner.max_flights;

@@ -93,8 +93,11 @@ static int host_submit(void *ctx, const struct sl_batch *batch, const struct sl_
     int rc = h->m.forward(h->m.ctx, batch, &h->rows, err);
     if (rc != 0)
         return rc;
-    for (int32_t i = 0; i < h->n_rows && h->m.n_pooled > 0; i++)
-        h->picked[i] = (struct sl_picked){.pooled = h->rows + (size_t)i * (size_t)h->m.n_pooled};
+    SL_ASSERT(!h->m.per_token || batch->n_spans == h->n_rows); /* a text is a span */
+    for (int32_t i = 0; i < h->n_rows && h->m.n_pooled > 0; i++) {
+        const int32_t row = h->m.per_token ? batch->spans[i].first : i;
+        h->picked[i] = (struct sl_picked){.pooled = h->rows + (size_t)row * (size_t)h->m.n_pooled};
+    }
     return picks != NULL ? host_choose(ctx, picks, err) : 0;
 }
 
@@ -160,6 +163,7 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .max_flights = 1,
                             .blind = h->m.n_pooled > 0,
                             .n_pooled = h->m.n_pooled,
+                            .per_token = h->m.per_token,
                             .whole = h->m.whole,
                             .top_ids = true,
                             .submit = host_submit,

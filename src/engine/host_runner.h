@@ -13,8 +13,9 @@
 struct sl_host_model {
     void *ctx;
     int32_t n_vocab, n_pooled; /* of struct sl_runner */
-    bool whole;
-    /* rows: [batch->n_logits, n_pooled or n_vocab], valid until the next call. */
+    bool per_token, whole;
+    /* rows: [batch->n_logits, n_pooled or n_vocab], or of each token [n_tokens, n_pooled]; valid
+     * until the next call. */
     int (*forward)(void *ctx, const struct sl_batch *batch, const float **rows,
                    struct sl_error *err);
     /* Optional: runs items on n_threads threads between steps. */

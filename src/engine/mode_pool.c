@@ -12,7 +12,7 @@ static void take_values(struct sl_engine *eng, const struct sl_flight *f,
 {
     struct sl_request *req = fs->rs->req;
     const float *row = f->picked[fs->row].pooled;
-    SL_ASSERT(row != NULL && req->pooled != NULL && req->n_pooled == eng->limits.n_pooled);
+    SL_ASSERT(row != NULL && req->pooled != NULL && req->n_pooled % eng->limits.n_pooled == 0);
     SL_ASSERT(fs->rs->seq.n_pending == 1 && fs->pos + fs->n == req->n_prompt);
     fs->rs->seq.n_pending--;
     for (int32_t i = 0; i < req->n_pooled; i++) {

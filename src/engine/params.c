@@ -199,6 +199,9 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
                        "this model's maximum context length is %d tokens, but the input has %d: "
                        "shorten it or set truncate_prompt_tokens",
                        lim->max_model_len, desc->n_prompt);
+    if (lim->per_token && desc->n_prompt > INT32_MAX / lim->n_pooled)
+        return sl_fail(err, SL_ELIMIT, "prompt has %d tokens, too many for a vector of each",
+                       desc->n_prompt);
     if (!desc->pooling && desc->n_prompt >= lim->max_model_len)
         return sl_fail(err, SL_ELIMIT,
                        "this model's maximum context length is %d tokens, output included; prompt "

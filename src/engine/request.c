@@ -67,7 +67,7 @@ static struct request_sizes request_sizes_of(const struct sl_engine *eng,
     SL_ASSERT(d->n_prompt >= 1 && p->n >= 1 && (d->pooling ? room >= 0 : room >= 1));
     s.max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
     if (d->pooling) {
-        s.n_pooled = eng->limits.n_pooled;
+        s.n_pooled = eng->limits.n_pooled * (eng->limits.per_token ? d->n_prompt : 1);
         s.max_out = 0;
     }
     s.n_blocks = SL_CEIL_DIV(d->n_prompt + s.max_out, eng->info.block_size);

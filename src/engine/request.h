@@ -119,7 +119,8 @@ struct sl_request {
     bool on_box;                            /* the outbox's lock */
 
     const struct sl_mode *mode;
-    float *pooled; /* [n_pooled], the engine's until the end is published; NULL: it generates */
+    float *pooled; /* [n_pooled] of all its tokens, the engine's until the end is published; NULL:
+                      it generates */
     int32_t n_pooled, second_from;
 
     struct sl_token *prompt_logprobs; /* [n_prompt], NULL: not asked for */
@@ -150,6 +151,7 @@ struct sl_request_limits {
     bool has_logits;       /* log probabilities, penalties and masks can be had */
     bool has_adapters;     /* the runner adds what adapters say */
     int32_t n_pooled;      /* values of a prompt; 0: prompts are continued */
+    bool per_token;        /* so many of each of its tokens */
     bool pairs;            /* a prompt may be two texts */
 };
 

@@ -48,8 +48,9 @@ struct sl_runner {
     /* If blind: a row is not a token but so many values of the whole prompt, and a sequence is over
      * when its prompt is computed. 0: rows are tokens. */
     int32_t n_pooled;
-    bool whole;   /* with n_pooled: a prompt goes into one step, and no page outlives it */
-    bool top_ids; /* can follow sl_pick.top_ids */
+    bool per_token; /* with n_pooled: so many values of each of its tokens, one after another */
+    bool whole;     /* with n_pooled: a prompt goes into one step, and no page outlives it */
+    bool top_ids;   /* can follow sl_pick.top_ids */
     /* picks: [batch->n_logits]; NULL: this step's tokens are chosen by a call of choose before the
      * next submit. A token of the batch below 0 is what the step submitted before chose from row
      * -1 - token. The batch and what picks point to may change after the call. If it fails, all

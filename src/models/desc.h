@@ -261,6 +261,10 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_POOLER_BIAS,
                SL_SLOT_CLASSIFIER,
                SL_SLOT_CLASSIFIER_BIAS,
+               SL_SLOT_DENSE_1, /* behind the pooling, in no family's table: dense.c */
+               SL_SLOT_DENSE_1_BIAS,
+               SL_SLOT_DENSE_2,
+               SL_SLOT_DENSE_2_BIAS,
                SL_SLOT_COUNT
 };
 #define SL_SLOT_FIRST_GLOBAL SL_SLOT_EMBED
@@ -409,6 +413,7 @@ struct sl_model_name { /* one member of a family: how files call it */
     int32_t head_dim;   /* default in config.json; 0 = hidden / heads */
     double rope_theta;  /* default in config.json; 0 = the table's */
     bool no_head;       /* gives its last layer's output, not logits */
+    bool per_token;     /* gives a vector for each token (ColBERT) */
     bool all_windowed;  /* sliding_window, where given, holds for every layer */
     bool window_absent; /* config.json without that key means no window, not the table's default */
     bool gguf_experts;  /* GGUF files are its if they say how many experts there are; else they

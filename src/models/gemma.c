@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Gemma 3 (text): norms of 1 + w before and behind each sublayer, q and k normed by head,
  * embeddings times the root of their width, and five windowed layers to each full one, with a table
- * of rotations for each kind.
+ * of rotations for each kind. EmbeddingGemma is the same model with attention in both directions,
+ * whose windows are half as long on each side.
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -16,6 +17,13 @@ static const struct sl_model_name names[] = {
      .gguf_architecture = "gemma3",
      .has = SL_HAS_QK_NORM,
      .head_dim = 256},
+    {.id = "embeddinggemma", /* every token sees all of its text; a vector comes out */
+     .hf_architecture = "Gemma3TextModel",
+     .hf_model_type = "gemma3_text",
+     .gguf_architecture = "gemma-embedding",
+     .has = SL_HAS_QK_NORM,
+     .head_dim = 256,
+     .no_head = true},
     {.id = "gemma3-text", /* of a model that also reads images, which this one does not */
      .hf_architecture = "Gemma3ForConditionalGeneration",
      .hf_model_type = "gemma3",
@@ -81,16 +89,22 @@ static int32_t query_scalar(const struct sl_hparams *hp)
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
-    (void)name;
-    if (hp->bidirectional)
+    const bool whole = hp->bidirectional || (hp->from_gguf && name->no_head);
+    if (hp->bidirectional && !name->no_head)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: use_bidirectional_attention true is not supported");
+                       "config.json: use_bidirectional_attention true is not supported by a model "
+                       "that generates");
     for (int32_t i = 0; i < hp->n_layers; i++) {
         bool windowed = hp->layer_types[i] == SL_LAYER_BY_INDEX ? (i + 1) % hp->window_pattern != 0
                                                                 : hp->layer_types[i] == SL_LAYER_ON;
         layers[i].norms = SL_NORM_IN | SL_NORM_OUT;
         layers[i].rope = windowed ? LOCAL : GLOBAL;
         layers[i].window = windowed ? hp->window : 0;
+        if (whole) { /* half of the window on each side, and itself */
+            layers[i].whole = true;
+            layers[i].kv_source = 0; /* a text is done in one step */
+            layers[i].window = windowed && hp->window > 0 ? hp->window / 2 + 1 : 0;
+        }
         layers[i].attn_scale = (float)(1.0 / sqrt((double)query_scalar(hp)));
     }
     return 0;
@@ -114,6 +128,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .window = 24,
         .window_pattern = 6,
         .query_scalar = 16,
+        .bidirectional = name->no_head,
     };
 }
 

@@ -6,6 +6,7 @@
 #define SL_MODELS_INTERNAL_H
 
 #include "base/sys.h"
+#include "io/safetensors.h"
 #include "models/desc.h"
 #include "models/model.h"
 #include "models/pooling.h"
@@ -72,6 +73,7 @@ struct sl_model {
     struct sl_model_facts facts;
     int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
     struct sl_pooling pool;
+    struct sl_st *dense_files[SL_MAX_DENSE]; /* of its modules, or NULL */
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
     struct sl_backend *be; /* NULL until loaded */
@@ -199,6 +201,16 @@ SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl
 size_t sl_int4_n_tensors(const struct sl_param *p); /* of the file */
 void sl_int4_unbind(struct sl_param *p);
 
+/* dense.c: finds the tensors of the modules behind the pooling, m->pool.dense; those of a file that
+ * has them among its own are added there. */
+SL_MUST_CHECK int sl_dense_bind(struct sl_model *m, struct sl_error *err);
+void sl_dense_unbind(struct sl_model *m);
+/* The matrix of one of them, or its bias. */
+const struct sl_param *sl_dense_param(const struct sl_model *m, int32_t idx, bool bias);
+/* Values of a vector that the model gives. */
+int32_t sl_dense_width(const struct sl_model *m);
+bool sl_dense_is_tensor(const struct sl_model *m, const char *name);
+
 /* apart.c: whether the rows do not lie in the file one after another, as kernels read them; makes
  * these of them in p->copy. */
 bool sl_apart(const struct sl_param *p);
@@ -244,6 +256,8 @@ struct sl_run {
     float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice, of the widest layer */
     float *angles[SL_MAX_ROPES]; /* [T, n_dims / 2, 2] */
     float *logits;               /* [max_logits, n_row] */
+    float *dense;                /* of Dense modules, of the widest: what one gives, */
+    void *dense_in;              /* and what goes into the next, activations */
     float *pooled;               /* where rows of embeddings and scores go: logits, or as told */
     void *norm;                  /* [T, H] activations: a sublayer's input */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */

@@ -380,6 +380,10 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc == 0 && m->hp.layer_width > 0 && be->vt->layer_inputs == NULL)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "embeddings for each layer have no kernel on this device: choose device cpu");
+    if (rc == 0 && m->facts.task == SL_TASK_TOKEN_EMBED && be->vt->device != NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "a vector for each token (token_embed) is not built for this device: choose "
+                     "device cpu");
 
     SL_ASSERT(m->be == NULL);
     if (rc != 0)

@@ -189,6 +189,19 @@ static int choose_task(const struct sl_model *m, const char *runner, const char 
     return 0;
 }
 
+/* Of a model that gives vectors, what they are of and what is behind the pooling. */
+static int choose_vectors(struct sl_model *m, bool found, struct sl_error *err)
+{
+    struct sl_pooling *p = &m->pool;
+    if (!found) {
+        p->kind = m->facts.both_ways ? SL_POOL_MEAN : SL_POOL_LAST;
+        p->normalize = true;
+        p->per_token = m->name->per_token;
+    }
+    p->task = p->per_token ? SL_TASK_TOKEN_EMBED : SL_TASK_EMBED;
+    return sl_dense_bind(m, err);
+}
+
 int sl_model_set_task(struct sl_model *m, const char *runner, const char *convert,
                       const int32_t *yes_no, struct sl_error *err)
 {
@@ -202,12 +215,11 @@ int sl_model_set_task(struct sl_model *m, const char *runner, const char *conver
                              err);
     if (rc == 0)
         rc = choose_task(m, runner, convert, found, yes_no, &m->pool.task, err);
+    sl_dense_unbind(m);
+    if (rc == 0 && m->pool.task == SL_TASK_EMBED)
+        rc = choose_vectors(m, found, err);
     if (rc != 0)
         return rc;
-    if (!found && m->pool.task == SL_TASK_EMBED) {
-        m->pool.kind = encoder ? SL_POOL_MEAN : SL_POOL_LAST;
-        m->pool.normalize = true;
-    }
     if (m->pool.task == SL_TASK_SCORE) {
         m->pool.kind = encoder ? SL_POOL_CLS : SL_POOL_LAST;
         m->pool.normalize = false;
@@ -226,10 +238,11 @@ int sl_model_set_task(struct sl_model *m, const char *runner, const char *conver
     f->pool = m->pool.kind;
     f->normalize = m->pool.normalize;
     f->max_input = m->pool.max_input;
-    f->whole = f->both_ways || (f->task != SL_TASK_GENERATE && f->pool != SL_POOL_LAST);
+    f->whole = f->both_ways || f->task == SL_TASK_TOKEN_EMBED ||
+               (f->task != SL_TASK_GENERATE && f->pool != SL_POOL_LAST);
     f->pairs = encoder && f->task == SL_TASK_SCORE;
     f->n_out = f->task == SL_TASK_GENERATE ? m->hp.n_vocab
-               : f->task == SL_TASK_EMBED  ? m->hp.hidden
+               : f->task != SL_TASK_SCORE  ? sl_dense_width(m)
                : m->yes_no                 ? 1
                                            : m->hp.n_labels;
     f->n_row = f->task == SL_TASK_SCORE && m->yes_no ? 2 : f->n_out;
@@ -272,6 +285,7 @@ void sl_model_close(struct sl_model *m)
     if (m == NULL)
         return;
     sl_model_unload(m);
+    sl_dense_unbind(m);
     sl_params_destroy(m);
     sl_free(m->layers);
     sl_free(m);

@@ -30,7 +30,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t n_eos;
     int32_t rank, n_ranks; /* of so many among which it is divided */
     enum sl_model_task task;
-    int32_t n_out;  /* values of a row: logits, an embedding, scores */
+    int32_t n_out;  /* values of a row: logits, an embedding (of a text or a token), scores */
     int32_t n_row;  /* values that a step leaves for a row: what sl_model_pooled makes n_out of */
     bool both_ways; /* a token sees those behind it */
     bool whole;     /* a text goes into one step, and leaves nothing that a later one could use */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Reads what sentence-transformers writes beside a model. Modules run in their order: the
- * transformer, a pooling, perhaps a normalisation; a model with others is refused by their name, as
- * its vectors would be wrong without them.
+ * transformer, a pooling, perhaps matrices, perhaps a normalisation; a model with others is refused
+ * by their name, as its vectors would be wrong without them. PyLate writes the transformer and a
+ * matrix without a pooling between them: such a model gives a vector for each token, of length 1
+ * (ColBERT).
  */
 #include "models/pooling.h"
 
@@ -27,8 +29,10 @@ const char *sl_pool_name(enum sl_pool_kind kind)
 
 const char *sl_task_name(enum sl_model_task task)
 {
-    static const char *const names[] = {
-        [SL_TASK_GENERATE] = "generate", [SL_TASK_EMBED] = "embed", [SL_TASK_SCORE] = "score"};
+    static const char *const names[] = {[SL_TASK_GENERATE] = "generate",
+                                        [SL_TASK_EMBED] = "embed",
+                                        [SL_TASK_SCORE] = "score",
+                                        [SL_TASK_TOKEN_EMBED] = "token_embed"};
     SL_ASSERT((unsigned)task < SL_COUNT(names));
     return names[task];
 }
@@ -106,31 +110,105 @@ static int pooling_config(const json_t *config, const char *file, int32_t hidden
     return pool_of_name(file, name, &out->kind, err);
 }
 
-static int pooling_module(const struct sl_ckpt *ckpt, const json_t *module, int32_t hidden,
-                          struct sl_pooling *out, struct sl_error *err)
+/* What is behind the last dot of a class's name. */
+static const char *last_part(const char *type)
+{
+    const char *dot = strrchr(type, '.');
+    SL_ASSERT(dot == NULL || dot >= type);
+    return dot != NULL ? dot + 1 : type;
+}
+
+/* A size of a Dense module: a number from 1 to SL_MAX_HIDDEN. */
+static int dense_size(const json_t *config, const char *key, const char *file, int32_t *out,
+                      struct sl_error *err)
+{
+    const json_t *v = json_object_get(config, key);
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > SL_MAX_HIDDEN)
+        return sl_fail(err, SL_EFORMAT, "%s: %s must be a number from 1 to %d", file, key,
+                       SL_MAX_HIDDEN);
+    *out = (int32_t)json_integer_value(v);
+    return 0;
+}
+
+/* "torch.nn.modules.activation.Tanh", which is also what a module without one has. */
+static int dense_act(const json_t *config, const char *file, struct sl_dense *out,
+                     struct sl_error *err)
+{
+    static const struct {
+        const char *name;
+        enum sl_act act;
+    } acts[] = {{"Tanh", SL_ACT_TANH},
+                {"GELU", SL_ACT_GELU_ERF},
+                {"ReLU", SL_ACT_RELU},
+                {"SiLU", SL_ACT_SILU}};
+    const char *type = json_string_value(json_object_get(config, "activation_function"));
+    const char *name = last_part(type != NULL ? type : "Tanh");
+    out->activates = strcmp(name, "Identity") != 0;
+    for (size_t i = 0; i < SL_COUNT(acts) && out->activates; i++) {
+        if (strcmp(acts[i].name, name) == 0) {
+            out->act = acts[i].act;
+            return 0;
+        }
+    }
+    return !out->activates ? 0
+                           : sl_fail(err, SL_EUNSUPPORTED,
+                                     "%s: activation_function \"%.60s\" is not supported "
+                                     "(supported: Identity, Tanh, GELU, ReLU, SiLU)",
+                                     file, name);
+}
+
+static int dense_config(const json_t *config, const char *file, const char *folder,
+                        struct sl_pooling *out, struct sl_error *err)
+{
+    struct sl_dense *d = &out->dense[out->n_dense];
+    if (out->n_dense == SL_MAX_DENSE)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "modules.json: more than %d Dense modules are not "
+                       "supported",
+                       SL_MAX_DENSE);
+    if (!json_is_object(config))
+        return sl_fail(err, SL_EFORMAT, "%s is not an object", file);
+    if (json_is_true(json_object_get(config, "use_residual")))
+        return sl_fail(err, SL_EUNSUPPORTED, "%s: use_residual true is not supported", file);
+    *d = (struct sl_dense){.bias = !json_is_false(json_object_get(config, "bias"))};
+    if (strlen(folder) >= sizeof d->folder)
+        return sl_fail(err, SL_ELIMIT, "modules.json: the path \"%.80s\" is too long", folder);
+    memcpy(d->folder, folder, strlen(folder) + 1);
+    int rc = dense_size(config, "in_features", file, &d->n_in, err);
+    if (rc == 0)
+        rc = dense_size(config, "out_features", file, &d->n_out, err);
+    if (rc == 0)
+        rc = dense_act(config, file, d, err);
+    out->n_dense += rc == 0;
+    return rc;
+}
+
+/* A Pooling, or where dense a Dense: by the config.json in its folder. */
+static int read_module(const struct sl_ckpt *ckpt, const json_t *module, bool dense, int32_t hidden,
+                       struct sl_pooling *out, struct sl_error *err)
 {
     const char *path = json_string_value(json_object_get(module, "path"));
     char file[300];
     json_t *config = NULL;
     SL_ASSERT(hidden > 0);
-    int k = snprintf(file, sizeof file, "%.255s/config.json", path != NULL ? path : "");
+    path = path != NULL ? path : "";
+    int k = snprintf(file, sizeof file, "%.255s/config.json", path);
     SL_ASSERT(k > 0 && (size_t)k < sizeof file);
     int rc = load_json(ckpt, file, &config, err);
     if (rc == 0)
         return sl_fail(err, SL_EFORMAT, "%s is missing, modules.json names it", file);
     if (rc == 1)
-        rc = pooling_config(config, file, hidden, out, err);
+        rc = dense ? dense_config(config, file, path, out, err)
+                   : pooling_config(config, file, hidden, out, err);
     json_decref(config);
     return rc;
 }
 
-/* "sentence_transformers.models.Pooling": what is behind the last dot. */
+/* "sentence_transformers.models.Pooling" */
 static const char *kind_of(const json_t *module)
 {
     const char *type = json_string_value(json_object_get(module, "type"));
-    const char *dot = type != NULL ? strrchr(type, '.') : NULL;
-    SL_ASSERT(dot == NULL || dot >= type);
-    return dot != NULL ? dot + 1 : type != NULL ? type : "";
+    return last_part(type != NULL ? type : "");
 }
 
 static int read_modules(const struct sl_ckpt *ckpt, const json_t *modules, int32_t hidden,
@@ -148,18 +226,22 @@ static int read_modules(const struct sl_ckpt *ckpt, const json_t *modules, int32
         SL_ASSERT(kind != NULL);
         if (strcmp(kind, "Transformer") == 0 && i == 0)
             continue;
-        if (strcmp(kind, "Pooling") == 0 && !pooled && !out->normalize) {
-            rc = pooling_module(ckpt, module, hidden, out, err);
+        if (strcmp(kind, "Pooling") == 0 && !pooled && out->n_dense == 0) {
+            rc = read_module(ckpt, module, false, hidden, out, err);
             pooled = true;
-        } else if (strcmp(kind, "Normalize") == 0 && pooled) {
+        } else if (strcmp(kind, "Dense") == 0 && !out->normalize) {
+            rc = read_module(ckpt, module, true, hidden, out, err);
+        } else if (strcmp(kind, "Normalize") == 0 && (pooled || out->n_dense > 0)) {
             out->normalize = true;
         } else {
             rc = sl_fail(err, SL_EUNSUPPORTED,
                          "modules.json: module %zu, \"%.60s\", is not supported", i, kind);
         }
     }
-    if (rc == 0 && !pooled)
+    if (rc == 0 && !pooled && out->n_dense == 0)
         rc = sl_fail(err, SL_EUNSUPPORTED, "modules.json names no pooling");
+    if (!pooled)
+        out->per_token = out->normalize = true;
     SL_ASSERT(rc != 0 || (unsigned)out->kind < SL_POOL_COUNT);
     return rc;
 }

@@ -13,10 +13,23 @@
 
 enum sl_score_act { SL_SCORE_IDENTITY, SL_SCORE_SIGMOID, SL_SCORE_SOFTMAX };
 
+enum { SL_MAX_DENSE = 2 };
+
+/* A Dense module of sentence-transformers: y = act(W x + b). */
+struct sl_dense {
+    char folder[64]; /* of its files; empty: its tensor is one of the checkpoint */
+    int32_t n_in, n_out;
+    bool bias, activates;
+    enum sl_act act;
+};
+
 struct sl_pooling {
     enum sl_model_task task;
     enum sl_pool_kind kind;
+    bool per_token; /* nothing is pooled: a vector of each token (ColBERT) */
     bool normalize;
+    struct sl_dense dense[SL_MAX_DENSE]; /* behind the pooling, in their order */
+    int32_t n_dense;
     bool rank;             /* a GGUF's scores by a classifier, which it may lack */
     enum sl_score_act act; /* of scores */
     int32_t max_input;     /* tokens the makers say, 0: nothing */

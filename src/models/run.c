@@ -37,7 +37,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 26 + SL_MAX_ROPES };
+enum { N_CUTS = 28 + SL_MAX_ROPES };
 enum { LAYER_ROWS = 256 }; /* whose embeddings are projected for all layers at a time */
 
 /* What the layer's experts that wants most of it works in. */
@@ -61,6 +61,21 @@ static uint64_t top_experts(const struct sl_model *m)
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         most = SL_MAX(most, m->layers[i].top_experts);
     return (uint64_t)most;
+}
+
+/* Rows of which there is an output, of a step. */
+static uint64_t n_pooled_rows(const struct sl_model *m, const struct sl_run_config *cfg)
+{
+    return (uint64_t)(m->facts.task == SL_TASK_TOKEN_EMBED ? cfg->max_tokens : cfg->max_logits);
+}
+
+/* Values of a row in front of Dense modules, or behind them. */
+static uint64_t dense_width(const struct sl_model *m)
+{
+    uint64_t most = 0;
+    for (int32_t i = 0; i < m->pool.n_dense; i++)
+        most = SL_MAX(most, (uint64_t)SL_MAX(m->pool.dense[i].n_in, m->pool.dense[i].n_out));
+    return most;
 }
 
 static void list_cuts(const struct sl_model *m, struct sl_backend *be,
@@ -105,7 +120,9 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},
-        {offsetof(struct sl_run, logits), m->rank == 0 ? rows * n_out * f : 0},
+        {offsetof(struct sl_run, logits), m->rank == 0 ? n_pooled_rows(m, cfg) * n_out * f : 0},
+        {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
+        {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     _Static_assert(SL_COUNT(list) + SL_MAX_ROPES == N_CUTS, "a cut is missing");
@@ -639,7 +656,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)
         head(r, n);
     else if (n > 0)
-        sl_run_pool(r, r->norm, all ? batch->spans : NULL, batch->n_logits);
+        sl_run_pool(r, r->norm, all ? batch->spans : NULL,
+                    m->facts.task == SL_TASK_TOKEN_EMBED ? n : batch->n_logits);
     sl_run_next_part(r);
     return r->logits;
 }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static void pool(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n,
+static void pool(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n, int32_t h,
                  bool normalize, float *out)
 {
     struct sl_backend *be = r->m->be;
@@ -16,7 +16,7 @@ static void pool(struct sl_run *r, const void *x, const struct sl_span *spans, i
                          .x = x,
                          .spans = spans,
                          .n = n,
-                         .h = r->m->hp.hidden,
+                         .h = h,
                          .kind = r->m->pool.kind,
                          .normalize = normalize,
                          .out = out,
@@ -24,43 +24,78 @@ static void pool(struct sl_run *r, const void *x, const struct sl_span *spans, i
 }
 
 /* x: activations. */
-static void project(struct sl_run *r, enum sl_slot w, enum sl_slot bias, const void *x, int32_t n,
-                    float *out)
+static void project(struct sl_run *r, const struct sl_param *w, const struct sl_param *bias,
+                    const void *x, int32_t n, float *out)
 {
     struct sl_backend *be = r->m->be;
-    const struct sl_weight *mat = &sl_param(r->m, 0, w)->mat;
     be->vt->linear(be, &(struct sl_op_linear){
                            .x = x,
-                           .ld_x = mat->n_cols,
-                           .w = mat,
-                           .bias = sl_param(r->m, 0, bias)->vec,
+                           .ld_x = w->mat.n_cols,
+                           .w = &w->mat,
+                           .bias = bias->vec,
                            .n = n,
                            .out = out,
-                           .ld_out = mat->n_rows,
+                           .ld_out = w->mat.n_rows,
                        });
 }
 
-/* n rows of floats to r->norm, as activations: nobody needs the last layer's any more. */
-static void *activations(struct sl_run *r, const float *x, int32_t n)
+/* n rows of h floats to out, as activations. */
+static void *activations(struct sl_run *r, const float *x, int32_t n, int32_t h, void *out)
 {
     struct sl_backend *be = r->m->be;
-    be->vt->rmsnorm(be,
-                    &(struct sl_op_rmsnorm){.x = x, .n = n, .h = r->m->hp.hidden, .out = r->norm});
-    return r->norm;
+    be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){.x = x, .n = n, .h = h, .out = out});
+    return out;
+}
+
+/* Rows x through the Dense modules: activations of the last one's width. */
+static const void *run_dense(struct sl_run *r, const void *x, int32_t n)
+{
+    struct sl_backend *be = r->m->be;
+    for (int32_t i = 0; i < r->m->pool.n_dense; i++) {
+        const struct sl_dense *d = &r->m->pool.dense[i];
+        project(r, sl_dense_param(r->m, i, false), sl_dense_param(r->m, i, true), x, n, r->dense);
+        if (d->activates)
+            be->vt->activate(be, &(struct sl_op_activate){.x = r->dense,
+                                                          .act = d->act,
+                                                          .n = (int64_t)n * d->n_out,
+                                                          .out = r->dense_in});
+        else
+            activations(r, r->dense, n, d->n_out, r->dense_in);
+        x = r->dense_in;
+    }
+    return x;
+}
+
+/* n: texts, or rows where each has an embedding. */
+static void embed(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n)
+{
+    const struct sl_model *m = r->m;
+    const int32_t h = m->hp.hidden;
+    if (m->facts.task == SL_TASK_TOKEN_EMBED) {
+        spans = NULL;
+    } else if (m->pool.n_dense > 0) {
+        pool(r, x, spans, n, h, false, r->rows);
+        x = activations(r, r->rows, n, h, r->dense_in);
+        spans = NULL;
+    }
+    pool(r, run_dense(r, x, n), spans, n, m->facts.n_out, m->pool.normalize, r->pooled);
 }
 
 static void classify(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n)
 {
     const struct sl_model *m = r->m;
-    pool(r, x, spans, n, false, r->rows);
-    void *rows = activations(r, r->rows, n);
+    pool(r, x, spans, n, m->hp.hidden, false, r->rows);
+    /* nobody needs the last layer's any more */
+    void *rows = activations(r, r->rows, n, m->hp.hidden, r->norm);
     if (sl_param(m, 0, SL_SLOT_POOLER)->loaded) {
-        project(r, SL_SLOT_POOLER, SL_SLOT_POOLER_BIAS, rows, n, r->y);
+        project(r, sl_param(m, 0, SL_SLOT_POOLER), sl_param(m, 0, SL_SLOT_POOLER_BIAS), rows, n,
+                r->y);
         m->be->vt->activate(
             m->be, &(struct sl_op_activate){
                        .x = r->y, .act = SL_ACT_TANH, .n = (int64_t)n * m->hp.hidden, .out = rows});
     }
-    project(r, SL_SLOT_CLASSIFIER, SL_SLOT_CLASSIFIER_BIAS, rows, n, r->pooled);
+    project(r, sl_param(m, 0, SL_SLOT_CLASSIFIER), sl_param(m, 0, SL_SLOT_CLASSIFIER_BIAS), rows, n,
+            r->pooled);
     if (m->yes_no)
         sl_run_scale_logits(r, r->pooled, (int64_t)n * 2);
 }
@@ -87,7 +122,7 @@ void sl_model_pooled(const struct sl_model *m, const float *row, float *out)
 {
     const struct sl_model_facts *f = &m->facts;
     SL_ASSERT(f->task != SL_TASK_GENERATE && f->n_row >= f->n_out);
-    if (f->task == SL_TASK_EMBED) {
+    if (f->task != SL_TASK_SCORE) {
         memmove(out, row, (size_t)f->n_out * sizeof *out);
     } else if (m->yes_no) {
         const float difference = row[1] - row[0];
@@ -101,9 +136,10 @@ void sl_run_pool(struct sl_run *r, const void *x, const struct sl_span *spans, i
 {
     const struct sl_model *m = r->m;
     const struct sl_model_facts *f = &m->facts;
-    SL_ASSERT(f->task != SL_TASK_GENERATE && n <= r->cfg.max_logits);
-    if (f->task == SL_TASK_EMBED) {
-        pool(r, x, spans, n, m->pool.normalize, r->pooled);
+    SL_ASSERT(f->task != SL_TASK_GENERATE);
+    SL_ASSERT(n <= (f->task == SL_TASK_TOKEN_EMBED ? r->cfg.max_tokens : r->cfg.max_logits));
+    if (f->task != SL_TASK_SCORE) {
+        embed(r, x, spans, n);
         return;
     }
     classify(r, x, spans, n);

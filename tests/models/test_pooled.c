@@ -23,17 +23,21 @@ static const char *const goldens[] = {"bert",
                                       "gte_classifier",
                                       "jina_v3",
                                       "modernbert",
-                                      "nomic_bert"};
-static const char *const ggufs[] = {"bert", "bert_cls", "xlm_roberta"};
+                                      "nomic_bert",
+                                      "embedding_gemma",
+                                      "bert_dense",
+                                      "colbert",
+                                      "colbert_modernbert"};
+static const char *const ggufs[] = {"bert", "bert_cls", "xlm_roberta", "embedding_gemma"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
-enum { MAX_TEXTS = 8, MAX_WIDTH = 64, MAX_TABLE = 64 };
+enum { MAX_TEXTS = 8, MAX_WIDTH = 64, MAX_ROWS = 40, MAX_TABLE = 64 };
 
 struct text {
     const int32_t *ids;
-    int32_t n, second_from;
+    int32_t n, second_from, n_values;
     const float *want;
-    float have[MAX_WIDTH];
+    float have[MAX_ROWS * MAX_WIDTH];
 };
 
 struct golden {
@@ -56,10 +60,14 @@ static void open_golden(struct golden *g, const char *name, char *folder, size_t
     g->width = at[1];
     assert_true(g->n_texts <= MAX_TEXTS && g->width <= MAX_WIDTH);
     at += 2;
+    const bool per_token = strstr(name, "colbert") != NULL;
     for (int32_t i = 0; i < g->n_texts; i++) {
-        g->texts[i] = (struct text){.n = at[0], .second_from = at[1], .ids = at + 2};
-        g->texts[i].want = (const float *)(const void *)(at + 2 + at[0]);
-        at += 2 + at[0] + g->width;
+        struct text *t = &g->texts[i];
+        *t = (struct text){.n = at[0], .second_from = at[1], .ids = at + 2};
+        t->n_values = g->width * (per_token ? t->n : 1);
+        assert_true(t->n_values <= MAX_ROWS * MAX_WIDTH);
+        t->want = (const float *)(const void *)(at + 2 + t->n);
+        at += 2 + t->n + t->n_values;
     }
     assert_ptr_equal(at, g->data + n);
 }
@@ -90,15 +98,15 @@ static void run(struct rig *g, struct golden *want, int32_t from, int32_t to)
     }
     assert_true(n_tables <= MAX_TABLE && n_tables * 2 <= g->n_pages);
     const float *out = sl_run_enqueue(g->run, &b);
-    for (int32_t i = from; i < to; i++)
-        memcpy(want->texts[i].have, out + (i - from) * want->width,
-               (size_t)want->width * sizeof *out);
+    for (int32_t i = from; i < to; out += want->texts[i++].n_values)
+        memcpy(want->texts[i].have, out, (size_t)want->texts[i].n_values * sizeof *out);
 }
 
 static void same(const struct golden *a, const struct golden *b, const char *what)
 {
     for (int32_t i = 0; i < a->n_texts; i++)
-        if (memcmp(a->texts[i].have, b->texts[i].have, (size_t)a->width * sizeof(float)) != 0)
+        if (memcmp(a->texts[i].have, b->texts[i].have,
+                   (size_t)a->texts[i].n_values * sizeof(float)) != 0)
             fail_msg("%s: text %d has other bits", what, i);
 }
 
@@ -117,7 +125,9 @@ static void check(const char *name, bool gguf, const char *isa, struct golden *f
                  &(struct rig_options){.isa = isa, .kv_dtype = "f32", .n_threads = threads});
         const struct sl_model_facts *f = sl_model_facts(g.model);
         assert_int_equal(f->n_out, all.width);
-        assert_int_equal(f->task, strstr(name, "classifier") ? SL_TASK_SCORE : SL_TASK_EMBED);
+        assert_int_equal(f->task, strstr(name, "classifier") ? SL_TASK_SCORE
+                                  : strstr(name, "colbert")  ? SL_TASK_TOKEN_EMBED
+                                                             : SL_TASK_EMBED);
         struct golden alone = all;
         run(&g, &all, 0, all.n_texts);
         for (int32_t i = 0; i < all.n_texts; i++)
@@ -125,7 +135,8 @@ static void check(const char *name, bool gguf, const char *isa, struct golden *f
         same(&all, &alone, name);
         rig_close(&g);
         for (int32_t i = 0; i < all.n_texts; i++) {
-            double e = rig_nmse(all.texts[i].have, all.texts[i].want, (size_t)all.width);
+            double e =
+                rig_nmse(all.texts[i].have, all.texts[i].want, (size_t)all.texts[i].n_values);
             if (!(e < 1e-10))
                 fail_msg("%s, %s: text %d differs from its oracle, NMSE %.3g", name, isa, i, e);
         }
@@ -211,6 +222,7 @@ static void expect(const char *modules, const char *pooling, const char *want)
     "{\"idx\": 0, \"name\": \"0\", \"path\": \"" path "\", \"type\": \"" type "\"}"
 #define TRANSFORMER MODULE("sentence_transformers.models.Transformer", "")
 #define POOLING     MODULE("sentence_transformers.models.Pooling", "1_Pooling")
+#define DENSE       MODULE("pylate.models.Dense.Dense", "1_Pooling")
 #define MEAN        "{\"word_embedding_dimension\": 32, \"pooling_mode_mean_tokens\": true}"
 
 static void test_modules(void **state)
@@ -231,13 +243,34 @@ static void test_modules(void **state)
     expect("{}", MEAN, "modules.json is not a list");
     expect("[" TRANSFORMER "]", MEAN, "names no pooling");
     expect("nonsense", MEAN, "modules.json: line 1");
-    expect("[" TRANSFORMER "," POOLING
-           "," MODULE("sentence_transformers.models.Dense", "2_Dense") "]",
-           MEAN, "\"Dense\", is not supported");
+    expect("[" TRANSFORMER "," POOLING "," MODULE("x.WordWeights", "2_WordWeights") "]", MEAN,
+           "\"WordWeights\", is not supported");
     expect("[" TRANSFORMER "," MODULE("x.Pooling", "../bert") "]", MEAN,
            "not the name of a file of a model");
     expect("[" TRANSFORMER "," MODULE("x.Pooling", "/etc") "]", MEAN,
            "not the name of a file of a model");
+}
+
+/* Of a module that is a matrix, here in the folder of the pooling. */
+static void test_dense_modules(void **state)
+{
+    (void)state;
+    static const char one[] = "[" TRANSFORMER "," DENSE "]";
+    expect(one, NULL, "1_Pooling/config.json is missing");
+    expect(one, "{\"in_features\": 32, \"out_features\": 8}",
+           "1_Pooling/model.safetensors is missing");
+    expect(one, "{\"in_features\": 31, \"out_features\": 8}",
+           "in_features is 31, what is in front gives 32");
+    expect(one, "{\"in_features\": 32}", "out_features must be a number from 1 to");
+    expect(one, "{\"in_features\": 32, \"out_features\": 0}", "out_features must be a number");
+    expect(one, "{\"in_features\": 32, \"out_features\": 8, \"activation_function\": \"x.ELU\"}",
+           "activation_function \"ELU\" is not supported");
+    expect(one, "{\"in_features\": 32, \"out_features\": 8, \"use_residual\": true}",
+           "use_residual true is not supported");
+    expect("[" TRANSFORMER "," POOLING "," MODULE("x.Normalize", "2") "," DENSE "]", MEAN,
+           "module 3, \"Dense\", is not supported");
+    expect("[" TRANSFORMER "," DENSE "," DENSE "," DENSE "]",
+           "{\"in_features\": 32, \"out_features\": 32}", "more than 2 Dense modules");
 }
 
 /* A score by two tokens' logits is there for every family that generates, labels or not. */
@@ -267,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_dense_modules),
         cmocka_unit_test(test_two_tokens_of_each_family),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,6 +51,29 @@ def decoder(models):
     assert s.stop() == 0
 
 
+def make_colbert(source, folder, width):
+    """A BERT with one tensor more, the matrix that makes a vector of each token."""
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["HF_ColBERT"]}))
+    raw = (folder / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    tensors, data, hidden = json.loads(raw[8:8 + n]), raw[8 + n:], config["hidden_size"]
+    matrix = struct.pack(f"<{width * hidden}f", *(math.sin(i) / 8 for i in range(width * hidden)))
+    tensors["linear.weight"] = {"dtype": "F32", "shape": [width, hidden],
+                                "data_offsets": [len(data), len(data) + len(matrix)]}
+    head = json.dumps(tensors).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data + matrix)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colbert(models):
+    s = Server(str(make_colbert(models / "bert", models / "colbert", 12)))
+    yield s
+    assert s.stop() == 0
+
+
 def embed(server, body):
     status, reply = server.json("POST", "/v1/embeddings", {"input": TEXTS[2], **body})
     assert status == 200, reply
@@ -219,6 +242,54 @@ def test_pooling_route(bert, reranker):
     assert r["data"][0]["object"] == "pooling" and r["data"][0]["data"] == embed(bert, {})["data"][0]["embedding"]
     _, r = reranker.json("POST", "/pooling", {"input": TEXTS[2]})
     assert len(r["data"][0]["data"]) == 3 and abs(sum(r["data"][0]["data"]) - 1) < 1e-6
+
+
+def token_vectors(server, text, **more):
+    status, r = server.json("POST", "/pooling", {"input": text, **more})
+    assert status == 200, r
+    assert r["data"][0]["object"] == "pooling"
+    return r["data"][0]["data"], r["usage"]["prompt_tokens"]
+
+
+def test_vectors_of_tokens(colbert):
+    """A vector of length 1 for each token; as base64 they follow one another."""
+    rows, n = token_vectors(colbert, TEXTS[2], task="token_embed", encoding_format="float")
+    assert len(rows) == n > 10 and {len(v) for v in rows} == {12}
+    assert all(abs(math.hypot(*v) - 1) < 1e-5 for v in rows) and rows[3] != rows[4]
+    data, _ = token_vectors(colbert, TEXTS[2], encoding_format="base64")
+    assert list(struct.unpack(f"<{12 * n}f", base64.b64decode(data))) == [
+        struct.unpack("<f", struct.pack("<f", x))[0] for v in rows for x in v]
+    short, _ = token_vectors(colbert, TEXTS[2], dimensions=5)
+    assert {len(v) for v in short} == {5} and all(abs(math.hypot(*v) - 1) < 1e-5 for v in short)
+    status, r = colbert.json("POST", "/pooling", {"input": TEXTS[1:3] * 3})  # the same bits in a crowd
+    assert status == 200 and [d["data"] for d in r["data"]].count(rows) == 3
+    with ThreadPoolExecutor(8) as pool:
+        assert all(x[0] == rows for x in pool.map(lambda _: token_vectors(colbert, TEXTS[2]), range(16)))
+
+
+def test_late_interaction(colbert):
+    """With vectors of tokens a score is MaxSim: over the query's tokens, the sum of the best product of each."""
+    docs = [TEXTS[2], "lazy dog", "Ä"]
+    query, *of_docs = (token_vectors(colbert, t)[0] for t in ["a fox", *docs])
+    want = [sum(max(sum(x * y for x, y in zip(q, d)) for d in doc) for q in query) for doc in of_docs]
+    assert len({round(x, 3) for x in want}) == len(docs)
+    _, r = colbert.json("POST", "/score", {"text_1": "a fox", "text_2": docs})
+    assert all(abs(d["score"] - x) < 1e-4 for d, x in zip(r["data"], want))
+    _, r = colbert.json("POST", "/score", {"text_1": ["a fox"] * 3, "text_2": docs})
+    assert all(abs(d["score"] - x) < 1e-4 for d, x in zip(r["data"], want))
+    _, r = colbert.json("POST", "/v1/rerank", {"query": "a fox", "documents": docs})
+    best = sorted(range(len(docs)), key=lambda i: -want[i])
+    assert [x["index"] for x in r["results"]] == best
+    assert all(abs(x["relevance_score"] - want[x["index"]]) < 1e-4 for x in r["results"])
+
+
+def test_vectors_of_tokens_refused(colbert, bert):
+    refused(colbert, "/v1/embeddings", {"input": "a"}, "a vector for each token: use /pooling")
+    refused(colbert, "/v1/completions", {"prompt": "a"}, "a vector for each token")
+    assert refused(colbert, "/pooling", {"input": "a", "task": "embed"}, "must be token_embed")["param"] == "task"
+    assert refused(bert, "/pooling", {"input": "a", "task": "token_embed"}, "must be embed")["param"] == "task"
+    refused(colbert, "/pooling", {"input": "a", "task": 3}, "task must be a string")
+    refused(colbert, "/pooling", {"input": "a", "dimensions": 13}, "dimensions")
 
 
 def test_yes_no(models):

@@ -400,6 +400,7 @@ static int load_host_runner(struct loaded *l, struct sl_error *err)
     struct sl_host_model m = {.ctx = l->run,
                               .n_vocab = f->n_vocab,
                               .n_pooled = f->task != SL_TASK_GENERATE ? f->n_out : 0,
+                              .per_token = f->task == SL_TASK_TOKEN_EMBED,
                               .whole = f->whole,
                               .forward = run_step,
                               .run_items = run_items,
@@ -512,7 +513,9 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         .n_pooled = pools ? f->n_out : 0,
         .normalized = f->normalize,
         .scores_pairs = f->pairs,
-        .pooling = pools ? sl_pool_name(f->pool) : NULL,
+        .pooling = f->task == SL_TASK_TOKEN_EMBED ? "all"
+                   : pools                        ? sl_pool_name(f->pool)
+                                                  : NULL,
         .model_path = l->path,
         .n_params = f->n_params,
         .weight_bytes = f->weight_bytes,

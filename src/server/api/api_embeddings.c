@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * api_embeddings.c - POST /v1/embeddings, as OpenAI and vLLM have it, and POST /pooling, which
- * gives whatever the model pools, scores too.
+ * gives whatever the model pools, scores and a vector for each token too.
  *
  * A vector is written as numbers that read back to the same floats, or as base64 of little-endian
  * float32, which is a quarter of that and what OpenAI's clients ask for.
@@ -35,27 +35,52 @@ static void put_base64(struct sl_buf *b, const float *v, int32_t n)
 }
 
 /* Of a Matryoshka model the first numbers are a vector as well, once it has length 1 again. */
-void sl_pool_put_vector(struct sl_buf *b, const struct sl_call *call, const float *v, int32_t n)
+static void cut_vector(const float *v, int32_t n, int32_t m, bool unit, float *out)
 {
-    const bool unit = sl_engine_info(call->served->eng)->normalized;
-    const int32_t m = call->pool.dimensions > 0 ? SL_MIN(call->pool.dimensions, n) : n;
-    float *out = sl_malloc((size_t)m * sizeof *out);
     double length = 0;
-    if (out == NULL) {
-        b->failed = true;
-        return;
-    }
     for (int32_t i = 0; i < m; i++)
         length += (double)v[i] * (double)v[i];
     length = m < n && unit && length > 0 ? sqrt(length) : 1;
     for (int32_t i = 0; i < m; i++)
         out[i] = (float)((double)v[i] / length);
-    sl_buf_putc(b, call->pool.base64 ? '"' : '[');
-    if (call->pool.base64)
-        put_base64(b, out, m);
-    for (int32_t i = 0; i < m && !call->pool.base64; i++)
-        sl_buf_printf(b, i > 0 ? ",%.9g" : "%.9g", (double)out[i]);
-    sl_buf_putc(b, call->pool.base64 ? '"' : ']');
+}
+
+static void put_numbers(struct sl_buf *b, const float *v, int32_t n)
+{
+    sl_buf_putc(b, '[');
+    for (int32_t i = 0; i < n; i++)
+        sl_buf_printf(b, i > 0 ? ",%.9g" : "%.9g", (double)v[i]);
+    sl_buf_putc(b, ']');
+}
+
+/* With a vector for each token a list of those; in base64 they follow one another, as in vLLM. */
+void sl_pool_put_vector(struct sl_buf *b, const struct sl_call *call, const float *v, int32_t n)
+{
+    const struct sl_model_info *info = sl_engine_info(call->served->eng);
+    const bool per_token = info->task == SL_TASK_TOKEN_EMBED;
+    const int32_t width = info->n_pooled, n_rows = n / width;
+    const int32_t m = call->pool.dimensions > 0 ? SL_MIN(call->pool.dimensions, width) : width;
+    float *out = sl_malloc((size_t)n_rows * (size_t)m * sizeof *out);
+    SL_ASSERT(n == n_rows * width && (per_token || n_rows == 1));
+    if (out == NULL) {
+        b->failed = true;
+        return;
+    }
+    for (int32_t i = 0; i < n_rows; i++)
+        cut_vector(v + (int64_t)i * width, width, m, info->normalized, out + (int64_t)i * m);
+    if (call->pool.base64) {
+        sl_buf_putc(b, '"');
+        put_base64(b, out, n_rows * m);
+        sl_buf_putc(b, '"');
+    } else if (per_token) {
+        for (int32_t i = 0; i < n_rows; i++) {
+            sl_buf_putc(b, i > 0 ? ',' : '[');
+            put_numbers(b, out + (int64_t)i * m, m);
+        }
+        sl_buf_putc(b, ']');
+    } else {
+        put_numbers(b, out, m);
+    }
     sl_free(out);
 }
 
@@ -160,15 +185,36 @@ static int embeddings_read_format(struct sl_task *t)
     return rc;
 }
 
+/* As vLLM calls what a model gives. A request may name it, but not choose another. */
+static int embeddings_check_task(struct sl_task *t)
+{
+    static const char *const names[] = {[SL_TASK_EMBED] = "embed",
+                                        [SL_TASK_SCORE] = "classify",
+                                        [SL_TASK_TOKEN_EMBED] = "token_embed"};
+    const json_t *v = json_object_get(t->root, "task");
+    const char *have = names[sl_engine_info(t->served->eng)->task], *name = have;
+    int rc = 0;
+    if (v != NULL && !json_is_null(v))
+        rc = sl_json_cstr(v, "task", 32, &name, &t->refusal);
+    if (rc != 0 || strcmp(name, have) == 0)
+        return rc;
+    return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "task",
+                     "task must be %s: it is what the model "
+                     "gives",
+                     have);
+}
+
 static int prepare_any(struct sl_task *t, bool vectors_only)
 {
-    static const char *const known[] = {"input", "encoding_format", "dimensions", NULL};
+    static const char *const known[] = {"input", "encoding_format", "dimensions", "task", NULL};
     int rc = sl_task_parse(t);
     if (rc != 0)
         return rc;
     rc = sl_pool_check(t, vectors_only);
     if (rc == 0)
         rc = sl_pool_read(t, known);
+    if (rc == 0 && !vectors_only)
+        rc = embeddings_check_task(t);
     if (rc == 0)
         rc = embeddings_read_format(t);
     return rc == 0 ? embeddings_read_input(t) : rc;

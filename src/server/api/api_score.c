@@ -3,7 +3,8 @@
  *
  * A reranker reads query and document together and gives a score. With a model of embeddings the
  * score is the cosine of two vectors: then the first texts are prompts, and behind them the second
- * ones. A decoder reads one text, which its chat template makes of the roles query and document.
+ * ones. With a vector for each token (ColBERT) it is their late interaction, MaxSim. A decoder
+ * reads one text, which its chat template makes of the roles query and document.
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -30,6 +31,36 @@ static double cosine(const float *a, const float *b, int32_t n)
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
+static float dot(const float *a, const float *b, int32_t n)
+{
+    float sums[8] = {0}, sum = 0;
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++)
+            sums[k] += a[i + k] * b[i + k];
+    for (; i < n; i++)
+        sums[0] += a[i] * b[i];
+    for (int k = 0; k < 8; k++)
+        sum += sums[k];
+    return sum;
+}
+
+/* Over the tokens of the query, the sum of each one's best product with a token of the document. */
+static double max_sim(const float *query, int32_t n_query, const float *document,
+                      int32_t n_document, int32_t width)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n_query; i += width) {
+        float best = dot(query + i, document, width);
+        for (int32_t k = width; k < n_document; k += width) {
+            const float x = dot(query + i, document + k, width);
+            best = SL_MAX(best, x);
+        }
+        sum += (double)best;
+    }
+    return sum;
+}
+
 static int32_t n_scores(const struct sl_call *call)
 {
     return call->n_prompts - call->pool.n_first;
@@ -38,12 +69,15 @@ static int32_t n_scores(const struct sl_call *call)
 /* Of several labels the last one's, which is "relevant" or "entailment" where there are two. */
 static double score_of(const struct sl_call *call, int32_t i)
 {
+    const struct sl_model_info *info = sl_engine_info(call->served->eng);
     const int32_t n_first = call->pool.n_first;
-    int32_t n;
-    const float *v = sl_request_pooled(call->prompts[n_first + i].req, &n);
+    int32_t n, n_query;
+    const float *v = sl_request_pooled(call->prompts[n_first + i].req, &n), *query;
     if (n_first == 0)
         return (double)v[n - 1];
-    return cosine(sl_request_pooled(call->prompts[n_first > 1 ? i : 0].req, &n), v, n);
+    query = sl_request_pooled(call->prompts[n_first > 1 ? i : 0].req, &n_query);
+    return info->task == SL_TASK_TOKEN_EMBED ? max_sim(query, n_query, v, n, info->n_pooled)
+                                             : cosine(query, v, n);
 }
 
 static void put_scores(struct sl_buf *b, struct sl_call *call)
@@ -171,7 +205,7 @@ static int encode_pair(struct sl_task *t, const json_t *a, const json_t *b, cons
 static int read_pairs(struct sl_task *t, const json_t *a, const char *name_a, const json_t *b,
                       const char *name_b)
 {
-    const bool vectors = sl_engine_info(t->served->eng)->task == SL_TASK_EMBED;
+    const bool vectors = sl_engine_info(t->served->eng)->task != SL_TASK_SCORE;
     const size_t n_a = json_is_array(a) ? json_array_size(a) : 1;
     const size_t n_b = json_is_array(b) ? json_array_size(b) : 1;
     struct sl_refusal *r = &t->refusal;

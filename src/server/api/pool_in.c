@@ -41,8 +41,11 @@ int sl_pool_check(struct sl_task *t, bool vectors_only)
                          "this model generates text: it gives no embeddings (start the server with "
                          "--runner pooling)");
     if (vectors_only && info->task != SL_TASK_EMBED)
-        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
-                         "this model gives scores, not embeddings: use /rerank or /score");
+        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model", "%s",
+                         info->task == SL_TASK_SCORE
+                             ? "this model gives scores, not embeddings: use /rerank or /score"
+                             : "this model gives a vector for each token: use /pooling, /rerank or "
+                               "/score");
     return 0;
 }
 

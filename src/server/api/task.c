@@ -167,7 +167,9 @@ int sl_task_generates(struct sl_task *t)
         return 0;
     return sl_refuse(
         &t->refusal, SL_EUNSUPPORTED, "model", "this model does not generate text: it gives %s",
-        info->task == SL_TASK_EMBED ? "embeddings (/v1/embeddings)" : "scores (/rerank, /score)");
+        info->task == SL_TASK_EMBED         ? "embeddings (/v1/embeddings)"
+        : info->task == SL_TASK_TOKEN_EMBED ? "a vector for each token (/pooling, /rerank, /score)"
+                                            : "scores (/rerank, /score)");
 }
 
 int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
