@@ -593,6 +593,38 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "falcon": (  # one key head, one norm
+        "Falcon",
+        dict(ffn_hidden_size=56, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "falcon_grouped": (
+        "Falcon",
+        dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "gemma": ("Gemma", dict(head_dim=16, hidden_act="gelu", pad_token_id=0, rope_parameters=plain(500.0)), torch.bfloat16, "old"),
+    "gpt_neox": (
+        "GPTNeoX",
+        dict(intermediate_size=56, num_key_value_heads=4, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
+        torch.bfloat16,
+        "old",
+    ),
+    "gpt_neox_serial": (  # attention, then the MLP
+        "GPTNeoX",
+        dict(
+            intermediate_size=56,
+            num_key_value_heads=4,
+            use_parallel_residual=False,
+            attention_bias=False,
+            tie_word_embeddings=True,
+            rope_parameters=dict(plain(500.0), partial_rotary_factor=0.25),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "gemma2": (
         "Gemma2",
         dict(
@@ -850,6 +882,7 @@ ENCODERS = {
         ),
         "mean",
     ),
+    "eurobert": ("EuroBertModel", dict(pad_token_id=0, mask_token_id=3, rope_parameters=plain(500.0)), "mean"),
     "gte": ("GteModel", dict(rope_parameters=plain(500.0)), "cls"),
     "gte_classifier": (
         "GteForSequenceClassification",
@@ -885,7 +918,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    one = 0 if type(model).__name__.startswith(("Gemma2For", "Gemma3", "Nemotron")) else 1  # whose norms are 1 + w
+    one = 0 if type(model).__name__.startswith(("GemmaFor", "Gemma2For", "Gemma3", "Nemotron")) else 1  # whose norms are 1 + w
     with torch.no_grad():
         for name, p in model.named_buffers():
             if name.endswith("layer_scalar"):
@@ -929,9 +962,10 @@ def config_json(config, spelling):
             c.pop("layer_types")
         if c["model_type"] in ("cohere2", "cohere2_moe", "gemma2"):
             c.pop("layer_types")
-        c["rope_theta"] = rope.pop("rope_theta")
+        neox = c["model_type"] == "gpt_neox"
+        c["rotary_emb_base" if neox else "rope_theta"] = rope.pop("rope_theta")
         if "partial_rotary_factor" in rope:
-            c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+            c["rotary_pct" if neox else "partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return json.dumps(c, indent=1, sort_keys=True) + "\n"
 
@@ -1031,6 +1065,8 @@ def generate(name, seed):
     elif name == "gpt_oss_experts":
         stored = gpt_oss_by_expert(stored)
 
+    if family == "GPTNeoX" and spelling == "old":
+        stored = {"embed_out.weight" if k == "lm_head.weight" else k: v for k, v in stored.items()}
     if spelling == "hub":
         stored = {k.replace("model.", "model.language_model.", 1): v for k, v in stored.items()}
     folder = OUT / name

@@ -68,6 +68,9 @@ def write(name, pooling):
 DECODERS = {
     "cohere": (gguf.MODEL_ARCH.COMMAND_R, False, 0),
     "cohere2": (gguf.MODEL_ARCH.COHERE2, False, 0),
+    "gemma": (gguf.MODEL_ARCH.GEMMA, False, 1),
+    "gpt_neox": (gguf.MODEL_ARCH.GPTNEOX, False, 0),
+    "gpt_neox_serial": (gguf.MODEL_ARCH.GPTNEOX, False, 0),
     "nemotron": (gguf.MODEL_ARCH.NEMOTRON, False, 1),
     "phi": (gguf.MODEL_ARCH.PHI2, False, 0),
     "stablelm": (gguf.MODEL_ARCH.STABLELM, False, 0),
@@ -122,6 +125,15 @@ def fuse_qkv(tensors):
         elif "k_proj" not in name and "v_proj" not in name:
             out[name] = bits
     return out.items()
+
+
+def parts_in_turn(tensors, n_heads):
+    """GPT-NeoX's q, k and v of each head, as its converter orders them: all of q, then k, then v."""
+    for name, bits in tensors:
+        if "query_key_value" in name:
+            bits = bits.reshape(n_heads, 3, bits.shape[0] // 3 // n_heads, *bits.shape[1:]).swapaxes(0, 1)
+            bits = np.ascontiguousarray(bits.reshape(-1, *bits.shape[3:]))
+        yield name, bits
 
 
 def add_scales(writer, config):
@@ -288,7 +300,8 @@ def write_gemma4(name):
 def write_decoder(name, arch, permuted, plus):
     config = json.loads((MODELS / name / "config.json").read_text())
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads", heads)
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or config
     scaling = config.get("rope_scaling") or rope
@@ -305,14 +318,17 @@ def write_decoder(name, arch, permuted, plus):
     else:
         writer.add_layer_norm_eps(next(config[k] for k in ("layer_norm_eps", "norm_epsilon", "norm_eps") if k in config))
     alpha = scaling.get("alpha")
-    writer.add_rope_freq_base(rope["rope_theta"] * (alpha ** (head_dim / (head_dim - 2)) if alpha else 1))
+    theta = rope["rope_theta"] if "rope_theta" in rope else config["rotary_emb_base"]
+    writer.add_rope_freq_base(theta * (alpha ** (head_dim / (head_dim - 2)) if alpha else 1))
     add_experts(writer, config)
     if arch == gguf.MODEL_ARCH.LLAMA and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
     if "llama_4_scaling_beta" in scaling:
         writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
         writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
-    partial = rope.get("partial_rotary_factor")
+    partial = rope.get("partial_rotary_factor", config.get("rotary_pct"))
+    if arch == gguf.MODEL_ARCH.GPTNEOX:
+        writer.add_parallel_residual(config["use_parallel_residual"])
     if partial is not None:
         writer.add_rope_dimension_count(int(head_dim * partial))
     if arch == gguf.MODEL_ARCH.PHI3:
@@ -362,6 +378,8 @@ def write_decoder(name, arch, permuted, plus):
     tensors = list(stack(read_safetensors(MODELS / name / "model.safetensors")))
     if arch == gguf.MODEL_ARCH.GPT_OSS:
         tensors = list(gpt_oss_tensors(tensors))
+    if arch == gguf.MODEL_ARCH.GPTNEOX:
+        tensors = list(parts_in_turn(tensors, heads))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))

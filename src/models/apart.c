@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Matrices whose rows do not lie in the file one after another, as kernels read them: parts of a
- * fused tensor that take turns, fused tensors that are transposed, and MXFP4 with codes in one
- * tensor and scales in another. They are made here when the model is loaded, one matrix at a time.
+ * fused tensor that take turns, row by row or head by head, fused tensors that are transposed, and
+ * MXFP4 with codes in one tensor and scales in another. They are made here when the model is
+ * loaded, one matrix at a time.
  *
  * MXFP4 of a folder: "X_blocks" u8 [mats, rows, cols / 32, 16], "X_scales" u8 [mats, rows, cols /
  * 32]. Byte i of a block holds its elements 2 i and 2 i + 1, the first in the lower half; a scale
@@ -22,7 +23,7 @@
 
 bool sl_apart(const struct sl_param *p)
 {
-    return p->mx_codes != NULL ||
+    return p->mx_codes != NULL || p->by_heads ||
            (p->fused && (p->desc->flags & (SL_W_TURNS | SL_W_TRANSPOSED)) != 0);
 }
 
@@ -34,6 +35,9 @@ static int64_t n_parts(const struct sl_param *p)
 
 static int64_t file_row(const struct sl_param *p, int64_t row)
 {
+    const int64_t n_heads = p->layer->n_kv_heads, n = p->n_rows / n_heads; /* rows of one */
+    if (p->by_heads)
+        return row / n * (p->file_rows / n_heads) + p->file_first / n_heads + row % n;
     return row * n_parts(p) + p->file_first;
 }
 

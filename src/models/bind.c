@@ -270,6 +270,7 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     if (pattern == NULL)
         return 1;
     p->fused = fused;
+    p->by_heads = fused && !m->hp.from_gguf && (w->flags & SL_W_BY_HEADS) != 0;
     p->file_first = !fused ? 0
                     : (w->flags & SL_W_TURNS) != 0
                         ? w->part

@@ -137,7 +137,9 @@ struct sl_hparams {
     int32_t layer_head_dims[SL_MAX_LAYERS], layer_kv_heads[SL_MAX_LAYERS];
     int32_t layer_intermediate[SL_MAX_LAYERS];
     uint32_t layer_has[SL_MAX_LAYERS]; /* GGUF: bits of `has` that the layer's tensors show */
-    bool parallel;                     /* attention and MLP read the same */
+    bool parallel;                     /* attention and MLP read the same, */
+    int32_t n_norms;                   /* by so many norms; 0: as the family does */
+    bool grouped_heads, one_key_head;  /* of Falcon: its heads are as others', or have one key */
     bool bidirectional;
     int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
@@ -317,6 +319,8 @@ enum sl_weight_flags {
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
     SL_W_TRANSPOSED = 1 << 3, /* the fused tensor is [cols, rows]; not where it is MXFP4 */
     SL_W_OVER_ROOT = 1 << 4,  /* a vector that is divided by the root of the width */
+    SL_W_BY_HEADS = 1 << 6,   /* in a folder's fused tensor the rows of its parts take turns by KV
+                                 heads; GGUF files have the parts one after another */
     SL_W_FLAT = 1 << 5,       /* a vector that safetensors hold as a matrix of one row */
 };
 
@@ -398,6 +402,7 @@ struct sl_layer_desc {
 struct sl_rope_desc {
     const char *kind;                  /* member of rope_parameters; NULL: that object itself */
     const char *hf_theta, *gguf_theta; /* config.json's older spelling; behind "<architecture>." */
+    const char *hf_partial;            /* another spelling of partial_rotary_factor, or NULL */
     double theta;                      /* when absent */
     bool scaled;                       /* rope_scaling and the GGUF's keys of scaling are of it */
     enum sl_rope_pairing pairing;      /* of dimensions in config.json's order */

@@ -30,6 +30,7 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     int64_t file_first, file_rows;      /* the first row in the file's matrix, and how many rows
                                            that has: more than n_rows if it is fused */
     bool fused;                         /* the file has it as a part of a fused tensor */
+    bool by_heads;                      /* whose parts take turns by KV heads */
     int32_t stack_idx;                  /* which matrix or vector of its stack */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors, or for the first of a stack

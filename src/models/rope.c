@@ -279,6 +279,8 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
     if (rc != 0 || (rc = top_number(config, desc->hf_theta, 2, 1e15, &p->theta, err)) ||
         (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
         (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||
+        (desc->hf_partial != NULL &&
+         (rc = top_number(config, desc->hf_partial, 0, 1, &partial, err))) ||
         (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
         return rc;
     const char *key = json_object_get(d.obj, "rope_type") ? "rope_type" : "type";

@@ -391,6 +391,30 @@ static const struct edit starcoder2_edits[] = {
     {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
 };
 
+static const struct edit gemma1_edits[] = {
+    {"hidden_act", "\"gelu\"", 0, NULL},
+    {"use_bidirectional_attention", "true", SL_EUNSUPPORTED, "must be false"},
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+};
+
+static const struct edit gpt_neox_edits[] = {
+    {"num_key_value_heads", "2", SL_EUNSUPPORTED, "2 key heads that differ from the 4 heads"},
+    {"rotary_pct", "0.2", SL_EFORMAT, "3 dimensions of a head of 16 are rotated"},
+    {"intermediate_size", "161", SL_EFORMAT, "mlp.dense_h_to_4h.weight"},
+};
+
+static const struct edit falcon_edits[] = {
+    {"alibi", "true", SL_EUNSUPPORTED, "alibi is true: not supported, must be false"},
+    {"parallel_attn", "false", SL_EUNSUPPORTED, "parallel_attn is false: not supported"},
+    {"num_kv_heads", "3", SL_EFORMAT, "not a multiple"},
+    {"new_decoder_architecture", "false", SL_EFORMAT, "query_key_value.weight\" has shape"},
+};
+
+static const struct edit eurobert_edits[] = {
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+    {"num_key_value_heads", "3", SL_EFORMAT, "not a multiple"},
+};
+
 static const struct edit cohere_edits[] = {
     {"use_qk_norm", "true", SL_EUNSUPPORTED, "use_qk_norm true: norms of q and k with a mean"},
     {"logit_scale", "0", SL_EFORMAT, "logit_scale is 0, must be 1e-06 to"},

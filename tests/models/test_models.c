@@ -46,7 +46,7 @@ static const struct variant variants[] = {
     {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
     {"starcoder2", SL_DTYPE_F16, "f16", false}, {"cohere2", SL_DTYPE_BF16, "bf16", false},
     {"phi", SL_DTYPE_Q8_0, "f32", false},       {"gemma4-text", SL_DTYPE_BF16, "f16", false},
-    {"cohere2_moe", SL_DTYPE_BF16, "bf16", false},
+{"cohere2_moe", SL_DTYPE_BF16, "bf16", false}, {"gpt_neox", SL_DTYPE_BF16, "bf16", false}, {"falcon", SL_DTYPE_F16, "f16", false}, {"gemma", SL_DTYPE_BF16, "bf16", false},
 };
 /* clang-format on */
 
@@ -265,12 +265,13 @@ static void test_containers(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "llama",    "mistral",     "qwen2",      "qwen3",         "olmo2",      "smollm3",
-        "qwen3moe", "gemma3",      "glm4",       "glm",           "phi3",       "qwen2moe",
-        "mixtral",  "glm4moe",     "minimax_m2", "olmoe",         "ernie4_5",   "seed_oss",
-        "exaone4",  "olmo3",       "arcee",      "ministral",     "gemma4",     "gemma2",
-        "granite",  "starcoder2",  "cohere2",    "phi",           "ministral3", "hunyuan_v1_dense",
-        "gpt-oss",  "gemma4-text", "exaone_moe", "hunyuan_v1_moe"};
+        "llama",      "mistral",     "qwen2",      "qwen3",          "olmo2",
+        "smollm3",    "qwen3moe",    "gemma3",     "glm4",           "glm",
+        "phi3",       "qwen2moe",    "mixtral",    "glm4moe",        "minimax_m2",
+        "olmoe",      "ernie4_5",    "seed_oss",   "exaone4",        "olmo3",
+        "arcee",      "ministral",   "gemma4",     "gemma2",         "granite",
+        "starcoder2", "cohere2",     "phi",        "ministral3",     "hunyuan_v1_dense",
+        "gpt-oss",    "gemma4-text", "exaone_moe", "hunyuan_v1_moe", "gemma"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -26,6 +26,7 @@ static const char *const goldens[] = {"bert",
                                       "nomic_bert",
                                       "embedding_gemma",
                                       "bert_dense",
+                                      "eurobert",
                                       "colbert",
                                       "colbert_modernbert"};
 static const char *const ggufs[] = {"bert", "bert_cls", "xlm_roberta", "embedding_gemma"};

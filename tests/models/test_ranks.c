@@ -37,20 +37,23 @@ static const struct variant variants[] = {
     {.name = "gemma3", .dtype = SL_DTYPE_BF16}, /* windows: two groups of pages */
     {.name = "qwen3moe", .dtype = SL_DTYPE_BF16},
     {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0},
-    {.name = "gpt-oss", .dtype = SL_DTYPE_MXFP4}, /* sinks, biases of experts */
-    {.name = "phi3", .dtype = SL_DTYPE_Q8_0},     /* fused tensors */
-    {.name = "glm4", .dtype = SL_DTYPE_BF16},     /* with biases of q, k and v */
-    {.name = "qwen2moe", .dtype = SL_DTYPE_BF16}, /* a shared expert */
-    {.name = "glm4moe", .dtype = SL_DTYPE_F16},   /* groups, a dense layer */
-    {.name = "cohere2", .dtype = SL_DTYPE_F32},   /* attention and MLP read the same norm */
-    {.name = "phi", .dtype = SL_DTYPE_BF16},      /* biases of the logits */
+    {.name = "gpt-oss", .dtype = SL_DTYPE_MXFP4},             /* sinks, biases of experts */
+    {.name = "phi3", .dtype = SL_DTYPE_Q8_0},                 /* fused tensors */
+    {.name = "glm4", .dtype = SL_DTYPE_BF16},                 /* with biases of q, k and v */
+    {.name = "qwen2moe", .dtype = SL_DTYPE_BF16},             /* a shared expert */
+    {.name = "glm4moe", .dtype = SL_DTYPE_F16},               /* groups, a dense layer */
+    {.name = "falcon", .dtype = SL_DTYPE_BF16, .wide = true}, /* q, k and v by heads */
+    {.name = "cohere2", .dtype = SL_DTYPE_F32}, /* attention and MLP read the same norm */
+    {.name = "phi", .dtype = SL_DTYPE_BF16},    /* biases of the logits */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
 {
     struct sl_error err = {0};
     struct sl_synth s = {.name = v->name, .dtype = v->dtype, .scales = v->scales, .seed = 5};
-    const bool gguf = sl_dtype_info(v->dtype)->gguf_id >= 0;
+    const struct sl_model_desc *desc;
+    const bool gguf = sl_dtype_info(v->dtype)->gguf_id >= 0 &&
+                      sl_registry_find(v->name, &desc)->gguf_architecture != NULL;
     if (sl_synth_shape(v->name, "tiny", &s.hp, &err) != 0)
         fail_msg("%s", err.msg);
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;

@@ -626,6 +626,8 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         return sl_fail(err, SL_EINVAL, "four bits need the kind of a checkpoint");
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) && s->format != SL_CKPT_HF)
         return sl_fail(err, SL_EINVAL, "a GGUF cannot hold %s", sl_dtype_info(s->dtype)->name);
+    if (s->format == SL_CKPT_GGUF && name->gguf_architecture == NULL)
+        return sl_fail(err, SL_EINVAL, "%s has no GGUF files", name->id);
     if (own.byte_vocab && own.hp.n_vocab < SL_SYNTH_MIN_VOCAB)
         return sl_fail(err, SL_EINVAL, "a byte vocabulary needs at least %d tokens, not %d",
                        SL_SYNTH_MIN_VOCAB, own.hp.n_vocab);
