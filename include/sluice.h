@@ -114,14 +114,17 @@ typedef void (*sl_progress_fn)(void *arg, const char *what, uint64_t done, uint6
 struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *model;    /* folder or .gguf; NULL = bundled model */
     const char *device;   /* "auto" (a Hopper GPU if there is one), "cpu", "cuda" or "cuda:N" */
-    const char *chat_template;      /* file path or template text; overrides the model's */
-    const char *kv_cache_dtype;     /* "auto" (bf16, on a GPU f16), "f32", "f16", "bf16", "q8_0",
-                                       "fp8" */
-    const char *cpu_isa;            /* "auto", or the highest instruction set to use: "avx2" */
-    const char *numa;               /* "auto": threads stay on the node of their weights; "off" */
-    uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs, at most 1/4 of
-                                       RAM or what the GPU has left */
-    float gpu_memory_utilization;   /* share of a GPU's memory to use; default 0.9 */
+    const char *chat_template;    /* file path or template text; overrides the model's */
+    const char *kv_cache_dtype;   /* "auto" (bf16, on a GPU f16), "f32", "f16", "bf16", "q8_0",
+                                     "fp8" */
+    const char *cpu_isa;          /* "auto", or the highest instruction set to use: "avx2" */
+    const char *numa;             /* "auto": threads stay on the node of their weights; "off" */
+    uint64_t kv_cache_bytes;      /* page pool; default: enough for max_num_seqs, at most 1/4 of
+                                     RAM or what the GPU has left */
+    float gpu_memory_utilization; /* share of a GPU's memory to use; default 0.9 */
+    /* On a GPU: layers, from the first on, whose experts stay in host memory and are computed by
+     * the CPU: "all", a number, or "auto": as few as it takes for the rest to fit. NULL: none. */
+    const char *cpu_offload_experts;
     int32_t n_threads;              /* compute threads; default: cores of this process */
     int32_t tensor_parallel_size;   /* ranks among which the model is divided, on a CPU; each has
                                        its share of the threads; default 1 */
@@ -196,6 +199,8 @@ struct sl_model_info {
     int32_t num_speculative_tokens; /* most that are drafted behind a sequence; 0: none */
     const char *weight_dtype, *kv_dtype, *isa;
     uint64_t device_total_bytes, device_used_bytes; /* memory of a GPU after loading; 0: none */
+    int32_t n_expert_layers, n_cpu_expert_layers;   /* with experts; beside a GPU on the CPU */
+    uint64_t cpu_expert_bytes;                      /* of host memory that those take */
 };
 
 SL_MUST_CHECK int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,

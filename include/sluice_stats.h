@@ -88,6 +88,9 @@ struct sl_stats { /* a consistent copy */
     uint64_t watchdog_stalls;      /* times that there was no progress for watchdog_s */
     uint64_t invariant_violations; /* found while idle, and repaired: must be 0 */
     double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
+    /* Of experts that the CPU computes for a GPU: layers of steps, rows of those, time it took. */
+    uint64_t cpu_expert_calls, cpu_expert_rows;
+    double cpu_expert_s;
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
     struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */

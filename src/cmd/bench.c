@@ -250,6 +250,23 @@ static void speeds_alone(const struct bench *b, double *prefill, double *decode)
     *decode = alone && b->decode_ns > 0 ? 1e9 * (double)steps / (double)b->decode_ns : 0;
 }
 
+/* What the CPU computed for a GPU. */
+static void report_experts(const struct bench *b, const struct sl_stats *now)
+{
+    const uint64_t calls = now->cpu_expert_calls - b->before.cpu_expert_calls;
+    const uint64_t rows = now->cpu_expert_rows - b->before.cpu_expert_rows;
+    const double seconds = now->cpu_expert_s - b->before.cpu_expert_s;
+    if (now->cpu_expert_calls == 0)
+        return;
+    if (b->opt->json)
+        printf(", \"cpu_expert_calls\": %llu, \"cpu_expert_rows\": %llu, \"cpu_expert_s\": %.4f",
+               (unsigned long long)calls, (unsigned long long)rows, seconds);
+    else
+        printf("  %-28s %llu layers of steps, mean %.1f rows, %.1f us\n", "experts on the CPU",
+               (unsigned long long)calls, (double)rows / (double)SL_MAX(calls, 1),
+               1e6 * seconds / (double)SL_MAX(calls, 1));
+}
+
 /* The late request's time to first token, and what it did to the others. */
 static void report_late(struct bench *b)
 {
@@ -299,6 +316,7 @@ static void bench_report(struct bench *b, double seconds)
             report_late(b);
         printf(", \"processors\": %.3f", b->cpu_seconds / seconds);
         printf(", \"device_busy_s\": %.4f, \"device_gap_s\": %.4f", busy, gap);
+        report_experts(b, &st);
         printf(", \"steps\": %llu, \"preemptions\": %llu, \"step_mallocs\": %llu}\n",
                (unsigned long long)st.steps, (unsigned long long)st.preemptions,
                (unsigned long long)st.step_mallocs);
@@ -318,6 +336,7 @@ static void bench_report(struct bench *b, double seconds)
     print_series("whole request, ms", &b->e2e);
     if (b->opt->late_len > 0)
         report_late(b);
+    report_experts(b, &st);
     if (b->constraint != NULL)
         printf("  %-28s %llu, %llu too late for a step, mean %.1f us, %llu tokens forced\n",
                "masks", (unsigned long long)st.grammar_masks, (unsigned long long)st.grammar_late,

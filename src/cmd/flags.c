@@ -312,6 +312,8 @@ const struct sl_flag sl_flags_engine[] = {
      "auto (a Hopper GPU if there is one), cpu, cuda or cuda:N"},
     {SL_FLAG_FLOAT, 0, "gpu-memory-utilization", NULL, ENGINE(gpu_memory_utilization), 0.01, 1, "S",
      "share of a GPU's memory to use (default: 0.9)"},
+    {SL_FLAG_STR, 0, "cpu-offload-experts", "n-cpu-moe", ENGINE(cpu_offload_experts), 0, 0, "N",
+     "beside a GPU: experts of N layers on the CPU; all, auto"},
     {SL_FLAG_STR, 0, "cpu-isa", NULL, ENGINE(cpu_isa), 0, 0, "I",
      "auto, c, avx2, avx512, avx512-vnni, avx512-bf16, amx"},
     {SL_FLAG_STR, 0, "numa", NULL, ENGINE(numa), 0, 0, "M",

@@ -454,7 +454,8 @@ const struct sl_command sl_cmd_serve = {
         "pages\n",
     .brief = "host port api-key served-model-name max-model-len max-num-seqs "
              "max-num-batched-tokens kv-cache-memory-bytes kv-cache-dtype gpu-memory-utilization "
-             "device threads chat-template tool-call-parser reasoning-parser lora-modules max-itl "
+             "cpu-offload-experts device threads chat-template tool-call-parser reasoning-parser "
+             "lora-modules max-itl "
              "uds ssl-certfile file-storage-path request-log log-level offline",
     .details =
         "Endpoints under /v1: chat/completions completions responses messages embeddings files\n"

@@ -149,6 +149,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .adapter_mats = cfg->max_loras > 0 ? sl_model_n_lora_mats(m) : 0,
         .adapter_bytes = gated_bytes(m, cfg),
     };
+    sl_model_host_rows(m, &lim.host_hidden, &lim.host_top_k);
     lim.n_kinds = SL_MIN(sl_model_heads(m, lim.heads, SL_MAX_HEAD_KINDS), SL_MAX_HEAD_KINDS);
     if (pools(m)) { /* no step is like another one: none is recorded */
         lim.max_width = 0;
@@ -520,13 +521,10 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     return 0;
 }
 
-static void times(const void *ctx, double *busy_s, double *gap_s)
+static void times(const void *ctx, struct sl_device_times *out)
 {
     const struct sl_device_runner *d = ctx;
-    struct sl_device_times t;
-    d->dev->times(d->be, &t);
-    *busy_s = t.busy_ms / 1e3;
-    *gap_s = t.gap_ms / 1e3;
+    d->dev->times(d->be, out);
 }
 
 static void forget(void *ctx, const struct sl_counts *counts)

@@ -20,6 +20,7 @@
 #include "base/limits.h"
 #include "engine/sample.h"
 #include "ops/batch.h"
+#include "ops/device.h"
 
 struct sl_pick {               /* what is wanted from a row of logits */
     struct sl_sample_args how; /* without logits; read until submit or choose returns */
@@ -68,8 +69,8 @@ struct sl_runner {
      * or when a token it chose is rolled back: counts (pick.how.counts) will not be used again, or
      * are to be read anew. */
     void (*forget)(void *ctx, const struct sl_counts *counts);
-    /* Optional: adds up how long the device worked, and stood idle, between steps. */
-    void (*times)(const void *ctx, double *busy_s, double *gap_s);
+    /* Optional: how long the device worked, and stood idle between steps, since it was created. */
+    void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */
     uint64_t (*progress)(const void *ctx);
 };

@@ -114,14 +114,29 @@ static void redo_flights(struct sl_engine *eng)
     }
 }
 
+static void put_device_times(const struct sl_engine *eng, struct sl_stats *s)
+{
+    struct sl_device_times t;
+    if (eng->runner.times == NULL)
+        return;
+    eng->runner.times(eng->runner.ctx, &t);
+    s->device_busy_s = t.busy_ms / 1e3;
+    s->device_gap_s = t.gap_ms / 1e3;
+    s->cpu_expert_calls = t.n_host_calls;
+    s->cpu_expert_rows = t.n_host_rows;
+    s->cpu_expert_s = t.host_ms / 1e3;
+}
+
 /* What the step that has just landed took. A device's own clock knows it where steps follow one
  * another: on the host's clock a step whose end was noticed late seems long, the next one short. */
 static double device_seconds(struct sl_engine *eng)
 {
-    double busy_s = 0, gap_s, seconds = (double)eng->step_ns / 1e9;
+    struct sl_device_times t;
+    double seconds = (double)eng->step_ns / 1e9;
     if (eng->runner.times == NULL)
         return seconds;
-    eng->runner.times(eng->runner.ctx, &busy_s, &gap_s);
+    eng->runner.times(eng->runner.ctx, &t);
+    const double busy_s = t.busy_ms / 1e3;
     if (busy_s > eng->busy_s)
         seconds = busy_s - eng->busy_s;
     eng->busy_s = busy_s;
@@ -201,8 +216,7 @@ static void publish_stats(struct sl_engine *eng)
     memcpy(s->evicted, eng->kv.n_evicted, sizeof s->evicted);
     s->grammar_late = eng->masker.n_late;
     s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
-    if (eng->runner.times != NULL)
-        eng->runner.times(eng->runner.ctx, &s->device_busy_s, &s->device_gap_s);
+    put_device_times(eng, s);
     pthread_mutex_lock(&eng->stats_lock);
     eng->stats_public = *s;
     pthread_mutex_unlock(&eng->stats_lock);

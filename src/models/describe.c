@@ -217,7 +217,7 @@ static void text_tensor(const struct sl_model *m, struct sl_backend *be, const s
                         bool first, struct sl_buf *out)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    const char *route = t->n_dims == 2 ? route_of(m, be, t->dtype) : NULL;
+    const char *route = t->n_dims == 2 ? route_of(m, sl_param_backend(m, be, p), t->dtype) : NULL;
     char shape[64];
     if (first)
         sl_buf_puts(out, "tensors\n");

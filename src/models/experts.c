@@ -13,6 +13,7 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
     const int32_t n = m->layers[layer].n_experts;
     struct sl_expert_stacks *s = &m->experts[layer];
     struct sl_stack *stacks[] = {&s->gate, &s->up, &s->down};
+    struct sl_backend *be = sl_experts_on_host(m, layer) ? m->host : m->be;
     s->mats = sl_calloc(SL_COUNT(slots) * (size_t)n, sizeof *s->mats);
     if (s->mats == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %d experts", n);
@@ -21,7 +22,7 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
         struct sl_weight *mats = s->mats + k * (size_t)n;
         for (int32_t e = 0; e < n; e++)
             mats[e] = sl_param(m, layer, slots[k])[e].mat;
-        rc = m->be->vt->stack_create(m->be, mats, n, stacks[k], err);
+        rc = be->vt->stack_create(be, mats, n, stacks[k], err);
     }
     return rc;
 }
@@ -45,9 +46,10 @@ void sl_experts_destroy(struct sl_model *m)
     for (int32_t l = 0; m->experts != NULL && l < m->hp.n_layers; l++) {
         struct sl_expert_stacks *s = &m->experts[l];
         struct sl_stack *stacks[] = {&s->gate, &s->up, &s->down};
+        struct sl_backend *be = sl_experts_on_host(m, l) ? m->host : m->be;
         for (size_t k = 0; k < SL_COUNT(stacks); k++)
             if (stacks[k]->mats != NULL)
-                m->be->vt->stack_destroy(m->be, stacks[k]);
+                be->vt->stack_destroy(be, stacks[k]);
         sl_free(s->mats);
     }
     sl_free(m->experts);

@@ -65,11 +65,28 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                           });
 }
 
+/* The shared expert runs on the device meanwhile. */
+static void run_on_host(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const struct sl_device_vt *dev = r->m->be->vt->device;
+    const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
+    const struct sl_host_experts a =
+        sl_host_experts_of(r, layer, x, n, shared ? r->shared : NULL, y);
+    dev->host_begin(r->m->be, &a);
+    if (shared)
+        sl_ffn_shared(r, layer, x, n, r->shared);
+    dev->host_end(r->m->be, &a);
+}
+
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
     float *sum = r->m->n_ranks > 1 ? r->expert_sum : y;
     choose_experts(r, layer, x, n);
+    if (sl_experts_on_host(r->m, layer)) {
+        run_on_host(r, layer, x, n, y);
+        return;
+    }
     if (shared)
         sl_ffn_shared(r, layer, x, n, r->shared);
     run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum);

@@ -78,6 +78,9 @@ struct sl_model {
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
     struct sl_backend *be; /* NULL until loaded */
+    /* Of the first layers, which has their experts and computes them; NULL: there is none. */
+    struct sl_backend *host;
+    int32_t n_host_layers;
     float embed_scale, layer_embed_scale, logit_scale;
     struct sl_rope ropes[SL_MAX_ROPES]; /* as many as the family has */
     float *inv_freq;                    /* backend memory behind theirs */
@@ -87,6 +90,20 @@ static inline struct sl_param *sl_param(const struct sl_model *m, int32_t layer,
 {
     int32_t row = slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.n_layers : layer;
     return &m->params[m->first[(size_t)row * SL_SLOT_COUNT + (size_t)slot]];
+}
+
+/* host.c: are the experts of the layer the host's? */
+static inline bool sl_experts_on_host(const struct sl_model *m, int32_t layer)
+{
+    return layer < m->n_host_layers && m->layers[layer].ffn == SL_FFN_EXPERTS;
+}
+/* Whose memory a tensor goes to; be: that of the rest of the model. */
+struct sl_backend *sl_param_backend(const struct sl_model *m, struct sl_backend *be,
+                                    const struct sl_param *p);
+/* The same, of a loaded model. */
+static inline struct sl_backend *sl_param_be(const struct sl_model *m, const struct sl_param *p)
+{
+    return sl_param_backend(m, m->be, p);
 }
 
 /* params.c: makes room for what the planned layers have. */
@@ -273,6 +290,9 @@ struct sl_run {
     float *input_gate;   /* [T, W] of a layer, */
     void *gated_input;   /* [T, W] activations: times its input */
     void *expert_room;   /* scratch of the experts */
+    struct sl_host_layer *host_layers; /* [n_host_layers] whose experts the host computes; */
+    void *host_room;                   /* and its scratch */
+    size_t host_room_bytes;
     float *shared;       /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit; /* [T] */
     float *expert_sum;   /* [T, H'] of this rank's rows; NULL: there is one rank */
@@ -315,6 +335,12 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
 void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part);
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+/* host.c: the chosen experts of n rows of x on the host, in two halves, between which the device
+ * may go on; shared: as in struct sl_op_experts. */
+struct sl_host_experts sl_host_experts_of(struct sl_run *r, int32_t layer, const void *x, int32_t n,
+                                          const float *shared, float *sum);
+int sl_host_create(struct sl_run *r, struct sl_error *err);
+void sl_host_destroy(struct sl_run *r);
 /* An MLP and experts beside it, of which each has the stream normed in its own way. r->norm is the
  * MLP's. Activations are float32. */
 void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32_t n, float *y);

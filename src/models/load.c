@@ -44,8 +44,9 @@ static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_
 {
     const struct sl_scales scales = {p->scale_values, p->scale_rows, p->scale_cols,
                                      (int32_t)first_row};
-    int rc = m->be->vt->weight_create(m->be, use, t->dtype, t->dims[0], t->dims[1], data, &scales,
-                                      &p->mat, err);
+    struct sl_backend *be = sl_param_be(m, p);
+    int rc = be->vt->weight_create(be, use, t->dtype, t->dims[0], t->dims[1], data, &scales,
+                                   &p->mat, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
     p->loaded = true;
@@ -149,13 +150,13 @@ static int load_tied_head(struct sl_model *m, struct sl_error *err)
 }
 
 /* Copies a host vector to backend memory. */
-static int place(struct sl_model *m, const float *host, size_t n_bytes, float **out,
+static int place(struct sl_backend *be, const float *host, size_t n_bytes, float **out,
                  struct sl_error *err)
 {
-    *out = m->be->vt->alloc(m->be, n_bytes);
+    *out = be->vt->alloc(be, n_bytes);
     if (*out == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory: %zu bytes for a vector of weights", n_bytes);
-    m->be->vt->upload(m->be, *out, host, n_bytes);
+    be->vt->upload(be, *out, host, n_bytes);
     return 0;
 }
 
@@ -202,7 +203,7 @@ static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struc
     p->first_value = read ? all[0] : 0;
     int rc = read ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)
-        rc = place(m, all, p->vec_bytes, &p->vec, err);
+        rc = place(sl_param_be(m, p), all, p->vec_bytes, &p->vec, err);
     sl_free(all);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
@@ -274,7 +275,7 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
         n += rope->n_dims / 2;
     }
     if (rc == 0)
-        rc = place(m, freqs, ropes_bytes(m), &m->inv_freq, err);
+        rc = place(m->be, freqs, ropes_bytes(m), &m->inv_freq, err);
     for (int32_t i = 0, at = 0; i < m->desc->n_ropes && rc == 0; i++) {
         m->ropes[i].inv_freq = m->inv_freq + at;
         at += m->ropes[i].n_dims / 2;
@@ -333,12 +334,20 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
     *allocated = *mapped = 0;
     for (int32_t rank = 0; rank < m->n_ranks; rank++) {
         for (size_t i = 0; i < m->n_params; i++)
-            if (is_wanted(m, &m->params[i]))
+            if (is_wanted(m, &m->params[i]) && sl_param_backend(m, be, &m->params[i]) == be)
                 add_memory(m, be, &m->params[i], rank, allocated, mapped);
         const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, rank);
         if (ties_head(m))
             *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, rows.n, t->dims[1]);
     }
+}
+
+void sl_model_host_memory(const struct sl_model *m, uint64_t *allocated, uint64_t *mapped)
+{
+    *allocated = *mapped = 0;
+    for (size_t i = 0; i < m->n_params && m->host != NULL; i++)
+        if (is_wanted(m, &m->params[i]) && sl_param_backend(m, NULL, &m->params[i]) == m->host)
+            add_memory(m, m->host, &m->params[i], 0, allocated, mapped);
 }
 
 /* A factor of the residual stream that would end the model. */
@@ -363,7 +372,8 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "experts beside an MLP with norms of their own have no kernel on this "
                            "device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].ffn == SL_FFN_EXPERTS && !sl_run_gates(be, &m->layers[i]))
+        if (m->layers[i].ffn == SL_FFN_EXPERTS &&
+            !sl_run_gates(sl_experts_on_host(m, i) ? m->host : be, &m->layers[i]))
             return sl_fail(
                 err, SL_EUNSUPPORTED,
                 "config.json: hidden_act \"%s\" of experts has no kernel on this device: "
@@ -431,9 +441,9 @@ void sl_model_unload(struct sl_model *m)
     for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];
         if (p->loaded && p->vec == NULL)
-            m->be->vt->weight_destroy(m->be, &p->mat);
+            sl_param_be(m, p)->vt->weight_destroy(sl_param_be(m, p), &p->mat);
         if (p->vec != NULL)
-            m->be->vt->free(m->be, p->vec, p->vec_bytes);
+            sl_param_be(m, p)->vt->free(sl_param_be(m, p), p->vec, p->vec_bytes);
         if (p->copy != NULL)
             sl_aligned_free(p->copy, p->copy_bytes);
         sl_fp8_unload(p);

@@ -57,12 +57,26 @@ SL_MUST_CHECK int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_
 /* Before loading: the longest sequence there will be, which LongRoPE chooses its factors by, for
  * all sequences alike (as vLLM does). Unless it is called that is the facts' context. */
 void sl_model_set_context(struct sl_model *m, int32_t context);
+/* Before loading on a device: the experts of the first n_layers layers stay in host memory, as host
+ * (a backend that computes in the call) wants them, and host computes them in the middle of a step.
+ * host outlives the model's loading. May be called again; 0 layers: all go to the device. */
+SL_MUST_CHECK int sl_model_set_host(struct sl_model *m, struct sl_backend *host, int32_t n_layers,
+                                    struct sl_error *err);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
 /* What loading would take, of all ranks together: bytes of memory allocated for repacked and
  * converted weights, and bytes of the file that stay mapped. */
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped);
+/* Likewise of the experts that stay with the host, which are not among those above; and what steps
+ * of up to max_tokens take of host memory for them. */
+void sl_model_host_memory(const struct sl_model *m, uint64_t *allocated, uint64_t *mapped);
+uint64_t sl_model_host_room(const struct sl_model *m, int32_t max_tokens);
+/* Layers with experts; of those, on the host. */
+int32_t sl_model_n_expert_layers(const struct sl_model *m);
+int32_t sl_model_n_host_layers(const struct sl_model *m);
+/* Values and experts of a row that goes to the host; 0: none does. */
+void sl_model_host_rows(const struct sl_model *m, int32_t *hidden, int32_t *top_k);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
 /* Kinds of layers by their heads, in the order of the first layer of each. Fills at most n_max and

@@ -46,7 +46,7 @@ static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int
     uint64_t most = 0;
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
         const struct sl_layer_desc *l = &m->layers[i];
-        uint64_t room = l->n_experts == 0
+        uint64_t room = l->n_experts == 0 || sl_experts_on_host(m, i)
                             ? 0
                             : be->vt->experts_bytes(be, n, l->n_experts, l->top_experts,
                                                     m->hp.hidden, l->intermediate);
@@ -184,6 +184,11 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     if (up_floats(m, m->be) == 0)
         r->up = r->ffn;
     r->pooled = r->logits;
+    int rc = sl_host_create(r, err);
+    if (rc != 0) {
+        sl_run_destroy(r);
+        return rc;
+    }
     *out = r;
     return 0;
 }
@@ -192,6 +197,7 @@ void sl_run_destroy(struct sl_run *r)
 {
     if (r == NULL)
         return;
+    sl_host_destroy(r);
     r->m->be->vt->free(r->m->be, r->mem, r->mem_bytes);
     sl_free(r);
 }

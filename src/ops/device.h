@@ -27,6 +27,9 @@ struct sl_device_times {
     uint64_t n_steps;
     double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on.
                                Between the parts of a step it waits: that counts as gap */
+    /* Of calls of the host in the middle of steps (struct sl_host_experts), all there were. */
+    uint64_t n_host_calls, n_host_rows;
+    double host_ms; /* that the host computed for them */
 };
 
 /* What attention of a layer has. Layers of one model may differ. */
@@ -55,7 +58,19 @@ struct sl_step_limits {
     uint64_t extra_bytes;   /* most of what else may travel with a step */
     int32_t adapter_mats;   /* matrices of an adapter */
     uint64_t adapter_bytes; /* room for gate and up beside adapters; 0: no row ever has one */
+    /* Rows that go to the host in the middle of a step and come back have so many values, and so
+     * many experts each. 0: none ever does. */
+    int32_t host_hidden, host_top_k;
 };
+
+/* Pinned host memory that steps_init takes for such rows: as floats there and back, with the
+ * experts and how much each counts. */
+static inline uint64_t sl_host_room_bytes(const struct sl_step_limits *lim)
+{
+    return (uint64_t)lim->max_tokens *
+           (2 * (uint64_t)lim->host_hidden * sizeof(float) +
+            (uint64_t)lim->host_top_k * (sizeof(int32_t) + sizeof(float)));
+}
 
 enum sl_step_part {
     SL_STEP_WHOLE,
@@ -80,6 +95,31 @@ struct sl_step {
     int32_t *ids;  /* [n_logits] forward only: what was chosen. The next step's tokens[i] < 0 mean
                       ids[-1 - tokens[i]]. */
     void *results; /* [n_logits, result_bytes] forward only */
+};
+
+/* Rows of a step in host memory, for as long as the call with them lasts. */
+struct sl_host_rows {
+    int32_t n;              /* without padding */
+    const float *x;         /* [n, h] */
+    const int32_t *experts; /* [n, top_k] */
+    const float *weights;   /* [n, top_k] */
+    float *out;             /* [n, h] to be filled */
+};
+
+/* Experts whose weights are the host's: rows of activations go there in the middle of a step, and
+ * come back as sums. The device writes and reads the host's memory and waits for it, so that a
+ * recorded step has them like any other operation. */
+struct sl_host_experts {
+    const void *x; /* [T, h] activations */
+    int32_t n, h, top_k;
+    const int32_t *experts; /* [T, top_k] */
+    const float *weights;   /* [T, top_k] */
+    /* Called with the rows by a thread of the backend, one call at a time. */
+    void (*fn)(void *arg, const struct sl_host_rows *rows);
+    void *arg;
+    const float *shared;       /* [T, h] to which the host's sums are added, or NULL: 0; */
+    const float *shared_logit; /* [T] times the sigmoid of this, or NULL */
+    float *out;                /* [T, h] */
 };
 
 /* Enqueues the operations of a step. May be called twice for one step: to run and to record. */
@@ -122,6 +162,10 @@ struct sl_device_vt {
                 struct sl_error *err);
     /* Sums since steps_init over the steps that were waited for. */
     void (*times)(struct sl_backend *be, struct sl_device_times *out);
+    /* In a forward: the rows go to the host; out becomes what it made of them. What is enqueued
+     * between the two runs beside the host. The next call begins after the last one's end. */
+    void (*host_begin)(struct sl_backend *be, const struct sl_host_experts *args);
+    void (*host_end)(struct sl_backend *be, const struct sl_host_experts *args);
     /* Drops what was recorded for arg, whose memory goes away. Waits for the device. */
     void (*forget)(struct sl_backend *be, const void *arg);
 };

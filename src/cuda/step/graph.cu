@@ -43,7 +43,10 @@ static cudaError_t capture(struct sl_cuda *cu, const struct sl_step *dev, sl_for
     cudaError_t e = cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess)
         return e;
+    cu->steps->recording = true;
+    cu->steps->n_host_calls = 0;
     sl_cuda_forward(cu, dev, forward, arg);
+    cu->steps->recording = false;
     e = cudaStreamEndCapture(cu->stream, graph);
     if (cu->error != cudaSuccess) {
         e = cu->error;
@@ -92,6 +95,7 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
     g->width = dev->batch.n_tokens / dev->batch.n_spans;
     g->variant = dev->variant;
     g->part = dev->part;
+    g->n_host_calls = s->n_host_calls;
     g->exec = exec;
 }
 

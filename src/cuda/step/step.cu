@@ -45,10 +45,11 @@ static size_t place(size_t *at, size_t n_bytes)
 
 static struct sl_cuda_block_layout layout_of(int32_t n_tokens, int32_t n_spans, int32_t n_logits,
                                              int32_t n_table, size_t param_bytes, bool pairs,
-                                             bool adapters)
+                                             bool adapters, bool host)
 {
     struct sl_cuda_block_layout l;
     size_t at = 0, tokens = static_cast<size_t>(n_tokens), rows = static_cast<size_t>(n_logits);
+    l.n_pad = place(&at, host ? sizeof(int32_t) : 0);
     l.tokens = place(&at, tokens * sizeof(int32_t));
     l.positions = place(&at, tokens * sizeof(int32_t));
     l.spans = place(&at, static_cast<size_t>(n_spans) * sizeof(struct sl_span));
@@ -71,11 +72,12 @@ static int32_t table_stride(const struct sl_step_limits *lim)
 static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t *result_offset,
                      size_t *out_bytes)
 {
-    *in_bytes = layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, table_stride(lim),
-                          lim->param_bytes, lim->whole, lim->adapter_bytes > 0)
-                    .n_bytes +
-                static_cast<size_t>(SL_MAX(lim->n_groups, 1) - 1) *
-                    static_cast<size_t>(table_stride(lim)) * sizeof(int32_t);
+    *in_bytes =
+        layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, table_stride(lim),
+                  lim->param_bytes, lim->whole, lim->adapter_bytes > 0, lim->host_hidden > 0)
+            .n_bytes +
+        static_cast<size_t>(SL_MAX(lim->n_groups, 1) - 1) * static_cast<size_t>(table_stride(lim)) *
+            sizeof(int32_t);
     *result_offset = SL_ROUND_UP(static_cast<size_t>(lim->max_logits) * sizeof(int32_t),
                                  static_cast<size_t>(SL_CUDA_ALIGN));
     *out_bytes = *result_offset +
@@ -101,7 +103,8 @@ uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits 
     size_t in_bytes, result_offset, out_bytes;
     sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
     return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
-           SL_LIN_BYTES + lim->adapter_bytes + sl_cuda_lora_rows_bytes(lim->adapter_mats);
+           SL_LIN_BYTES + lim->adapter_bytes + sl_cuda_lora_rows_bytes(lim->adapter_mats) +
+           (lim->host_hidden > 0 ? SL_CUDA_ALIGN : 0);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -214,6 +217,8 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
     if (rc == 0)
         rc =
             take(cu, &s->by_row, sl_cuda_lora_rows_bytes(lim->adapter_mats), "rows' adapters", err);
+    if (rc == 0 && lim->host_hidden > 0)
+        rc = sl_cuda_host_create(cu, lim, &s->host, err);
     if (rc == 0) {
         sl_cuda_linear_memory(cu, s->products);
         if (s->lim.adapter_bytes > SL_LIN_MIXED_BYTES) {
@@ -239,6 +244,7 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
         return;
     cudaStreamSynchronize(cu->stream);
     sl_cuda_graphs_deinit(s);
+    sl_cuda_host_destroy(cu, s->host);
     for (int i = 0; i < SL_CUDA_DEPTH; i++) {
         if (s->slot[i].done != NULL)
             cudaEventDestroy(s->slot[i].done);
@@ -380,8 +386,11 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     const int32_t pad_rows = n_pad * width;
     struct sl_cuda_block_layout l =
         layout_of(b->n_tokens + pad_rows, b->n_spans + n_pad, b->n_logits + pad_rows, n_table + 1,
-                  each, b->second_from != NULL, b->lora != NULL);
+                  each, b->second_from != NULL, b->lora != NULL, s->host != NULL);
     SL_ASSERT(b->second_from == NULL || (s->lim.whole && n_pad == 0));
+    if (s->host != NULL)
+        memcpy(in + l.n_pad, &pad_rows, sizeof pad_rows);
+    s->n_pad = reinterpret_cast<const int32_t *>(s->in + l.n_pad);
     put(in + l.tokens, b->tokens, b->n_tokens, sizeof *b->tokens);
     put(in + l.positions, b->positions, b->n_tokens, sizeof *b->positions);
     put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
@@ -547,6 +556,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     const bool decode = decode_width(s, &step->batch) > 0;
     struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
     if (g != NULL && g->exec != NULL) {
+        sl_cuda_host_expect(s->host, g->n_host_calls);
         sl_cuda_check(cu, cudaGraphLaunch(g->exec, cu->stream), "cudaGraphLaunch");
         cu->counts.replayed++;
     } else {
@@ -591,7 +601,9 @@ int sl_cuda_choose(struct sl_backend *be, const struct sl_step *step, sl_forward
 
 void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out)
 {
-    *out = sl_cuda(be)->steps->times;
+    const struct sl_cuda_steps *s = sl_cuda(be)->steps;
+    *out = s->times;
+    sl_cuda_host_times(s->host, out);
 }
 
 /* The step is done, and so is the one ahead of it. A failure here is no failure of a step. */

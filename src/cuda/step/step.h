@@ -19,6 +19,7 @@ struct sl_cuda_graph {
     int32_t n_spans, width; /* padded; tokens of each, all of whose rows are wanted */
     uint32_t variant;
     enum sl_step_part part;
+    int32_t n_host_calls; /* in it */
     cudaGraphExec_t exec; /* NULL: recording failed, such steps stay eager */
 };
 
@@ -26,6 +27,7 @@ struct sl_cuda_graph {
  * because only their number differs between steps of the same counts: so a recorded step finds
  * everything where it was. */
 struct sl_cuda_block_layout {
+    size_t n_pad; /* rows of padding, for those who want to know */
     size_t tokens, positions, spans, second_from, logit_rows, params, adapters, scales, tables;
     size_t n_bytes;
 };
@@ -48,6 +50,8 @@ struct sl_cuda_clock { /* of one step */
     bool in_parts;
 };
 
+struct sl_cuda_host; /* host.cu */
+
 struct sl_cuda_steps {
     struct sl_step_limits lim;
     int32_t max_width; /* tokens of a span of a decode step; 0: nothing is padded or recorded */
@@ -69,6 +73,10 @@ struct sl_cuda_steps {
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
     struct sl_device_times times;
     struct sl_cuda_fuse fuse;
+    struct sl_cuda_host *host; /* NULL: no row ever goes there */
+    const int32_t *n_pad;      /* device: rows of padding of the running step */
+    bool recording;            /* what is enqueued is recorded, not run, */
+    int32_t n_host_calls;      /* and so many calls of the host so far */
 };
 
 /* The smallest padded size for n spans, at most max_rung. */
@@ -103,6 +111,19 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
                           void *arg);
 extern "C" void sl_cuda_forget(struct sl_backend *be, const void *arg);
 void sl_cuda_graphs_deinit(struct sl_cuda_steps *s);
+
+/* host.cu. Calls of the host in the middle of a step. create: *out is to be destroyed even if it
+ * fails. */
+int sl_cuda_host_create(struct sl_cuda *cu, const struct sl_step_limits *lim,
+                        struct sl_cuda_host **out, struct sl_error *err);
+void sl_cuda_host_destroy(struct sl_cuda *cu, struct sl_cuda_host *h); /* NULL is fine */
+/* So many calls are about to be enqueued: its thread wakes. */
+void sl_cuda_host_expect(struct sl_cuda_host *h, int32_t n_calls);
+void sl_cuda_host_times(const struct sl_cuda_host *h, struct sl_device_times *out); /* NULL: 0 */
+extern "C" {
+void sl_cuda_host_begin(struct sl_backend *be, const struct sl_host_experts *args);
+void sl_cuda_host_end(struct sl_backend *be, const struct sl_host_experts *args);
+}
 
 /* load.cu */
 extern "C" int sl_cuda_load_end(struct sl_backend *be, struct sl_error *err);

@@ -2,7 +2,7 @@
  * inspect.c - what a model is and what serving it will take, before a weight is loaded.
  */
 #include "engine/load/load.h"
-#include "engine/load/memory_plan.h"
+#include "engine/load/offload.h"
 
 #include "base/sys.h"
 
@@ -35,6 +35,16 @@ static void groups_json(const struct sl_memory_plan *p, struct sl_buf *b)
     sl_buf_puts(b, "]");
 }
 
+/* Experts in host memory. */
+static void host_text(const struct sl_memory_plan *p, struct sl_buf *b)
+{
+    sl_buf_printf(b, "  %-24s %10.1f MB repacked, %.1f MB mapped: of %d of %d layers\n",
+                  "experts on the CPU", (double)p->host_packed_bytes / 1e6,
+                  (double)p->host_mapped_bytes / 1e6, p->n_host_layers, p->n_expert_layers);
+    sl_buf_printf(b, "  %-24s %10.1f MB of the machine's %.1f MB\n", "their steps",
+                  (double)p->host_room_bytes / 1e6, (double)p->host_ram_bytes / 1e6);
+}
+
 static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     SL_ASSERT(p->n_pages > 0 && p->block_size > 0 && p->max_num_seqs > 0);
@@ -58,6 +68,8 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
     if (p->on_device)
         sl_buf_printf(b, "  %-24s %10.1f MB\n", "steps and sampling",
                       (double)p->runner_bytes / 1e6);
+    if (p->n_host_layers > 0)
+        host_text(p, b);
     sl_buf_printf(b, "  %-24s %10.1f MB\n", p->on_device ? "usable on the GPU" : "this machine",
                   (double)p->ram_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10d tokens%s\n", "context", p->max_model_len,
@@ -75,6 +87,13 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                   (unsigned long long)p->runner_bytes, p->n_ranks);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
+    if (p->n_host_layers > 0)
+        sl_buf_printf(b,
+                      ", \"cpu_expert_layers\": %d, \"cpu_experts_repacked_bytes\": %llu, "
+                      "\"cpu_experts_mapped_bytes\": %llu, \"cpu_experts_step_bytes\": %llu",
+                      p->n_host_layers, (unsigned long long)p->host_packed_bytes,
+                      (unsigned long long)p->host_mapped_bytes,
+                      (unsigned long long)p->host_room_bytes);
     groups_json(p, b);
     sl_buf_printf(b,
                   ", \"max_model_len\": %d, \"max_num_seqs\": %d, \"max_num_batched_tokens\": %d}",
@@ -86,7 +105,7 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
 {
     struct sl_ckpt *ckpt;
     struct sl_model *model = NULL;
-    struct sl_backend *be = NULL;
+    struct sl_backend *be = NULL, *host = NULL;
     struct sl_memory_plan plan;
     struct sl_buf b = {0};
     *out = NULL;
@@ -99,7 +118,7 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
     if (rc == 0)
         rc = sl_load_backend(model, cfg, &be, err);
     if (rc == 0)
-        rc = sl_memory_plan_make(model, be, cfg, &plan, err);
+        rc = sl_offload_plan(model, be, cfg, &host, &plan, err);
     if (rc == 0) {
         SL_ASSERT((int64_t)plan.n_pages * plan.block_size >= plan.max_model_len);
         sl_model_set_context(model, plan.max_model_len);
@@ -119,6 +138,8 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
     sl_buf_deinit(&b);
     if (be != NULL)
         be->vt->destroy(be);
+    if (host != NULL)
+        host->vt->destroy(host);
     if (model != NULL)
         sl_model_close(model);
     sl_ckpt_close(ckpt);

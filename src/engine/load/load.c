@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "engine/host_runner.h"
 #include "engine/load/load_text.h"
-#include "engine/load/memory_plan.h"
+#include "engine/load/offload.h"
 #include "engine/load/shared.h"
 #include "engine/ranks.h"
 #include "ops/device.h"
@@ -32,6 +32,7 @@ struct loaded {
     struct sl_tokenizer *tokenizer;
     struct sl_template *template;
     struct sl_backend *backend;
+    struct sl_backend *host; /* of experts beside a device, or NULL */
     struct sl_model *model;
     struct sl_memory_plan plan;
     uint8_t *kv_pool[SL_MAX_KV_GROUPS];
@@ -89,12 +90,16 @@ static void unload(struct loaded *l, bool weights)
     if (l->backend != NULL)
         l->backend->vt->destroy(l->backend);
     l->backend = NULL;
+    if (l->host != NULL)
+        l->host->vt->destroy(l->host);
+    l->host = NULL;
 }
 
 /* The strings of a configuration that loading reads. */
 static const char **config_string(struct sl_engine_config *cfg, size_t i)
 {
     const char **all[] = {&cfg->device,
+                          &cfg->cpu_offload_experts,
                           &cfg->kv_cache_dtype,
                           &cfg->cpu_isa,
                           &cfg->numa,
@@ -143,8 +148,8 @@ static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
     return rc;
 }
 
-static int load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
-                    struct sl_backend **out, struct sl_error *err)
+int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
+                struct sl_backend **out, struct sl_error *err)
 {
     enum sl_cpu_isa isa;
     if (cfg->n_threads < 0 || cfg->n_threads > SL_MAX_THREADS)
@@ -196,14 +201,15 @@ int sl_load_backend(const struct sl_model *model, const struct sl_engine_config 
     const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
     const bool act_fp8 = strcmp(act, "fp8") == 0;
     const struct sl_model_facts *f = sl_model_facts(model);
-    bool only_cpu = cfg->cpu_isa != NULL || cfg->exact_weights;
+    bool only_cpu =
+        (cfg->cpu_isa != NULL || cfg->exact_weights) && cfg->cpu_offload_experts == NULL;
     if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
         device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
     if (!act_fp8 && strcmp(act, "auto") != 0 && strcmp(act, "bf16") != 0)
         return sl_fail(err, SL_EINVAL, "activation-dtype: '%.20s' is not one of: auto, bf16, fp8",
                        act);
     if (strcmp(device, "cpu") == 0)
-        return load_cpu(f, cfg, out, err);
+        return sl_load_cpu(f, cfg, out, err);
     if (strncmp(device, "cuda", 4) == 0 && f->n_ranks > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: several GPUs are not supported yet; on the CPU "
@@ -320,7 +326,7 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
     if (rc == 0)
         rc = sl_load_backend(l->model, cfg, &l->backend, err);
     if (rc == 0)
-        rc = sl_memory_plan_make(l->model, l->backend, cfg, &l->plan, err);
+        rc = sl_offload_plan(l->model, l->backend, cfg, &l->host, &l->plan, err);
     if (rc == 0)
         rc = check_device(l, err);
     if (rc == 0 && cfg->shared != NULL)
@@ -548,6 +554,11 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         info->device_total_bytes = mem.total_bytes;
         info->device_used_bytes = mem.own_bytes;
     }
+    info->n_expert_layers = p->n_expert_layers;
+    info->n_cpu_expert_layers = p->n_host_layers;
+    info->cpu_expert_bytes = p->host_packed_bytes + p->host_mapped_bytes + p->host_room_bytes;
+    if (l->host != NULL)
+        info->n_threads = l->host->vt->n_threads(l->host);
 }
 
 /* The front end alone: tokens come from a counter, pages are counted but hold nothing. */
@@ -718,6 +729,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
         sl_ckpt_close(l->ckpt);
     l->ckpt = next.ckpt; /* one by one: what stays is read by other threads meanwhile */
     l->backend = next.backend;
+    l->host = next.host;
     l->model = next.model;
     l->plan = next.plan;
     memcpy(l->kv_pool, next.kv_pool, sizeof l->kv_pool);

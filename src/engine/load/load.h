@@ -15,4 +15,8 @@ SL_MUST_CHECK int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckp
 SL_MUST_CHECK int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_backend **out, struct sl_error *err);
 
+/* The CPU backend that cfg asks for. */
+SL_MUST_CHECK int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
+                              struct sl_backend **out, struct sl_error *err);
+
 #endif

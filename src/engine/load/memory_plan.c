@@ -287,6 +287,20 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
     return plan->max_num_seqs + SL_MAX(32, SL_MIN(n_drafts, MAX_DRAFT_ROWS));
 }
 
+/* Experts in host memory, which is not what p->ram_bytes says. */
+static int plan_check_host(const struct sl_memory_plan *p, struct sl_error *err)
+{
+    const uint64_t ram = p->host_ram_bytes;
+    if (ram == 0 || p->host_packed_bytes + p->host_room_bytes <= ram)
+        return 0;
+    return sl_fail(err, SL_ENOMEM,
+                   "%.1f GB of experts of %d layers, repacked, and %.1f GB for their steps do not "
+                   "fit in %.1f GB of host memory: choose fewer layers (--cpu-offload-experts), a "
+                   "smaller format of the model, or lower --max-num-batched-tokens",
+                   (double)p->host_packed_bytes / 1e9, p->n_host_layers,
+                   (double)p->host_room_bytes / 1e9, (double)ram / 1e9);
+}
+
 /* What is allocated must fit; mapped weights need not, the system reads them again when it must. */
 static int plan_check_total(const struct sl_memory_plan *p, struct sl_error *err)
 {
@@ -339,6 +353,10 @@ static void plan_step_memory(const struct sl_model *model, struct sl_backend *be
     struct sl_device_runner_config runner;
     sl_memory_plan_runner(p, &runner);
     p->runner_bytes = sl_device_runner_bytes(model, be, &runner);
+    struct sl_step_limits rows = {.max_tokens = p->max_num_batched_tokens};
+    sl_model_host_rows(model, &rows.host_hidden, &rows.host_top_k);
+    p->host_room_bytes =
+        sl_host_room_bytes(&rows) + sl_model_host_room(model, p->max_num_batched_tokens);
 }
 
 /* What there is: the machine's memory, or the share of a device that may be used, less what others
@@ -395,6 +413,10 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model of embeddings or scores generates nothing");
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
+    sl_model_host_memory(model, &out->host_packed_bytes, &out->host_mapped_bytes);
+    out->n_expert_layers = sl_model_n_expert_layers(model);
+    out->n_host_layers = sl_model_n_host_layers(model);
+    out->host_ram_bytes = sl_ram_bytes();
     rc = plan_steps(facts, cfg, out, err);
     if (rc == 0)
         rc = plan_adapters(facts, cfg, out, err);
@@ -419,5 +441,6 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     SL_ASSERT(out->max_num_batched_tokens >= out->max_num_seqs);
     SL_ASSERT((int64_t)out->n_pages * out->block_size >= out->max_model_len);
     plan_step_memory(model, be, out);
-    return plan_check_total(out, err);
+    rc = plan_check_total(out, err);
+    return rc != 0 ? rc : plan_check_host(out, err);
 }

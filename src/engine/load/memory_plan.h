@@ -24,6 +24,11 @@ struct sl_memory_plan {
     uint64_t own_bytes;    /* of pages, where there are other engines, that never are others' */
     int32_t n_floor_pages; /* kept for this one where they are shared, besides */
     bool on_device;
+    /* Of experts that stay in host memory beside a device: */
+    int32_t n_expert_layers, n_host_layers;
+    uint64_t host_packed_bytes, host_mapped_bytes; /* as of weights above */
+    uint64_t host_room_bytes;                      /* rows on the way, and what experts work in */
+    uint64_t host_ram_bytes;                       /* of the machine */
     struct sl_speculative speculative;
     int32_t n_ranks; /* that have an equal part each of all bytes above */
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */

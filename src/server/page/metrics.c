@@ -224,6 +224,23 @@ static void kv_group_gauges(struct out *o, const struct sl_metrics_model *in)
     }
 }
 
+/* Of experts in host memory beside a GPU. */
+static void cpu_expert_gauges(struct out *o, const struct sl_metrics_model *in)
+{
+    static const char layers[] = "sluice:expert_layers";
+    const struct sl_model_info *info = in->info;
+    head(o, layers, "gauge", "Layers with experts, by what computes these.");
+    sample(o, layers, "device=\"cpu\"", info->n_cpu_expert_layers);
+    sample(o, layers, "device=\"gpu\"", info->n_expert_layers - info->n_cpu_expert_layers);
+    gauge(o, "sluice:cpu_expert_bytes", "Host memory of the experts on the CPU and their steps.",
+          (double)info->cpu_expert_bytes);
+    counter(o, "sluice:cpu_expert_calls_total", "Layers of steps whose experts the CPU computed.",
+            in->stats->cpu_expert_calls);
+    counter(o, "sluice:cpu_expert_rows_total", "Rows of those.", in->stats->cpu_expert_rows);
+    head(o, "sluice:cpu_expert_seconds_total", "counter", "Time that the CPU computed them.");
+    sample(o, "sluice:cpu_expert_seconds_total", NULL, in->stats->cpu_expert_s);
+}
+
 static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
@@ -263,6 +280,8 @@ static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
           (double)info->device_total_bytes);
     gauge(o, "sluice:device_memory_used_bytes", "Of it taken by this server after loading.",
           (double)info->device_used_bytes);
+    if (info->n_cpu_expert_layers > 0)
+        cpu_expert_gauges(o, in);
 }
 
 /* Names that vLLM gave up and that dashboards and routers still ask for. */

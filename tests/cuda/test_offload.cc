@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: MIT
+ * Experts in host memory beside a GPU, mostly the simulated one.
+ *
+ * What a request gets must not change by a bit with its batch mates, the size of its chunks, the
+ * prefix cache or recorded steps; it is exactly what comes out if the step stops at the experts,
+ * rows are downloaded, the CPU backend's operation is called and its sums are uploaded; and it is
+ * what the CPU alone gives, within what bf16 costs.
+ */
+#include <cuda_runtime.h>
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <sys/stat.h>
+#include <vector>
+
+#include "cuda/device.h"
+
+extern "C" {
+#include "base/sys.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
+#include "models/model.h"
+#include "synth/synth.h"
+
+#include <cmocka.h>
+}
+
+enum { N_LAYERS = 3, N_REQUESTS = 5, N_OUT = 4 };
+
+struct model {
+    const char *name, *family;
+    enum sl_dtype dtype;
+    enum sl_ckpt_kind format;
+};
+
+/* Plain ones; a shared expert with a gate; biases, limits and a windowed layer. */
+static const model models[] = {
+    {"qwen3moe", "qwen3moe", SL_DTYPE_BF16, SL_CKPT_HF},
+    {"qwen2moe", "qwen2moe", SL_DTYPE_Q4_K, SL_CKPT_GGUF},
+    {"gptoss", "gpt-oss", SL_DTYPE_BF16, SL_CKPT_HF},
+};
+
+static void must(int rc, const struct sl_error *err, const char *what)
+{
+    if (rc != 0)
+        fail_msg("%s: %s", what, err->msg);
+}
+
+static std::string path_of(const model &m)
+{
+    return std::string("build/testdata/models/offload_") + m.name +
+           (m.format == SL_CKPT_GGUF ? ".gguf" : "");
+}
+
+static void write_model(const model &m)
+{
+    struct sl_error err = {};
+    struct sl_synth s = {};
+    for (const char *folder : {"build", "build/testdata", "build/testdata/models"})
+        mkdir(folder, 0777);
+    s.name = m.family;
+    must(sl_synth_shape(m.family, "tiny", &s.hp, &err), &err, m.name);
+    s.hp.hidden = m.dtype == SL_DTYPE_Q4_K ? 256 : 64;
+    s.hp.expert_intermediate = s.hp.hidden;
+    if (s.hp.shared_intermediate != 0)
+        s.hp.shared_intermediate = s.hp.hidden;
+    s.hp.intermediate = s.hp.hidden;
+    s.hp.head_dim = m.dtype == SL_DTYPE_Q4_K ? 64 : s.hp.head_dim;
+    s.hp.n_layers = N_LAYERS;
+    s.hp.n_vocab = 272;
+    s.hp.context = 256;
+    s.dtype = m.dtype;
+    s.format = m.format;
+    s.seed = 11;
+    s.byte_vocab = true;
+    must(sl_synth_write(&s, path_of(m).c_str(), &err), &err, m.name);
+}
+
+static std::vector<int32_t> prompt_of(int i)
+{
+    static const int lengths[N_REQUESTS] = {1, 17, 24, 9, 30};
+    std::vector<int32_t> ids;
+    for (int k = 0; k < lengths[i]; k++)
+        ids.push_back((i * 101 + k * k * 7 + 3) % 256);
+    return ids;
+}
+
+/* ------------------------------------------------------------------ through the API */
+
+struct outcome {
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs, prompt_logprobs;
+
+    bool operator==(const outcome &o) const
+    {
+        return ids == o.ids && same(logprobs, o.logprobs) &&
+               same(prompt_logprobs, o.prompt_logprobs);
+    }
+    static bool same(const std::vector<float> &a, const std::vector<float> &b)
+    {
+        return a.size() == b.size() &&
+               (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+    }
+};
+
+static struct sl_request *submit(struct sl_engine *eng, int i)
+{
+    struct sl_error err = {};
+    struct sl_request *req = nullptr;
+    std::vector<int32_t> prompt = prompt_of(i);
+    struct sl_request_desc d = {};
+    d.prompt = prompt.data();
+    d.n_prompt = static_cast<int32_t>(prompt.size());
+    sl_sampling_default(&d.sampling);
+    d.sampling.max_tokens = N_OUT;
+    d.sampling.ignore_eos = true;
+    d.sampling.logprobs = 2;
+    d.sampling.prompt_logprobs = i == 4 ? 0 : -1;
+    d.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+    d.sampling.has_seed = true;
+    d.sampling.seed = static_cast<uint64_t>(i) * 7919;
+    must(sl_request_submit(eng, &d, &req, &err), &err, "submit");
+    return req;
+}
+
+static outcome collect(struct sl_request *req)
+{
+    outcome o;
+    struct sl_chunk c;
+    struct sl_usage u;
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &c) == 1) {
+            if (c.finish == SL_FINISH_ERROR)
+                fail_msg("%s", sl_request_error(req)->msg);
+            for (size_t k = 0; k < c.n_tokens; k++) {
+                o.ids.push_back(c.tokens[k].id);
+                o.logprobs.push_back(c.tokens[k].logprob);
+                for (int j = 0; j < c.tokens[k].n_top; j++)
+                    o.logprobs.push_back(c.tokens[k].top[j].logprob);
+            }
+        }
+    }
+    const struct sl_token *pl = sl_request_prompt_logprobs(req);
+    sl_request_usage(req, &u);
+    for (int32_t k = 1; pl != nullptr && k < u.n_prompt; k++)
+        o.prompt_logprobs.push_back(pl[k].logprob);
+    assert_int_equal(o.ids.size(), N_OUT);
+    sl_request_release(req);
+    return o;
+}
+
+static struct sl_engine *start(const model &m, const char *layers, struct sl_engine_config cfg)
+{
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    std::string path = path_of(m);
+    cfg.model = path.c_str();
+    cfg.n_threads = 2;
+    cfg.max_num_seqs = 8;
+    cfg.kv_cache_bytes = 8u << 20;
+    cfg.cpu_offload_experts = layers;
+    cfg.device = cfg.device != nullptr ? cfg.device : "cuda:0";
+    must(sl_engine_create(&cfg, &eng, &err), &err, m.name);
+    return eng;
+}
+
+static void stop(struct sl_engine *eng, struct sl_stats *stats)
+{
+    struct sl_stats s;
+    sl_engine_stats(eng, &s);
+    assert_int_equal(s.step_mallocs, 0);
+    if (stats != nullptr)
+        *stats = s;
+    sl_engine_destroy(eng);
+}
+
+static std::vector<outcome> run(const model &m, const char *layers,
+                                const struct sl_engine_config &cfg, bool together,
+                                struct sl_stats *stats = nullptr)
+{
+    struct sl_engine *eng = start(m, layers, cfg);
+    std::vector<struct sl_request *> reqs;
+    std::vector<outcome> out;
+    for (int i = 0; i < N_REQUESTS; i++) {
+        reqs.push_back(submit(eng, i));
+        if (!together)
+            out.push_back(collect(reqs.back()));
+    }
+    for (int i = 0; i < N_REQUESTS && together; i++)
+        out.push_back(collect(reqs[static_cast<size_t>(i)]));
+    stop(eng, stats);
+    return out;
+}
+
+static void expect_same(const model &m, const char *what, const std::vector<outcome> &a,
+                        const std::vector<outcome> &b)
+{
+    for (size_t i = 0; i < N_REQUESTS; i++)
+        if (!(a[i] == b[i]))
+            fail_msg("%s, request %zu: not the same bits %s", m.name, i, what);
+}
+
+static double furthest(const outcome &a, const outcome &b)
+{
+    double worst = 0;
+    assert_true(a.prompt_logprobs.size() == b.prompt_logprobs.size() && !a.prompt_logprobs.empty());
+    for (size_t k = 0; k < a.prompt_logprobs.size(); k++)
+        worst = std::fmax(worst, std::fabs(a.prompt_logprobs[k] - b.prompt_logprobs[k]));
+    return worst;
+}
+
+static void same_bits_always(void **)
+{
+    const model &m = models[0];
+    struct sl_engine_config cfg = {}, cpu = {};
+    struct sl_stats s;
+    write_model(m);
+    cfg.no_prefix_caching = true;
+    std::vector<outcome> want = run(m, "all", cfg, false, &s);
+    assert_true(s.cpu_expert_calls > 0 && s.cpu_expert_rows >= s.cpu_expert_calls);
+    expect_same(m, "in a batch", want, run(m, "all", {}, true));
+    cfg.max_num_batched_tokens = 9;
+    cfg.block_size = 32;
+    expect_same(m, "in chunks of 9, pages of 32", want, run(m, "all", cfg, true));
+#ifdef SL_CUDA_SIM
+    sl_sim_set_sms(3);
+    sl_sim_seed(77);
+    expect_same(m, "on 3 multiprocessors", want, run(m, "all", {}, true));
+    sl_sim_set_sms(6);
+#endif
+    std::vector<outcome> part = run(m, "1", {}, false, &s);
+    assert_true(s.cpu_expert_calls > 0);
+    expect_same(m, "in a batch, one layer on the CPU", part, run(m, "1", {}, true));
+    std::vector<outcome> none = run(m, "0", {}, false, &s);
+    assert_int_equal(s.cpu_expert_calls, 0);
+    cpu.device = "cpu";
+    cpu.exact_weights = true;
+    cpu.kv_cache_dtype = "f32";
+    std::vector<outcome> exact = run(m, nullptr, cpu, true);
+    const double far[] = {furthest(exact[4], want[4]), furthest(exact[4], part[4]),
+                          furthest(exact[4], none[4])};
+    printf("log probabilities of a prompt differ from the CPU's by at most %.4f; with one layer of "
+           "experts on the CPU %.4f, with none %.4f\n",
+           far[0], far[1], far[2]);
+    assert_true(far[0] < 0.06 && far[1] < 0.06);
+}
+
+static void says_what_it_takes(void **)
+{
+    const model &m = models[0];
+    struct sl_error err = {};
+    struct sl_engine *eng = start(m, "2", {});
+    const struct sl_model_info *info = sl_engine_info(eng);
+    assert_int_equal(info->n_expert_layers, N_LAYERS);
+    assert_int_equal(info->n_cpu_expert_layers, 2);
+    assert_int_equal(info->n_threads, 2);
+    const uint64_t two = info->cpu_expert_bytes, device = info->device_used_bytes;
+    assert_true(two > 0);
+    outcome want = collect(submit(eng, 2));
+    assert_int_equal(sl_engine_sleep(eng, 1, false, -1, &err), 0);
+    must(sl_engine_wake(eng, &err), &err, "wake");
+    assert_true(collect(submit(eng, 2)) == want);
+    must(sl_engine_reload(eng, nullptr, false, -1, &err), &err, "reload");
+    assert_true(collect(submit(eng, 2)) == want);
+    stop(eng, nullptr);
+    eng = start(m, "all", {});
+    assert_true(sl_engine_info(eng)->cpu_expert_bytes > two);
+    assert_true(sl_engine_info(eng)->device_used_bytes < device);
+    stop(eng, nullptr);
+    eng = start(m, "auto", {}); /* all of it fits */
+    assert_int_equal(sl_engine_info(eng)->n_cpu_expert_layers, 0);
+    stop(eng, nullptr);
+}
+
+static void refuse(const char *path, const char *layers, const char *device, int code,
+                   const char *word)
+{
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    struct sl_engine_config cfg = {};
+    cfg.model = path;
+    cfg.device = device;
+    cfg.cpu_offload_experts = layers;
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), code);
+    if (strstr(err.msg, word) == nullptr)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, word);
+}
+
+static void refusals(void **)
+{
+    std::string path = path_of(models[0]);
+    refuse(path.c_str(), "some", "cuda", SL_EINVAL, "all, auto, a number");
+    refuse(path.c_str(), "-1", "cuda", SL_EINVAL, "all, auto, a number");
+    refuse(path.c_str(), "all", "cpu", SL_EINVAL, "device cpu");
+    refuse(nullptr, "all", "cuda", SL_EINVAL, "no experts");
+    struct sl_shared *shared = nullptr;
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    struct sl_engine_config cfg = {};
+    must(sl_shared_create(64u << 20, 2, &shared, &err), &err, "shared");
+    cfg.model = path.c_str();
+    cfg.device = "cuda";
+    cfg.cpu_offload_experts = "all";
+    cfg.shared = shared;
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "several models"));
+    sl_shared_destroy(shared);
+}
+
+/* ------------------------------------------------------------------ one step, by hand */
+
+enum { BLOCK = 16, N_MAX = 64, SEQ_PAGES = N_MAX / BLOCK, N_SEQS = 4, N_PAGES = 16 };
+
+struct side {
+    struct sl_ckpt *ckpt;
+    struct sl_backend *be, *host;
+    struct sl_model *model;
+    struct sl_run *run;
+    uint8_t *pool;
+    size_t pool_bytes, n_vocab;
+    const float *logits; /* of the last step */
+};
+
+static const struct sl_device_vt *real_dev; /* of the side whose experts are called by hand */
+
+static std::vector<uint8_t> fetch(struct sl_backend *be, const void *from, size_t n)
+{
+    struct sl_error err = {};
+    std::vector<uint8_t> out(n);
+    must(real_dev->download(be, out.data(), from, n, &err), &err, "download");
+    return out;
+}
+
+template <typename T> static const T *as(const std::vector<uint8_t> &v)
+{
+    return reinterpret_cast<const T *>(v.data());
+}
+
+static void begin_by_hand(struct sl_backend *, const struct sl_host_experts *)
+{
+}
+
+/* All of a call, with the stream at rest; the formula is that of struct sl_op_experts. */
+static void end_by_hand(struct sl_backend *be, const struct sl_host_experts *a)
+{
+    const size_t n = static_cast<size_t>(a->n), h = static_cast<size_t>(a->h),
+                 k = static_cast<size_t>(a->top_k);
+    struct sl_cuda *cu = sl_cuda(be);
+    if (cu->settle != nullptr)
+        cu->settle(cu);
+    std::vector<uint8_t> x16 = fetch(be, a->x, n * h * 2), top = fetch(be, a->experts, n * k * 4),
+                         weights = fetch(be, a->weights, n * k * 4);
+    std::vector<float> x(n * h), out(n * h);
+    sl_dtype_info(SL_DTYPE_BF16)->to_f32(x16.data(), x.data(), static_cast<int64_t>(n * h));
+    const struct sl_host_rows rows = {a->n, x.data(), as<int32_t>(top), as<float>(weights),
+                                      out.data()};
+    a->fn(a->arg, &rows);
+    if (a->shared != nullptr) {
+        std::vector<uint8_t> shared = fetch(be, a->shared, n * h * 4), logit;
+        if (a->shared_logit != nullptr)
+            logit = fetch(be, a->shared_logit, n * 4);
+        for (size_t i = 0; i < n * h; i++) {
+            float open = 1.0f;
+            if (a->shared_logit != nullptr)
+                open = 1.0f / (1.0f + std::exp(-as<float>(logit)[i / h]));
+            const float part = open * as<float>(shared)[i];
+            out[i] = part + out[i];
+        }
+    }
+    be->vt->upload(be, a->out, out.data(), n * h * sizeof(float));
+}
+
+static void open_side(side *s, const model &m, int32_t n_layers, bool by_hand)
+{
+    struct sl_error err = {};
+    std::string path = path_of(m);
+    struct sl_cuda_config gpu = {0, 0, false};
+    struct sl_cpu_config cpu = {};
+    cpu.n_threads = 2;
+    must(sl_ckpt_open(path.c_str(), &s->ckpt, &err), &err, m.name);
+    must(sl_model_open(s->ckpt, &s->model, &err), &err, m.name);
+    must(sl_cuda_create(&gpu, &s->be, &err), &err, "cuda");
+    must(sl_cpu_create(&cpu, &s->host, &err), &err, "cpu");
+    must(sl_model_set_host(s->model, s->host, n_layers, &err), &err, m.name);
+    if (by_hand) {
+        static struct sl_device_vt dev;
+        static struct sl_backend_vt vt;
+        real_dev = s->be->vt->device;
+        dev = *real_dev;
+        dev.host_begin = begin_by_hand;
+        dev.host_end = end_by_hand;
+        vt = *s->be->vt;
+        vt.device = &dev;
+        s->be->vt = &vt;
+    }
+    must(sl_model_load(s->model, s->be, nullptr, nullptr, &err), &err, m.name);
+    must(s->be->vt->device->load_end(s->be, &err), &err, m.name);
+    struct sl_run_config rc = {};
+    rc.max_tokens = rc.max_logits = N_MAX;
+    must(sl_model_kv_layout(s->model, "auto", s->be->vt->kv_dtype, BLOCK, &rc.kv, &err), &err,
+         m.name);
+    s->pool_bytes = (N_PAGES + 1) * sl_kv_block_bytes(&rc.kv);
+    s->pool = static_cast<uint8_t *>(s->be->vt->alloc(s->be, s->pool_bytes));
+    sl_kv_pools(&rc.kv, s->pool, N_PAGES + 1, rc.kv_pool);
+    must(sl_run_create(s->model, &rc, &s->run, &err), &err, m.name);
+    s->n_vocab = static_cast<size_t>(sl_model_facts(s->model)->n_vocab);
+    struct sl_step_limits lim = {};
+    lim.max_tokens = lim.max_logits = lim.max_context = N_MAX;
+    lim.max_spans = N_SEQS;
+    lim.max_table = N_PAGES;
+    lim.block_size = BLOCK;
+    lim.n_groups = rc.kv.n_groups;
+    for (int g = 0; g < lim.n_groups; g++)
+        lim.scratch_pages[g] = by_hand ? 0 : N_PAGES; /* by hand nothing is recorded */
+    sl_model_host_rows(s->model, &lim.host_hidden, &lim.host_top_k);
+    lim.n_kinds = sl_model_heads(s->model, lim.heads, SL_MAX_HEAD_KINDS);
+    must(s->be->vt->device->steps_init(s->be, &lim, &err), &err, m.name);
+}
+
+static void close_side(side *s)
+{
+    s->be->vt->device->forget(s->be, s);
+    sl_run_destroy(s->run);
+    s->be->vt->free(s->be, s->pool, s->pool_bytes);
+    sl_model_close(s->model);
+    s->be->vt->destroy(s->be);
+    s->host->vt->destroy(s->host);
+    sl_ckpt_close(s->ckpt);
+}
+
+static void forward(void *arg, const struct sl_step *step)
+{
+    side *s = static_cast<side *>(arg);
+    s->logits = sl_run_enqueue(s->run, &step->batch);
+}
+
+/* n tokens of each of n_seqs sequences from position `from` on, all rows wanted. */
+static std::vector<float> run_step(side *s, int32_t n_seqs, int32_t from, int32_t n)
+{
+    std::vector<int32_t> tokens, positions, rows, tables;
+    std::vector<struct sl_span> spans;
+    for (int32_t q = 0; q < n_seqs; q++) {
+        spans.push_back(
+            {static_cast<int32_t>(tokens.size()), n, from, static_cast<int32_t>(tables.size())});
+        for (int32_t i = 0; i < (from + n + BLOCK - 1) / BLOCK; i++)
+            tables.push_back((q * SEQ_PAGES + i) * 5 % N_PAGES);
+        for (int32_t i = from; i < from + n; i++) {
+            rows.push_back(static_cast<int32_t>(rows.size()));
+            tokens.push_back((q * 37 + i * 13 + i * i) % 256);
+            positions.push_back(i);
+        }
+    }
+    tables.resize(N_PAGES * 2, 0); /* of all groups, the same pages */
+    std::vector<int32_t> all;
+    for (int g = 0; g < SL_MAX_KV_GROUPS; g++)
+        all.insert(all.end(), tables.begin(), tables.end());
+    struct sl_step step = {};
+    step.batch.n_tokens = step.batch.n_logits = static_cast<int32_t>(tokens.size());
+    step.batch.n_spans = n_seqs;
+    step.batch.tokens = tokens.data();
+    step.batch.positions = positions.data();
+    step.batch.spans = spans.data();
+    step.batch.block_tables = all.data();
+    step.batch.n_tables = SL_MAX_KV_GROUPS;
+    step.batch.table_stride = N_PAGES * 2;
+    step.batch.logit_rows = rows.data();
+    std::vector<float> out(tokens.size() * s->n_vocab);
+    struct sl_error err = {};
+    uint64_t ticket;
+    const struct sl_device_vt *dev = s->be->vt->device;
+    must(dev->step(s->be, &step, forward, s, &ticket, &err), &err, "step");
+    must(dev->wait(s->be, ticket, nullptr, nullptr, &err), &err, "wait");
+    must(dev->download(s->be, out.data(), s->logits, out.size() * sizeof out[0], &err), &err,
+         "download");
+    return out;
+}
+
+static void exactly_the_cpus(void **)
+{
+    for (const model &m : models) {
+        size_t n_compared = 0, n_differing = 0;
+        side have = {}, want = {};
+        write_model(m);
+        open_side(&have, m, N_LAYERS, false);
+        open_side(&want, m, N_LAYERS, true);
+        /* A prompt of each sequence; then tokens one by one, 3 padded to 4 and recorded. */
+        for (int32_t at = 0, n = 6; at < 10; at += n, n = 1) {
+            std::vector<float> a = run_step(&have, 3, at, n), b = run_step(&want, 3, at, n);
+            for (size_t i = 0; i < a.size(); i++, n_compared++)
+                n_differing += memcmp(&a[i], &b[i], sizeof a[i]) != 0;
+        }
+        const struct sl_cuda_counts &c = sl_cuda(have.be)->counts;
+        assert_int_equal(c.recorded, 1);
+        assert_int_equal(c.replayed, 3);
+        assert_int_equal(sl_cuda(want.be)->counts.recorded, 0);
+        struct sl_device_times t;
+        have.be->vt->device->times(have.be, &t);
+        assert_int_equal(t.n_host_calls, 5 * N_LAYERS);
+        assert_int_equal(t.n_host_rows, (18 + 4 * 3) * N_LAYERS); /* none of padding */
+        printf("%s: %zu of %zu logits differ from those by hand\n", m.name, n_differing,
+               n_compared);
+        assert_int_equal(n_differing, 0);
+        close_side(&have);
+        close_side(&want);
+    }
+}
+
+/* ------------------------------------------------------------------ calls alone */
+
+#ifdef SL_CUDA_SIM
+enum { CALLS = 3, CALL_H = 64, CALL_STEPS = 2 };
+#else
+enum { CALLS = 48, CALL_H = 2048, CALL_STEPS = 200 };
+#endif
+enum { CALL_TOP = 8, CALL_ROWS = 64 };
+
+struct calls { /* a step of nothing but calls of the host, each of which adds 1 */
+    struct sl_backend *be;
+    float *x, *out, *weights;
+    int32_t *top;
+    int32_t n_seen;
+};
+
+static void add_one(void *arg, const struct sl_host_rows *rows)
+{
+    struct calls *c = static_cast<struct calls *>(arg);
+    c->n_seen += rows->n;
+    rows->out[0] = rows->x[0] + 1;
+}
+
+static void forward_calls(void *arg, const struct sl_step *step)
+{
+    struct calls *c = static_cast<struct calls *>(arg);
+    struct sl_host_experts a = {};
+    a.x = c->x;
+    a.n = step->batch.n_tokens;
+    a.h = CALL_H;
+    a.top_k = CALL_TOP;
+    a.experts = c->top;
+    a.weights = c->weights;
+    a.fn = add_one;
+    a.arg = c;
+    a.out = c->out;
+    for (int i = 0; i < CALLS; i++) {
+        c->be->vt->device->host_begin(c->be, &a);
+        c->be->vt->device->host_end(c->be, &a);
+    }
+}
+
+static void decode(struct calls *c, int32_t n)
+{
+    std::vector<int32_t> ids, zeros(static_cast<size_t>(n), 0);
+    std::vector<struct sl_span> spans;
+    struct sl_step step = {};
+    struct sl_error err = {};
+    uint64_t ticket;
+    for (int32_t i = 0; i < n; i++) {
+        ids.push_back(i);
+        spans.push_back({i, 1, 0, 0});
+    }
+    step.batch.n_tokens = step.batch.n_logits = step.batch.n_spans = n;
+    step.batch.tokens = step.batch.positions = step.batch.block_tables = zeros.data();
+    step.batch.spans = spans.data();
+    step.batch.n_tables = 1;
+    step.batch.logit_rows = ids.data();
+    must(c->be->vt->device->step(c->be, &step, forward_calls, c, &ticket, &err), &err, "step");
+    must(c->be->vt->device->wait(c->be, ticket, nullptr, nullptr, &err), &err, "wait");
+}
+
+/* What the way to the host and back takes where neither side computes. */
+static void calls_alone(void **)
+{
+    struct sl_error err = {};
+    struct calls c = {};
+    struct sl_cuda_config gpu = {0, 0, false};
+    struct sl_step_limits lim = {};
+    must(sl_cuda_create(&gpu, &c.be, &err), &err, "cuda");
+    lim.max_tokens = lim.max_spans = lim.max_logits = lim.max_table = CALL_ROWS;
+    lim.max_context = lim.block_size = BLOCK;
+    lim.scratch_pages[0] = 1;
+    lim.n_kinds = 1;
+    lim.heads[0] = {4, 4, 64, 64};
+    lim.host_hidden = CALL_H;
+    lim.host_top_k = CALL_TOP;
+    must(c.be->vt->device->steps_init(c.be, &lim, &err), &err, "steps");
+    const size_t n_rows = static_cast<size_t>(CALL_ROWS), x_bytes = n_rows * CALL_H * 2,
+                 out_bytes = 2 * x_bytes, top_bytes = n_rows * CALL_TOP * 4;
+    c.x = static_cast<float *>(c.be->vt->alloc(c.be, x_bytes));
+    c.out = static_cast<float *>(c.be->vt->alloc(c.be, out_bytes));
+    c.top = static_cast<int32_t *>(c.be->vt->alloc(c.be, top_bytes));
+    c.weights = static_cast<float *>(c.be->vt->alloc(c.be, top_bytes));
+    for (int32_t n : {1, 3, 8, static_cast<int>(CALL_ROWS)}) {
+        decode(&c, n);
+        c.n_seen = 0;
+        const uint64_t start_ns = sl_now_ns();
+        for (int i = 0; i < CALL_STEPS; i++)
+            decode(&c, n);
+        const double us = static_cast<double>(sl_now_ns() - start_ns) / 1e3 / CALL_STEPS /
+                          static_cast<double>(CALLS);
+        float first = 0;
+        must(c.be->vt->device->download(c.be, &first, c.out, sizeof first, &err), &err, "out");
+        printf("a call of the host with %d rows of %d: %.2f us\n", n, CALL_H, us);
+        assert_true(first == 1.0f);
+        assert_int_equal(c.n_seen, n * CALLS * CALL_STEPS); /* replayed, none of padding */
+    }
+    assert_int_equal(sl_cuda(c.be)->counts.replayed, 4 * CALL_STEPS);
+    c.be->vt->device->forget(c.be, &c);
+    c.be->vt->free(c.be, c.x, x_bytes);
+    c.be->vt->free(c.be, c.out, out_bytes);
+    c.be->vt->free(c.be, c.top, top_bytes);
+    c.be->vt->free(c.be, c.weights, top_bytes);
+    c.be->vt->destroy(c.be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_alone),        cmocka_unit_test(same_bits_always),
+        cmocka_unit_test(says_what_it_takes), cmocka_unit_test(refusals),
+        cmocka_unit_test(exactly_the_cpus),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
