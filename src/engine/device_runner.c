@@ -527,6 +527,12 @@ static void times(const void *ctx, struct sl_device_times *out)
     d->dev->times(d->be, out);
 }
 
+static uint64_t progress(const void *ctx)
+{
+    const struct sl_device_runner *d = ctx;
+    return sl_run_progress(d->run);
+}
+
 static void forget(void *ctx, const struct sl_counts *counts)
 {
     struct sl_device_runner *d = ctx;
@@ -651,5 +657,6 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
                             .choose = choose,
                             .collect = collect,
                             .forget = forget,
-                            .times = times};
+                            .times = times,
+                            .progress = progress};
 }

@@ -136,6 +136,7 @@ static void compute(void *arg, const struct sl_host_rows *rows)
                                 .scratch = r->host_room,
                                 .out = rows->out,
                             });
+    sl_run_next_part(h->run);
 }
 
 struct sl_host_experts sl_host_experts_of(struct sl_run *r, int32_t layer, const void *x, int32_t n,

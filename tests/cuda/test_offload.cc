@@ -28,6 +28,7 @@ extern "C" {
 #include "base/sys.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
+#include "engine/load/offload.h"
 #include "models/model.h"
 #include "synth/synth.h"
 
@@ -317,6 +318,72 @@ static void refusals(void **)
     sl_shared_destroy(shared);
 }
 
+/* ------------------------------------------------------------------ memory */
+
+static size_t endless_room(struct sl_backend *, int32_t, int32_t, int32_t, int64_t, int64_t)
+{
+    return static_cast<size_t>(1) << 50;
+}
+
+/* A GPU too small for all experts: `auto` takes the first number of layers that fits. */
+static void memory_plan(void **)
+{
+    struct sl_error err = {};
+    std::string path = path_of(models[0]);
+    struct sl_ckpt *ckpt = nullptr;
+    struct sl_model *model = nullptr;
+    struct sl_backend *be = nullptr, *host = nullptr;
+    struct sl_cuda_config gpu = {0, 0, false};
+    struct sl_memory_plan all, none, p;
+    struct sl_device_memory mem;
+    struct sl_engine_config cfg = {};
+    must(sl_ckpt_open(path.c_str(), &ckpt, &err), &err, "model");
+    must(sl_model_open(ckpt, &model, &err), &err, "model");
+    must(sl_cuda_create(&gpu, &be, &err), &err, "cuda");
+    cfg.n_threads = 1;
+    cfg.kv_cache_bytes = 8u << 20;
+    must(sl_offload_plan(model, be, &cfg, &host, &none, &err), &err, "none");
+    assert_null(host);
+    cfg.cpu_offload_experts = "all";
+    must(sl_offload_plan(model, be, &cfg, &host, &all, &err), &err, "all");
+    assert_int_equal(none.n_host_layers, 0);
+    assert_int_equal(all.n_host_layers, N_LAYERS);
+    assert_true(none.host_packed_bytes + none.host_mapped_bytes + none.host_room_bytes == 0);
+    assert_true(all.host_packed_bytes + all.host_mapped_bytes > 0 && all.host_room_bytes > 0);
+    assert_true(none.packed_bytes > all.packed_bytes);
+    /* Half a layer's experts too small for all of them. */
+    const uint64_t layer = (none.packed_bytes - all.packed_bytes) / N_LAYERS;
+    const uint64_t want =
+        none.packed_bytes + none.kv_bytes + none.activation_bytes + none.runner_bytes - layer / 2;
+    must(be->vt->device->memory(be, &mem, &err), &err, "memory");
+    const uint64_t others = mem.total_bytes - mem.free_bytes - mem.own_bytes;
+    cfg.gpu_memory_utilization = static_cast<float>(static_cast<double>(want + others) /
+                                                    static_cast<double>(mem.total_bytes));
+    sl_model_close(model);
+    must(sl_model_open(ckpt, &model, &err), &err, "model");
+    host->vt->destroy(host);
+    cfg.cpu_offload_experts = nullptr;
+    assert_int_equal(sl_offload_plan(model, be, &cfg, &host, &p, &err), SL_ENOMEM);
+    cfg.cpu_offload_experts = "auto";
+    must(sl_offload_plan(model, be, &cfg, &host, &p, &err), &err, "auto");
+    assert_true(p.n_host_layers >= 1 && p.n_host_layers < N_LAYERS);
+    must(sl_model_set_host(model, host, p.n_host_layers - 1, &err), &err, "one less");
+    assert_int_equal(sl_memory_plan_make(model, be, &cfg, &all, &err), SL_ENOMEM);
+    /* The other side has an end, too. */
+    struct sl_backend_vt vt = *host->vt;
+    const struct sl_backend_vt *real = host->vt;
+    vt.experts_bytes = endless_room;
+    host->vt = &vt;
+    must(sl_model_set_host(model, host, N_LAYERS, &err), &err, "endless");
+    assert_int_equal(sl_memory_plan_make(model, be, &cfg, &all, &err), SL_ENOMEM);
+    assert_non_null(strstr(err.msg, "host memory"));
+    host->vt = real;
+    sl_model_close(model);
+    host->vt->destroy(host);
+    be->vt->destroy(be);
+    sl_ckpt_close(ckpt);
+}
+
 /* ------------------------------------------------------------------ one step, by hand */
 
 enum { BLOCK = 16, N_MAX = 64, SEQ_PAGES = N_MAX / BLOCK, N_SEQS = 4, N_PAGES = 16 };
@@ -577,14 +644,9 @@ static void decode(struct calls *c, int32_t n)
     must(c->be->vt->device->wait(c->be, ticket, nullptr, nullptr, &err), &err, "wait");
 }
 
-/* What the way to the host and back takes where neither side computes. */
-static void calls_alone(void **)
+static struct sl_step_limits call_limits()
 {
-    struct sl_error err = {};
-    struct calls c = {};
-    struct sl_cuda_config gpu = {0, 0, false};
     struct sl_step_limits lim = {};
-    must(sl_cuda_create(&gpu, &c.be, &err), &err, "cuda");
     lim.max_tokens = lim.max_spans = lim.max_logits = lim.max_table = CALL_ROWS;
     lim.max_context = lim.block_size = BLOCK;
     lim.scratch_pages[0] = 1;
@@ -592,6 +654,17 @@ static void calls_alone(void **)
     lim.heads[0] = {4, 4, 64, 64};
     lim.host_hidden = CALL_H;
     lim.host_top_k = CALL_TOP;
+    return lim;
+}
+
+/* What the way to the host and back takes where neither side computes. */
+static void calls_alone(void **)
+{
+    struct sl_error err = {};
+    struct calls c = {};
+    struct sl_cuda_config gpu = {0, 0, false};
+    const struct sl_step_limits lim = call_limits();
+    must(sl_cuda_create(&gpu, &c.be, &err), &err, "cuda");
     must(c.be->vt->device->steps_init(c.be, &lim, &err), &err, "steps");
     const size_t n_rows = static_cast<size_t>(CALL_ROWS), x_bytes = n_rows * CALL_H * 2,
                  out_bytes = 2 * x_bytes, top_bytes = n_rows * CALL_TOP * 4;
@@ -622,12 +695,59 @@ static void calls_alone(void **)
     c.be->vt->destroy(c.be);
 }
 
+#ifdef SL_CUDA_SIM
+/* Whatever cannot be had, what was taken before is given back and the thread ends. */
+static void a_start_fails(void **)
+{
+    void (*const fails[])(int nth) = {sl_sim_fail_malloc, sl_sim_fail_malloc_host};
+    for (auto fn : fails) {
+        int rc = SL_ENOMEM, n = 0;
+        while (rc != 0 && n < 40) {
+            struct sl_error err = {};
+            struct sl_backend *be = nullptr;
+            struct sl_cuda_config gpu = {0, 0, false};
+            const struct sl_step_limits lim = call_limits();
+            must(sl_cuda_create(&gpu, &be, &err), &err, "cuda");
+            fn(++n);
+            rc = be->vt->device->steps_init(be, &lim, &err);
+            assert_true(rc == 0 || rc == SL_ENOMEM);
+            be->vt->destroy(be);
+        }
+        fn(0);
+        assert_true(n > 2 && rc == 0);
+    }
+}
+
+/* In the middle of a step, whether or not a call is under way: it fails and nothing hangs. */
+static void the_device_breaks(void **)
+{
+    for (int nth : {22, 29, 36}) {
+        struct sl_engine *eng = start(models[0], "all", {});
+        sl_sim_break_at(nth);
+        struct sl_request *req = submit(eng, 2);
+        struct sl_chunk c = {};
+        while (!sl_request_done(req)) {
+            sl_request_wait(req, 1000);
+            while (sl_request_read(req, &c) == 1)
+                ;
+        }
+        assert_int_equal(sl_request_error(req)->code, SL_EDEVICE);
+        sl_request_release(req);
+        sl_engine_destroy(eng);
+        sl_sim_repair();
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_alone),        cmocka_unit_test(same_bits_always),
         cmocka_unit_test(says_what_it_takes), cmocka_unit_test(refusals),
-        cmocka_unit_test(exactly_the_cpus),
+        cmocka_unit_test(memory_plan),        cmocka_unit_test(exactly_the_cpus),
+#ifdef SL_CUDA_SIM
+        cmocka_unit_test(a_start_fails),      cmocka_unit_test(the_device_breaks),
+#endif
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
