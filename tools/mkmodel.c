@@ -52,6 +52,8 @@ static const char help[] =
     "  --format NAME     hf or gguf (default hf)\n"
     "  --dtype NAME      f32, f16, bf16; hf also fp8, int4; GGUF also q8_0, q4_0, q4_k and\n"
     "                    the other formats of docs/SUPPORT.md (default bf16)\n"
+    "  --experts-dtype NAME\n"
+    "                    of experts alone, GGUF: --dtype bf16 --experts-dtype mxfp4\n"
     "  --fp8-scales NAME block (128 x 128), channel or tensor (default block)\n"
     "  --int4-as NAME    gptq, gptq_v2, awq or compressed-tensors (default awq)\n"
     "  --int4-group N    columns that share a scale, -1: all of a row (default 128)\n"
@@ -68,7 +70,7 @@ struct args {
     const char *family, *shape, *format, *dtype, *fp8_scales, *rope, *tokenizer, *out;
     const char *int4_as, *int4_group;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
-    const char *experts, *top_experts, *expert_intermediate;
+    const char *experts, *top_experts, *expert_intermediate, *experts_dtype;
     const char *adapter_of, *rank, *alpha, *targets;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
     bool bytes, tied, untied, old_config, rslora, int4_symmetric, int4_head, quiet, help;
@@ -102,6 +104,7 @@ static const struct flag flags[] = {
     VALUE("--tokenizer", tokenizer),
     VALUE("--out", out),
     VALUE("--experts", experts),
+    VALUE("--experts-dtype", experts_dtype),
     VALUE("--top-experts", top_experts),
     VALUE("--expert-intermediate", expert_intermediate),
     VALUE("--hidden", hidden),
@@ -314,6 +317,14 @@ static int set_format(const struct args *a, struct sl_synth *s, struct sl_error 
         return sl_fail(err, SL_EINVAL, "--dtype %s needs --format gguf", dtype);
     if (s->format == SL_CKPT_GGUF && sl_dtype_info(s->dtype)->gguf_id < 0)
         return sl_fail(err, SL_EINVAL, "--dtype %s needs --format hf", dtype);
+    if (a->experts_dtype != NULL) {
+        d = sl_dtype_from_name(a->experts_dtype);
+        if (d < 0 || sl_dtype_info((enum sl_dtype)d)->gguf_id < 0)
+            return sl_fail(err, SL_EINVAL, "--experts-dtype \"%.40s\" is no format of GGUF",
+                           a->experts_dtype);
+        s->experts_apart = true;
+        s->experts_dtype = (enum sl_dtype)d;
+    }
     if (set_scales(a, s, err) != 0 || set_int4(a, s, err) != 0)
         return err->code;
     if (s->format == SL_CKPT_GGUF && (a->tokenizer != NULL || a->old_config))

@@ -125,6 +125,8 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) &&
         (t->n_dims == 1 || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
         t->dtype = SL_DTYPE_BF16;
+    if (s->experts_apart && t->stacked && t->n_dims == 2)
+        t->dtype = s->experts_dtype;
     if (t->n_dims == 1 && gguf)
         t->dtype = SL_DTYPE_F32;
     if (gguf && desc->gguf_interleaved && (w->flags & SL_W_ROPE_ROWS) != 0)
@@ -624,6 +626,8 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         return sl_fail(err, SL_EINVAL, "%s has no GGUF files", s->name);
     if ((s->dtype == SL_DTYPE_INT4_G128) != (s->int4 != SL_INT4_NONE))
         return sl_fail(err, SL_EINVAL, "four bits need the kind of a checkpoint");
+    if (s->experts_apart && s->format != SL_CKPT_GGUF)
+        return sl_fail(err, SL_EINVAL, "experts have a format of their own in a GGUF only");
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) && s->format != SL_CKPT_HF)
         return sl_fail(err, SL_EINVAL, "a GGUF cannot hold %s", sl_dtype_info(s->dtype)->name);
     if (s->format == SL_CKPT_GGUF && name->gguf_architecture == NULL)

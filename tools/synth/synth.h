@@ -24,6 +24,8 @@ struct sl_synth {
     enum sl_dtype dtype;  /* of matrices; norms and biases take it if it is a float format. FP8:
                              of those in layers, the rest is bf16; INT4_G128 stands for four
                              bits as `int4` says, of those in layers too */
+    bool experts_apart;   /* stacks of a GGUF's experts are in a format of their own, */
+    enum sl_dtype experts_dtype; /* this one */
     enum sl_synth_scales scales;
     enum sl_int4_kind int4;         /* which program's checkpoint it looks like */
     int32_t int4_group;             /* columns, or -1: a row */
