@@ -37,10 +37,9 @@ static const int n_out = 4;
 /* What the simulator runs: windows beside softcaps; one norm for both branches; interleaved and
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
  * sinks, biases and MXFP4; scaled residuals. */
-static const char *const simulated[] = {"gemma2",   "cohere2",          "glm",
-                                        "phi",      "qwen2_moe",        "glm4_moe",
-                                        "olmo3",    "gpt_oss_mxfp4",    "granitemoeshared",
-                                        "ernie4_5", "stablelm_parallel"};
+static const char *const simulated[] = {
+    "gemma2", "cohere2",       "glm",     "phi",      "qwen2_moe",        "glm4_moe",
+    "olmo3",  "gpt_oss_mxfp4", "granite", "ernie4_5", "stablelm_parallel"};
 /* Embeddings for each layer, experts beside an MLP: refused, and said so. */
 static const char *const cpu_only[] = {"gemma4_e2b", "gemma4_moe"};
 
