@@ -769,6 +769,12 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "internlm3": (  # whose class is Llama's
+        "InternLM3",
+        dict(head_dim=12, rope_parameters=dict(rope_type="dynamic", rope_theta=500.0, factor=6.0)),
+        torch.bfloat16,
+        "old",
+    ),
     "ministral": (
         "Ministral",
         dict(
@@ -1039,7 +1045,8 @@ def generate(name, seed):
     config = getattr(transformers, kind)(**{**SMALL, **args})
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
-    model = getattr(transformers, family + "ForCausalLM")(config).eval()
+    of_class = "LlamaForCausalLM" if family == "InternLM3" else family + "ForCausalLM"
+    model = getattr(transformers, of_class)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()

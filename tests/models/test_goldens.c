@@ -75,6 +75,7 @@ static const char *const goldens[] = {
     "starcoder2",
     "starcoder2_window",
     "hunyuan",
+    "internlm3",
     "ministral3",
     "mistral3_hub",
     "gemma4_moe",
