@@ -19,7 +19,7 @@
 static __device__ __forceinline__ void sl_fence_host()
 {
 #ifdef SL_CUDA_SIM
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    asm volatile("" ::: "memory"); /* stores of this processor keep their order */
 #else
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 #endif

@@ -33,9 +33,17 @@ static std::vector<sim_block *> &spare_blocks = *new std::vector<sim_block *>();
 
 /* --- the threads of a block --- */
 
+static thread_local bool runs_device; /* a thread of the device, on this thread of the host */
+
+bool sim_runs_device()
+{
+    return runs_device;
+}
+
 static void set_current(sim_thread *t)
 {
     sim_now = t;
+    runs_device = t != nullptr;
     if (t)
         threadIdx = t->tid;
 }

@@ -211,6 +211,7 @@ struct sim_block {
 
 extern sim_thread *sim_now;      /* the running thread, null on the host */
 extern sim_block *sim_now_block; /* its block */
+bool sim_runs_device();          /* on the calling thread of the host, not beside it */
 
 void sim_wait(sim_state state); /* gives up the processor until somebody makes it ready */
 void sim_make_ready(sim_block *b, sim_thread *t);

@@ -268,7 +268,7 @@ void sl_sim_atomic(bool begin)
 
 #define ACCESS(p, n, write)                                                            \
     do {                                                                               \
-        if (sim_now)                                                                   \
+        if (sim_now && sim_runs_device())                                              \
             sim_race_access(sim_now->index, p, n, write, __builtin_return_address(0)); \
     } while (0)
 #define HOOKS(n)                            \
