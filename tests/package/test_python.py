@@ -433,7 +433,8 @@ def test_errors_of_prompts_and_structure(sluice, llm):
 def test_errors_of_loading(sluice):
     for field, args in (("model", {"model": "/no/such/model"}), ("kv_cache_dtype", {"kv_cache_dtype": "f17"}),
                         ("max_model_len", {"max_model_len": 2**40}), ("no_such", {"no_such": 1}),
-                        ("tensor_parallel_size", {"tensor_parallel_size": 7})):
+                        ("tensor_parallel_size", {"tensor_parallel_size": 7}),
+                        ("cpu_offload_experts", {"cpu_offload_experts": "all"})):
         with pytest.raises(sluice.RequestError) as e:
             sluice.LLM(**args)
         assert e.value.field == field, e.value

@@ -35,9 +35,17 @@ static void render(struct sl_buf *b, const char *model_name)
                           .n_draft_tokens = 40,
                           .n_accepted_tokens = 31,
                           .n_accepted_at = {18, 13},
+                          .cpu_expert_calls = 90,
+                          .cpu_expert_rows = 120,
+                          .cpu_expert_s = 0.5,
                           .finished = {0, 5, 6, 7, 8}};
-    struct sl_model_info info = {
-        .block_size = 16, .n_pages = 100, .kv_dtype = "f16", .num_speculative_tokens = 2};
+    struct sl_model_info info = {.block_size = 16,
+                                 .n_pages = 100,
+                                 .kv_dtype = "f16",
+                                 .num_speculative_tokens = 2,
+                                 .n_expert_layers = 48,
+                                 .n_cpu_expert_layers = 45,
+                                 .cpu_expert_bytes = 4096};
     const struct sl_http_stats *http[] = {&http_stats[0], &http_stats[1]};
     int n_bounds;
     const double *bounds = sl_hist_bounds(offsetof(struct sl_stats, ttft_s), &n_bounds);
@@ -86,6 +94,13 @@ static void test_names_and_values(void **state)
         "vllm:num_requests_waiting{" M "} 2.0",
         "vllm:num_requests_waiting_by_reason{" M ",reason=\"capacity\"} 2.0",
         "vllm:kv_cache_usage_perc{" M "} 0.25",
+        "sluice:expert_layers{" M ",device=\"cpu\"} 45.0",
+        "sluice:expert_layers{" M ",device=\"gpu\"} 3.0",
+        "sluice:cpu_expert_bytes{" M "} 4096.0",
+        "# TYPE sluice:cpu_expert_seconds_total counter",
+        "sluice:cpu_expert_calls_total{" M "} 90.0",
+        "sluice:cpu_expert_rows_total{" M "} 120.0",
+        "sluice:cpu_expert_seconds_total{" M "} 0.5",
         "vllm:cache_config_info{" M
         ",block_size=\"16\",num_gpu_blocks=\"100\",cache_dtype=\"f16\"} 1.0",
         "vllm:prompt_tokens_total{" M "} 1000.0",
