@@ -304,17 +304,24 @@ static void refusals(void **)
     refuse(path.c_str(), "-1", "cuda", SL_EINVAL, "all, auto, a number");
     refuse(path.c_str(), "all", "cpu", SL_EINVAL, "device cpu");
     refuse(nullptr, "all", "cuda", SL_EINVAL, "no experts");
+}
+
+/* Two models on the same threads, each with its experts there. */
+static void several_models(void **)
+{
     struct sl_shared *shared = nullptr;
     struct sl_error err = {};
-    struct sl_engine *eng = nullptr;
     struct sl_engine_config cfg = {};
-    must(sl_shared_create(64u << 20, 2, &shared, &err), &err, "shared");
-    cfg.model = path.c_str();
-    cfg.device = "cuda";
-    cfg.cpu_offload_experts = "all";
+    outcome want = run(models[0], "all", {}, false)[1];
+    must(sl_shared_create(16u << 20, 2, &shared, &err), &err, "shared");
     cfg.shared = shared;
-    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
-    assert_non_null(strstr(err.msg, "several models"));
+    cfg.max_model_len = 64;
+    struct sl_engine *a = start(models[0], "all", cfg), *b = start(models[0], "all", cfg);
+    struct sl_request *of_a = submit(a, 1), *of_b = submit(b, 1);
+    assert_true(collect(of_a) == want);
+    assert_true(collect(of_b) == want);
+    stop(a, nullptr);
+    stop(b, nullptr);
     sl_shared_destroy(shared);
 }
 
@@ -377,6 +384,17 @@ static void memory_plan(void **)
     must(sl_model_set_host(model, host, N_LAYERS, &err), &err, "endless");
     assert_int_equal(sl_memory_plan_make(model, be, &cfg, &all, &err), SL_ENOMEM);
     assert_non_null(strstr(err.msg, "host memory"));
+    char *text = nullptr;
+    size_t n_text;
+    cfg.model = path.c_str();
+    cfg.device = "cuda";
+    must(sl_inspect(&cfg, false, true, &text, &n_text, &err), &err, "inspect");
+    assert_non_null(strstr(text, "experts on the CPU"));
+    assert_non_null(strstr(text, "of 1 of 2 layers"));
+    sl_free(text);
+    must(sl_inspect(&cfg, true, false, &text, &n_text, &err), &err, "inspect");
+    assert_non_null(strstr(text, "\"cpu_expert_layers\": 1,"));
+    sl_free(text);
     host->vt = real;
     sl_model_close(model);
     host->vt->destroy(host);
@@ -744,7 +762,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_alone),        cmocka_unit_test(same_bits_always),
         cmocka_unit_test(says_what_it_takes), cmocka_unit_test(refusals),
-        cmocka_unit_test(memory_plan),        cmocka_unit_test(exactly_the_cpus),
+        cmocka_unit_test(several_models),     cmocka_unit_test(memory_plan),
+        cmocka_unit_test(exactly_the_cpus),
 #ifdef SL_CUDA_SIM
         cmocka_unit_test(a_start_fails),      cmocka_unit_test(the_device_breaks),
 #endif

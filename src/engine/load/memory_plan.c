@@ -369,11 +369,11 @@ static int plan_memory(struct sl_backend *be, const struct sl_engine_config *cfg
         cfg->gpu_memory_utilization != 0 ? cfg->gpu_memory_utilization : DEVICE_UTILIZATION;
     p->on_device = be->vt->device != NULL;
     p->ram_bytes = sl_ram_bytes();
-    if (!p->on_device) {
-        uint64_t taken = cfg->shared != NULL ? sl_shared_taken(cfg->shared) : 0;
-        p->ram_bytes -= p->ram_bytes > 0 ? SL_MIN(taken, p->ram_bytes - 1) : 0;
+    uint64_t taken = cfg->shared != NULL ? sl_shared_taken(cfg->shared) : 0;
+    p->ram_bytes -= p->ram_bytes > 0 ? SL_MIN(taken, p->ram_bytes - 1) : 0;
+    if (!p->on_device)
         return 0;
-    }
+    p->host_ram_bytes = p->ram_bytes;
     if (!(share > 0 && share <= 1))
         return sl_fail(err, SL_EINVAL, "gpu_memory_utilization: %g is not above 0 and at most 1",
                        (double)share);
@@ -416,7 +416,6 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     sl_model_host_memory(model, &out->host_packed_bytes, &out->host_mapped_bytes);
     out->n_expert_layers = sl_model_n_expert_layers(model);
     out->n_host_layers = sl_model_n_host_layers(model);
-    out->host_ram_bytes = sl_ram_bytes();
     rc = plan_steps(facts, cfg, out, err);
     if (rc == 0)
         rc = plan_adapters(facts, cfg, out, err);

@@ -35,14 +35,11 @@ static int parse_layers(const struct sl_engine_config *cfg, int32_t n_layers, in
 }
 
 static int check_offload(const struct sl_model *model, const struct sl_backend *be,
-                         const struct sl_engine_config *cfg, struct sl_error *err)
+                         struct sl_error *err)
 {
     if (be->vt->device == NULL)
         return sl_fail(err, SL_EINVAL,
                        "cpu_offload_experts: the whole model runs on the CPU already (device cpu)");
-    if (cfg->shared != NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "cpu_offload_experts: not supported with several models in one process");
     if (sl_model_n_expert_layers(model) == 0)
         return sl_fail(err, SL_EINVAL, "cpu_offload_experts: this model has no experts");
     return 0;
@@ -87,7 +84,7 @@ int sl_offload_plan(struct sl_model *model, struct sl_backend *be,
         return sl_memory_plan_make(model, be, cfg, plan, err);
     int rc = parse_layers(cfg, f->n_layers, &n, err);
     if (rc == 0)
-        rc = check_offload(model, be, cfg, err);
+        rc = check_offload(model, be, err);
     if (rc == 0 && n != 0)
         rc = sl_load_cpu(f, cfg, host, err);
     if (rc != 0)
