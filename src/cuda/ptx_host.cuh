@@ -25,6 +25,7 @@ static __device__ __forceinline__ void sl_fence_host()
 #endif
 }
 
+/* What this thread sees after it is not older than what the host had written before v. */
 static __device__ __forceinline__ uint32_t sl_load_host(const uint32_t *p)
 {
 #ifdef SL_CUDA_SIM
@@ -39,6 +40,7 @@ static __device__ __forceinline__ uint32_t sl_load_host(const uint32_t *p)
 #endif
 }
 
+/* The host sees v after all that this thread wrote before. */
 static __device__ __forceinline__ void sl_store_host(uint32_t *p, uint32_t v)
 {
 #ifdef SL_CUDA_SIM
@@ -70,7 +72,7 @@ static __device__ __forceinline__ void sl_host_pause()
 #ifdef SL_CUDA_SIM
     sched_yield();
 #else
-    __nanosleep(200);
+    __nanosleep(40);
 #endif
 }
 

@@ -327,6 +327,7 @@ static void several_models(void **)
 
 /* ------------------------------------------------------------------ memory */
 
+#ifdef SL_CUDA_SIM /* whose free memory nobody else changes */
 static size_t endless_room(struct sl_backend *, int32_t, int32_t, int32_t, int64_t, int64_t)
 {
     return static_cast<size_t>(1) << 50;
@@ -401,6 +402,7 @@ static void memory_plan(void **)
     be->vt->destroy(be);
     sl_ckpt_close(ckpt);
 }
+#endif
 
 /* ------------------------------------------------------------------ one step, by hand */
 
@@ -762,10 +764,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_alone),        cmocka_unit_test(same_bits_always),
         cmocka_unit_test(says_what_it_takes), cmocka_unit_test(refusals),
-        cmocka_unit_test(several_models),     cmocka_unit_test(memory_plan),
-        cmocka_unit_test(exactly_the_cpus),
+        cmocka_unit_test(several_models),     cmocka_unit_test(exactly_the_cpus),
 #ifdef SL_CUDA_SIM
-        cmocka_unit_test(a_start_fails),      cmocka_unit_test(the_device_breaks),
+        cmocka_unit_test(memory_plan),        cmocka_unit_test(a_start_fails),
+        cmocka_unit_test(the_device_breaks),
 #endif
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

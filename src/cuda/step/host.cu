@@ -100,7 +100,6 @@ static __global__ void __launch_bounds__(HOST_BLOCK) begin_kernel(const host_arg
     a.mail->fn = a.fn;
     a.mail->arg = a.arg;
     a.mail->n = n;
-    sl_fence_host();
     sl_store_host(&a.mail->posted, number);
 }
 
