@@ -372,6 +372,7 @@ static void memory_plan(void **)
     host->vt->destroy(host);
     cfg.cpu_offload_experts = nullptr;
     assert_int_equal(sl_offload_plan(model, be, &cfg, &host, &p, &err), SL_ENOMEM);
+    assert_non_null(strstr(err.msg, "--cpu-offload-experts auto"));
     cfg.cpu_offload_experts = "auto";
     must(sl_offload_plan(model, be, &cfg, &host, &p, &err), &err, "auto");
     assert_true(p.n_host_layers >= 1 && p.n_host_layers < N_LAYERS);

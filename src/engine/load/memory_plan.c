@@ -308,6 +308,14 @@ static int plan_check_total(const struct sl_memory_plan *p, struct sl_error *err
     uint64_t rest = kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
     if (ram == 0 || p->packed_bytes + rest <= ram)
         return 0;
+    if (p->on_device && p->n_host_layers < p->n_expert_layers)
+        return sl_fail(err, SL_ENOMEM,
+                       "%.1f GB of weights, %.1f GB of KV pages and %.1f GB of activations do not "
+                       "fit in %.1f GB of the GPU's memory: keep the experts of more layers on the "
+                       "CPU (--cpu-offload-experts auto), or choose a smaller format of the model, "
+                       "or lower --max-model-len or --kv-cache-memory-bytes",
+                       (double)p->packed_bytes / 1e9, (double)kv_bytes / 1e9,
+                       (double)(p->activation_bytes + p->runner_bytes) / 1e9, (double)ram / 1e9);
     if (p->packed_bytes > ram || rest <= ram / 8)
         return sl_fail(
             err, SL_ENOMEM,
