@@ -47,7 +47,8 @@ struct model {
 static const model models[] = {
     {"qwen3moe", "qwen3moe", SL_DTYPE_BF16, SL_CKPT_HF},
     {"qwen2moe", "qwen2moe", SL_DTYPE_Q4_K, SL_CKPT_GGUF},
-    {"gptoss", "gpt-oss", SL_DTYPE_BF16, SL_CKPT_HF},
+    {"gptoss", "gpt-oss", SL_DTYPE_MXFP4, SL_CKPT_GGUF},
+    {"qwen3fp8", "qwen3moe", SL_DTYPE_FP8_E4M3, SL_CKPT_HF},
 };
 
 static void must(int rc, const struct sl_error *err, const char *what)
