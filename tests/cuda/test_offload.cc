@@ -611,7 +611,7 @@ enum { CALLS = 3, CALL_H = 64, CALL_STEPS = 2 };
 #else
 enum { CALLS = 48, CALL_H = 2048, CALL_STEPS = 200 };
 #endif
-enum { CALL_TOP = 8, CALL_ROWS = 64 };
+enum { CALL_TOP = 8, CALL_ROWS = 64, MAX_WIDTH = 3 };
 
 struct calls { /* a step of nothing but calls of the host, each of which adds 1 */
     struct sl_backend *be;
@@ -646,18 +646,20 @@ static void forward_calls(void *arg, const struct sl_step *step)
     }
 }
 
-static void decode(struct calls *c, int32_t n)
+/* Of n sequences, with one token and what is drafted behind it. */
+static void decode(struct calls *c, int32_t n, int32_t width)
 {
-    std::vector<int32_t> ids, zeros(static_cast<size_t>(n), 0);
+    std::vector<int32_t> ids, zeros(static_cast<size_t>(n * width), 0);
     std::vector<struct sl_span> spans;
     struct sl_step step = {};
     struct sl_error err = {};
     uint64_t ticket;
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++)
+        spans.push_back({i * width, width, 0, 0});
+    for (int32_t i = 0; i < n * width; i++)
         ids.push_back(i);
-        spans.push_back({i, 1, 0, 0});
-    }
-    step.batch.n_tokens = step.batch.n_logits = step.batch.n_spans = n;
+    step.batch.n_spans = n;
+    step.batch.n_tokens = step.batch.n_logits = n * width;
     step.batch.tokens = step.batch.positions = step.batch.block_tables = zeros.data();
     step.batch.spans = spans.data();
     step.batch.n_tables = 1;
@@ -672,6 +674,7 @@ static struct sl_step_limits call_limits()
     lim.max_tokens = lim.max_spans = lim.max_logits = lim.max_table = CALL_ROWS;
     lim.max_context = lim.block_size = BLOCK;
     lim.scratch_pages[0] = 1;
+    lim.max_width = MAX_WIDTH;
     lim.n_kinds = 1;
     lim.heads[0] = {4, 4, 64, 64};
     lim.host_hidden = CALL_H;
@@ -695,11 +698,11 @@ static void calls_alone(void **)
     c.top = static_cast<int32_t *>(c.be->vt->alloc(c.be, top_bytes));
     c.weights = static_cast<float *>(c.be->vt->alloc(c.be, top_bytes));
     for (int32_t n : {1, 3, 8, static_cast<int>(CALL_ROWS)}) {
-        decode(&c, n);
+        decode(&c, n, 1);
         c.n_seen = 0;
         const uint64_t start_ns = sl_now_ns();
         for (int i = 0; i < CALL_STEPS; i++)
-            decode(&c, n);
+            decode(&c, n, 1);
         const double us = static_cast<double>(sl_now_ns() - start_ns) / 1e3 / CALL_STEPS /
                           static_cast<double>(CALLS);
         float first = 0;
@@ -709,6 +712,11 @@ static void calls_alone(void **)
         assert_int_equal(c.n_seen, n * CALLS * CALL_STEPS); /* replayed, none of padding */
     }
     assert_int_equal(sl_cuda(c.be)->counts.replayed, 4 * CALL_STEPS);
+    c.n_seen = 0;
+    for (int i = 0; i < 2; i++)
+        decode(&c, 3, MAX_WIDTH);
+    assert_int_equal(c.n_seen, 2 * 3 * MAX_WIDTH * CALLS);
+    assert_int_equal(sl_cuda(c.be)->counts.replayed, 4 * CALL_STEPS + 1);
     c.be->vt->device->forget(c.be, &c);
     c.be->vt->free(c.be, c.x, x_bytes);
     c.be->vt->free(c.be, c.out, out_bytes);
