@@ -78,15 +78,22 @@ static int32_t seen_to(const struct job *j, const struct block *b, int32_t pos)
     return a->window > 0 ? SL_MIN(pos + a->window, b->n_keys) : b->n_keys;
 }
 
+/* The first position that a row at `pos` sees. */
+static int32_t seen_from(const struct job *j, int32_t pos)
+{
+    const struct sl_op_attention *a = j->a;
+    if (a->window == 0)
+        return 0;
+    return a->chunks ? pos - pos % a->window : SL_MAX(pos - a->window + 1, 0);
+}
+
 /* Positions of a split, relative to its start, that row r of the block sees; empty when lo >= hi.
  */
 static void visible(const struct job *j, const struct block *b, int32_t r, int32_t split, int *lo,
                     int *hi)
 {
-    int32_t start = split * SL_CPU_SPLIT, pos = b->pos + r, from = 0;
-    if (j->a->window > 0 && pos >= j->a->window)
-        from = pos - j->a->window + 1;
-    *lo = SL_MAX(from - start, 0);
+    int32_t start = split * SL_CPU_SPLIT, pos = b->pos + r;
+    *lo = SL_MAX(seen_from(j, pos) - start, 0);
     *hi = SL_MIN(seen_to(j, b, pos) - start, SL_CPU_SPLIT);
 }
 
@@ -113,8 +120,7 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     int32_t chunk = rest % j->n_chunks;
     b->head = b->kv_head * j->n_group + chunk * j->n_block_heads;
     b->n_heads = SL_MIN(j->n_block_heads, j->n_group - chunk * j->n_block_heads);
-    int32_t from = j->a->window > 0 ? SL_MAX(b->pos - j->a->window + 1, 0) : 0;
-    b->split_from = from / SL_CPU_SPLIT;
+    b->split_from = seen_from(j, b->pos) / SL_CPU_SPLIT;
     b->n_keys = span->pos + span->n;
     b->is_decode = span->n == 1;
     b->split_to = (seen_to(j, b, b->pos + b->n_rows - 1) - 1) / SL_CPU_SPLIT + 1;
@@ -599,6 +605,7 @@ void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
     const int32_t v_dim = sl_v_dim(a->head_dim, a->v_dim);
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && v_dim <= SL_MAX_HEAD_DIM &&
               a->n_heads % a->n_kv_heads == 0 && a->kv.block_size % SL_KV_TILE == 0);
+    SL_ASSERT(!a->chunks || (a->window > 0 && !a->whole));
     struct job j = {.cpu = sl_cpu(be), .a = a};
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.v_dim = sl_kv_padded_dim(v_dim);

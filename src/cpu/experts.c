@@ -109,16 +109,21 @@ static void take_row(void *arg, uint32_t i, int thread_idx)
 {
     const struct rows_job *j = arg;
     const int64_t t = j->pairs[i] / j->a->top_k;
+    const float *from = (const float *)j->a->x + t * j->h, w = j->a->weights[j->pairs[i]];
+    float *to = j->r->x + (int64_t)i * j->h;
     (void)thread_idx;
-    memcpy(j->r->x + (int64_t)i * j->h, (const float *)j->a->x + t * j->h,
-           (size_t)j->h * sizeof(float));
+    if (!j->a->weigh_input)
+        memcpy(to, from, (size_t)j->h * sizeof *to);
+    for (int64_t k = 0; k < j->h && j->a->weigh_input; k++)
+        to[k] = w * from[k];
 }
 
 static void add_row(void *arg, uint32_t i, int thread_idx)
 {
     const struct rows_job *j = arg;
     const int64_t n = j->a->down->mats[0].n_rows;
-    const float w = j->a->weights[j->pairs[i]], *y = j->r->y + (int64_t)i * n;
+    const float w = j->a->weigh_input ? 1 : j->a->weights[j->pairs[i]];
+    const float *y = j->r->y + (int64_t)i * n;
     float *out = j->a->out + j->pairs[i] / j->a->top_k * n;
     (void)thread_idx;
     for (int64_t k = 0; k < n; k++)
@@ -196,6 +201,7 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     const struct sl_weight *down = &a->down->mats[0];
     SL_ASSERT(a->gate->n == a->up->n && a->gate->n == a->down->n);
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
+    SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
     SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
     const struct room r =
         room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);

@@ -220,6 +220,27 @@ void sl_cpu_activate(struct sl_backend *be, const struct sl_op_activate *a)
     sl_cpu_run(sl_cpu(be), activate_piece, &j, SL_CEIL_DIV(a->n, ACT_ITEM), 16 * a->n);
 }
 
+static void gate_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct read_job *j = arg;
+    const struct sl_op_gate_heads *a = j->a;
+    const int64_t n = (int64_t)a->n_heads * a->dim, n_gate = a->by_head ? a->n_heads : n;
+    float *x = (float *)a->x + (int64_t)t * n, open = 0;
+    const float *gate = a->gate + (int64_t)t * n_gate;
+    (void)thread_idx;
+    for (int64_t i = 0; i < n; i++) {
+        if (!a->by_head || i % a->dim == 0)
+            open = 1 / (1 + j->cpu->k.exp(-gate[a->by_head ? i / a->dim : i]));
+        x[i] *= open;
+    }
+}
+
+void sl_cpu_gate_heads(struct sl_backend *be, const struct sl_op_gate_heads *a)
+{
+    struct read_job j = {sl_cpu(be), a};
+    sl_cpu_run(sl_cpu(be), gate_row, &j, a->n, 16 * (int64_t)a->n * a->n_heads * a->dim);
+}
+
 static void scale_piece(void *arg, uint32_t i, int thread_idx)
 {
     const struct read_job *j = arg;

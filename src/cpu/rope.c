@@ -57,6 +57,12 @@ static void warm(const struct sl_q_temperature *t, int32_t pos, float *q, int32_
         q[i] *= factor;
 }
 
+static void clip(float limit, float *x, int32_t n)
+{
+    for (int32_t i = 0; i < n && limit != 0; i++)
+        x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
+}
+
 struct store_job {
     struct sl_cpu *cpu;
     const struct sl_op_qk_norm_rope_kv_store *a;
@@ -104,11 +110,12 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
     for (int32_t h = 0; h < a->n_kv_heads; h++) {
         const size_t tile = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE);
         const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
-        const bool normed = a->k_norm != NULL && !a->norm_rows;
+        const bool normed = a->norm_bare || (a->k_norm != NULL && !a->norm_rows);
         if (normed && !a->norm_after)
             k->rmsnorm(key, a->k_norm, a->eps, hd, head);
         else
             memcpy(head, key, (size_t)hd * sizeof(float));
+        clip(a->clip, head, hd);
         if (cs != NULL)
             rotate(a->rope, cs, head);
         if (normed && a->norm_after)
@@ -121,6 +128,7 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
             k->rmsnorm(value, NULL, a->eps, vd, head);
         else
             memcpy(head, value, (size_t)vd * sizeof(float));
+        clip(a->clip, head, vd);
         memset(head + vd, 0, (size_t)(v_dim - vd) * sizeof(float));
         sl_attn_store_v(a->kv.dtype, encode(j, head, v_dim, scratch->query16), v_dim,
                         base + a->kv.v_offset + tile * v_bytes, slot);
@@ -134,7 +142,7 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
     const struct sl_cpu_kernels *k = &j->cpu->k;
     const int32_t hd = a->head_dim;
     const float *cs = a->rope != NULL ? a->angles + (int64_t)t * a->rope->n_dims : NULL;
-    const bool heads = a->q_norm != NULL && !a->norm_rows; /* are normed */
+    const bool heads = a->norm_bare || (a->q_norm != NULL && !a->norm_rows); /* are normed */
 
     if (a->norm_rows) {
         float *q = a->q + t * a->ld_q, *key = a->k + t * a->ld_k;
@@ -145,6 +153,7 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
         float *q = a->q + t * a->ld_q + (int64_t)h * hd;
         if (heads && !a->norm_after)
             k->rmsnorm(q, a->q_norm, a->eps, hd, q);
+        clip(a->clip, q, hd);
         if (cs != NULL)
             rotate(a->rope, cs, q);
         if (heads && a->norm_after)
@@ -162,6 +171,7 @@ void sl_cpu_qk_norm_rope_kv_store(struct sl_backend *be,
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && a->v_dim <= SL_MAX_HEAD_DIM);
     SL_ASSERT(!a->norm_rows || (a->k != NULL && a->v != a->k));
     SL_ASSERT(!a->norm_rows || !a->norm_after);
+    SL_ASSERT(!a->norm_bare || (a->q_norm == NULL && a->k_norm == NULL && !a->norm_rows));
     struct store_job j = {sl_cpu(be), a};
     int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
     sl_cpu_run(sl_cpu(be), store_row, &j, a->batch->n_tokens, 2 * work);

@@ -45,14 +45,26 @@ static float softmax(const struct job *j, const float *logits, int32_t n, struct
     return sum;
 }
 
-/* Fills the row; returns what weights are divided by if not by their own sum. Softmax keeps the
- * order of logits, so without a bias they choose and nothing is divided, unless scores of a group
- * are added up. */
+static void choose_by_logits(const struct sl_op_route *a, const float *logits, struct row *r)
+{
+    for (int32_t e = 0; e < a->n_experts; e++) {
+        r->choice[e] = logits[e];
+        r->out[e] = false;
+    }
+}
+
+/* Fills the row; returns what weights are divided by if not by their own sum. Scores keep the order
+ * of logits, so without a bias these choose, also among sigmoids that all round to 1; nothing is
+ * divided then, unless scores of a group are added up. */
 static float score_experts(const struct job *j, const float *logits, struct row *r)
 {
     const struct sl_op_route *a = j->a;
     const bool sigmoid = a->rule.score == SL_ROUTE_SIGMOID;
-    const bool by_logit = !sigmoid && a->bias == NULL && a->rule.group_top <= 1;
+    const bool by_logit = a->bias == NULL && a->rule.group_top <= 1;
+    if (a->rule.score == SL_ROUTE_MIXER) {
+        choose_by_logits(a, logits, r);
+        return 1;
+    }
     float sum = sigmoid ? 1 : softmax(j, logits, a->n_experts, r);
     for (int32_t e = 0; e < a->n_experts; e++) {
         if (sigmoid)
@@ -62,7 +74,7 @@ static float score_experts(const struct job *j, const float *logits, struct row 
         r->choice[e] = by_logit ? logits[e] : r->score[e] + (a->bias != NULL ? a->bias[e] : 0);
         r->out[e] = false;
     }
-    return by_logit ? sum : 1;
+    return by_logit ? sum : 1; /* of sigmoids the sum is 1 */
 }
 
 /* The sum of the largest values of a group, largest first. */
@@ -91,22 +103,37 @@ static void leave_groups_out(const struct sl_op_route *a, struct row *r)
         r->out[e] = !in[e / size];
 }
 
+/* SparseMixer: what is left over is no part of the softmax, nor is what is far below. */
+static float mixer_weight(const struct job *j, const float *logits, const struct row *r, int32_t e)
+{
+    const float max = logits[e];
+    float sum = 0;
+    for (int32_t i = 0; i < j->a->n_experts; i++) {
+        const float size = fabsf(logits[i]) > max ? fabsf(logits[i]) : max;
+        if (i == e || !(r->out[i] || (max - logits[i]) / size > j->a->rule.near))
+            sum += j->cpu->k.exp(logits[i] - max);
+    }
+    return 1 / sum;
+}
+
 static void route_row(void *arg, uint32_t t, int thread_idx)
 {
     const struct job *j = arg;
     const struct sl_op_route *a = j->a;
     int32_t *experts = a->experts + (size_t)t * (size_t)a->top_k;
     float *weights = a->weights + (size_t)t * (size_t)a->top_k, sum = 0;
+    const float *logits = a->logits + (size_t)t * (size_t)a->n_experts;
+    const bool mixer = a->rule.score == SL_ROUTE_MIXER;
     struct row r;
     (void)thread_idx;
-    const float whole = score_experts(j, a->logits + (size_t)t * (size_t)a->n_experts, &r);
+    const float whole = score_experts(j, logits, &r);
     if (a->rule.n_groups > 1)
         leave_groups_out(a, &r);
     for (int32_t s = 0; s < a->top_k; s++) {
         const int32_t e = best_of(r.choice, r.out, a->n_experts);
-        r.out[e] = true;
         experts[s] = e;
-        weights[s] = r.score[e];
+        weights[s] = mixer ? mixer_weight(j, logits, &r, e) : r.score[e];
+        r.out[e] = true;
         sum += r.score[e];
     }
     sum = !a->rule.renormalize ? whole : sum < a->rule.sum_min ? a->rule.sum_min : sum;
@@ -121,5 +148,6 @@ void sl_cpu_route(struct sl_backend *be, const struct sl_op_route *a)
 {
     struct job j = {sl_cpu(be), a};
     SL_ASSERT(sl_route_fits(a->n_experts, a->top_k, &a->rule));
+    SL_ASSERT(a->rule.score != SL_ROUTE_MIXER || a->bias == NULL);
     sl_cpu_run(sl_cpu(be), route_row, &j, a->n, (int64_t)a->n * a->n_experts * a->top_k);
 }

@@ -250,10 +250,12 @@ struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v:
     int32_t n_heads, n_kv_heads, head_dim;
     int32_t v_dim;                /* of v; 0: head_dim */
     const float *q_norm, *k_norm; /* [hd] of each head, or NULL */
+    bool norm_bare;  /* each head of q and k is normed without weights; q_norm, k_norm NULL */
     bool norm_rows;  /* they are of all heads of a row together: [nq * hd], [nkv * hd] */
     bool norm_after; /* behind the rotation, not before it; not with norm_rows */
     bool norm_v;     /* RMSNorm of each head of v, without weights */
     float eps;
+    float clip; /* then q, k and v are kept within -clip and clip, before the rotation; 0: not */
     const struct sl_rope *rope; /* NULL: no rotation */
     const float *angles;        /* from rope_angles */
     struct sl_q_temperature temperature;
@@ -285,6 +287,8 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     bool whole;         /* every row sees all keys of its span; else row i those up to its own */
     int32_t window;     /* 0: none; else row i sees key j only if i - j < window, and, where whole,
                            j - i < window */
+    bool chunks;        /* the window does not slide: row i sees key j only if both are in the same
+                           of the chunks [k * window, (k + 1) * window); not with whole */
     float softcap;      /* 0: none; else s = cap * tanh(s / cap) */
     const float *sinks; /* [nq] or NULL: a logit that takes part in the softmax's sum alone */
     float skip_factor;  /* of skip-softmax; 0, whole or with a window: every tile counts */
@@ -293,6 +297,13 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     struct sl_kv_view kv;
     void *out; /* [T, nq * vd] activations */
     int64_t ld_out;
+};
+
+struct sl_op_gate_heads { /* x[t, h, d] *= sigmoid(gate[t, h, d]), or sigmoid(gate[t, h]) */
+    void *x;              /* [T, heads, dim] activations */
+    const float *gate;    /* [T, heads, dim], or by_head [T, heads] */
+    int32_t n, n_heads, dim;
+    bool by_head;
 };
 
 /* Dimensions of a head of values. */
@@ -361,6 +372,10 @@ struct sl_op_pool {              /* one vector of each span's rows */
 enum sl_route_score {
     SL_ROUTE_SOFTMAX, /* exp(logit) / sum of exp(logits) of the row */
     SL_ROUTE_SIGMOID, /* 1 / (1 + exp(-logit)) */
+    /* SparseMixer: experts are chosen by their logits, without a bias and without groups. The
+     * weight of each is its share of the softmax of those not chosen before it whose logit x is
+     * near its own, m: (m - x) / max(|x|, m) <= near. */
+    SL_ROUTE_MIXER,
 };
 
 /* How a layer's router turns logits into experts and weights. */
@@ -372,6 +387,7 @@ struct sl_route_rule {
     /* Experts in so many equal groups, of which only the top_groups best have experts that are
      * chosen. A group is as good as the sum of its group_top largest scores. 1: no groups. */
     int32_t n_groups, top_groups, group_top;
+    float near; /* of SL_ROUTE_MIXER */
 };
 
 struct sl_op_route { /* each row's experts: those with the top_k largest scores, largest first; of
@@ -393,7 +409,8 @@ static inline bool sl_route_fits(int32_t n_experts, int32_t top_k, const struct 
         return false;
     const int32_t size = n_experts / r->n_groups;
     return r->top_groups >= 1 && r->top_groups <= r->n_groups && top_k <= size * r->top_groups &&
-           r->group_top >= 1 && r->group_top <= size;
+           r->group_top >= 1 && r->group_top <= size &&
+           (r->score != SL_ROUTE_MIXER || (r->n_groups == 1 && !r->renormalize));
 }
 
 /* One matrix for each expert, all of one shape; made by sl_backend.stack_create. */
@@ -408,8 +425,9 @@ struct sl_op_experts { /* out[t] = shared[t] + sum of weights[t, s] * down(act(g
                           ascending order of experts */
     const void *x;     /* [T, H] activations */
     int32_t n, top_k;
-    const int32_t *experts;                  /* [T, top_k] different ones in a row */
-    const float *weights;                    /* [T, top_k] */
+    const int32_t *experts; /* [T, top_k] different ones in a row */
+    const float *weights;   /* [T, top_k] */
+    bool weigh_input; /* they multiply gate x and up x in place of what down gives; no biases */
     const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
     const float *gate_bias, *up_bias;        /* [E, I], both or NULL */
     const float *down_bias;                  /* [E, H] or NULL */

@@ -100,11 +100,14 @@ struct scene {
     enum sl_dtype format = SL_DTYPE_BF16; /* of the pages */
     bool fp8 = false;                     /* keys and values are numbers that pages of FP8 hold */
     float q_times = 1.0f;
-    float skip = 0.0f;  /* factor of skip-softmax; then some tiles are met well, some badly */
-    bool whole = false; /* rows see keys behind their own, of spans that are whole sequences */
+    float skip = 0.0f;   /* factor of skip-softmax; then some tiles are met well, some badly */
+    bool chunks = false; /* windows that do not slide */
+    bool whole = false;  /* rows see keys behind their own, of spans that are whole sequences */
 
     int seen_from(int pos) const
     {
+        if (chunks)
+            return pos / window * window;
         return window > 0 ? std::max(0, pos - window + 1) : 0;
     }
     int seen_last(int seq, int pos) const
@@ -291,7 +294,7 @@ static inputs make_inputs(const scene &s, const std::vector<span_of> &spans)
         struct sl_span d = {in.n_tokens, x.n, x.pos, (int32_t)in.tables.size()};
         in.spans.push_back(d);
         /* Pages that no row of the span sees were given up. */
-        const int seen = s.window > 0 ? std::max(0, x.pos - s.window + 1) / s.bs : 0;
+        const int seen = s.seen_from(x.pos) / s.bs;
         for (int i = 0; i < (x.pos + x.n + s.bs - 1) / s.bs; i++)
             in.tables.push_back(i < seen    ? -1
                                 : x.seq < 0 ? 0
@@ -320,6 +323,7 @@ static struct sl_op_attention make_op(const scene &s, const pages_of &p)
     op.scale = s.scale();
     op.whole = s.whole;
     op.window = s.window;
+    op.chunks = s.chunks;
     op.softcap = s.softcap;
     op.skip_factor = s.skip;
     op.kv.page_bytes = p.page_bytes;

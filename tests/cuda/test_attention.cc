@@ -309,6 +309,24 @@ static void test_windows()
     check_scene(s, 29, {64, 7}, {62, 319, 419});
 }
 
+/* Rows see their own chunk only: the first of one sees itself alone. */
+static void test_chunks()
+{
+    uint64_t seed = 45;
+    for (int w : {1, 16, 100, 256, 300}) {
+        scene s =
+            make_scene(64, 4, 1, 16, {620, 90}, seed, seed % 2 ? SL_DTYPE_BF16 : SL_DTYPE_F16);
+        seed++;
+        s.window = w;
+        s.chunks = true;
+        check_scene(s, 29, {64, 7}, {62, 300, 599, 619});
+    }
+    scene s = make_scene(256, 4, 2, 16, {420}, seed, SL_DTYPE_FP8_E4M3);
+    s.window = 100;
+    s.chunks = true;
+    check_scene(s, 29, {64, 7}, {62, 399, 400, 419});
+}
+
 static void test_softcap_and_sinks()
 {
     scene s = make_scene(64, 4, 2, 16, {300}, 61);
@@ -672,6 +690,8 @@ struct store_case {
     bool alone = false;  /* queries, without keys and values */
     bool norm_after = false;
     struct sl_q_temperature temperature = {};
+    float clip = 0.0f;
+    bool bare = false; /* q and k are normed without weights */
 };
 
 static float norm_scale(const float *x, int hd, float eps)
@@ -704,6 +724,8 @@ static void reference_row(const store_case &c, const float *from, const float *w
     x.assign(from, from + c.hd);
     if (w != nullptr && !c.norm_after)
         reference_norm(w, x);
+    for (float &f : x)
+        f = c.clip == 0.0f ? f : f < -c.clip ? -c.clip : f > c.clip ? c.clip : f;
     int n = rotated ? c.n_rotated / 2 : 0;
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)(c.interleaved ? 2 * i : i),
@@ -751,6 +773,8 @@ static struct sl_op_qk_norm_rope_kv_store store_op(const store_case &c)
     op.n_kv_heads = c.nkv;
     op.head_dim = c.hd;
     op.norm_after = c.norm_after;
+    op.norm_bare = c.bare;
+    op.clip = c.clip;
     op.temperature = c.temperature;
     op.eps = 1e-5f;
     return op;
@@ -838,17 +862,18 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess && d.cu.error == cudaSuccess, "store");
 
     const std::vector<float> ones((size_t)c.hd, 1.0f);
+    const float *qn = c.bare ? ones.data() : c.norm ? qw.data() : nullptr;
+    const float *kn = c.bare ? ones.data() : c.norm ? kw.data() : nullptr;
     std::vector<float> x;
     for (int t = 0; t < n_tokens; t++) {
         const float *cs = &angles[(size_t)(t * c.n_rotated)];
-        reference_queries(c, &q[(size_t)(t * ldq)], c.norm ? qw.data() : nullptr, cs,
-                          positions[(size_t)t], format);
+        reference_queries(c, &q[(size_t)(t * ldq)], qn, cs, positions[(size_t)t], format);
         for (int h = 0; h < 2 * c.nkv && !c.alone; h++) {
-            bool key = h < c.nkv, normed = key ? c.norm : c.values;
+            bool key = h < c.nkv, normed = key ? kn != nullptr : c.values;
             const float *from = &kv[(size_t)(t * ldk + h * c.hd)];
             reference_row(c, from, nullptr, key, cs, x);
             const float scale = norm_scale(c.norm_after ? x.data() : from, c.hd, 1e-5f);
-            reference_row(c, from, !normed ? nullptr : key ? kw.data() : ones.data(), key, cs, x);
+            reference_row(c, from, !normed ? nullptr : key ? kn : ones.data(), key, cs, x);
             int pos = positions[(size_t)t];
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
             /* what pads the row is normed, too */
@@ -887,6 +912,10 @@ static void test_store()
         {64, 4, 2, 16, 64, true, false, 50, false, false, true, {}},
         {128, 4, 2, 16, 128, true, false, 160, false, false, true, {0.3f, 24.0f, 1}},
         {64, 4, 2, 16, 64, false, false, 160, false, false, false, {0.1f, 32.0f, 0}},
+        {80, 4, 2, 16, 32, false, false, 50, false, false, false, {}, 0.7f},
+        {128, 4, 2, 16, 128, true, true, 160, false, false, false, {}, 1.1f},
+        {72, 4, 2, 16, 72, false, true, 50, false, false, true, {}, 0.0f, true},
+        {64, 4, 2, 16, 64, false, true, 160, false, false, true, {}, 0.0f, true},
     };
     uint64_t seed = 101;
     for (const store_case &c : cases) {
@@ -915,6 +944,7 @@ static const struct {
     {"fp8", test_fp8},
     {"long", test_long},
     {"windows", test_windows},
+    {"chunks", test_chunks},
     {"softcap_and_sinks", test_softcap_and_sinks},
     {"whole", test_whole},
     {"skip", test_skip},

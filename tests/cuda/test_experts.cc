@@ -72,6 +72,7 @@ struct mixture {
     struct sl_stack stack[3];
     std::vector<float> bias[3]; /* of each expert, or none */
     struct sl_swiglu swiglu;
+    bool weigh_input = false;
 
     /* limits: biases, and SwiGLU with limits that many gates and ups are over */
     mixture(enum sl_dtype t, int64_t h_, int64_t i_, bool limits)
@@ -172,6 +173,7 @@ static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int
     a.shared_logit = r.shared_logit.empty() ? NULL : logit.p;
     a.x = x.p, a.n = n, a.top_k = m.top_k, a.experts = e.p, a.weights = w.p;
     a.gate = &m.stack[0], a.up = &m.stack[1], a.down = &m.stack[2];
+    a.weigh_input = m.weigh_input;
     a.act = SL_ACT_SILU, a.swiglu = m.swiglu, a.scratch = scratch.p, a.out = out.p;
     dev<float> gate_bias(m.bias[0]), up_bias(m.bias[1]), down_bias(m.bias[2]);
     if (!m.bias[0].empty())
@@ -216,22 +218,24 @@ static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
         x[(size_t)k] = (double)__bfloat162float(r.x[(size_t)(t * m.h + k)]);
     for (int32_t s = 0; s < m.top_k; s++) {
         const size_t at = (size_t)(t * m.top_k + s), e = (size_t)r.experts[at];
+        const double w = (double)r.weights[at], in = m.weigh_input ? w : 1.0;
         for (int64_t i = 0; i < m.i; i++) {
-            const double g = dot(m.values[0][e], i, x) + bias_of(m, 0, e, i);
-            const double u = dot(m.values[1][e], i, x) + bias_of(m, 1, e, i);
+            const double g = in * dot(m.values[0][e], i, x) + bias_of(m, 0, e, i);
+            const double u = in * dot(m.values[1][e], i, x) + bias_of(m, 1, e, i);
             mid[(size_t)i] = (double)device_bf16((float)gated(m.swiglu, g, u));
         }
         for (int64_t k = 0; k < m.h; k++)
             out[(size_t)k] +=
-                (double)r.weights[at] * (dot(m.values[2][e], k, mid) + bias_of(m, 2, e, k));
+                (m.weigh_input ? 1.0 : w) * (dot(m.values[2][e], k, mid) + bias_of(m, 2, e, k));
     }
     return out;
 }
 
 static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, bool limits,
-                         std::vector<int32_t> counts)
+                         std::vector<int32_t> counts, bool weigh_input = false)
 {
-    const mixture m(t, h, i, limits);
+    mixture m(t, h, i, limits);
+    m.weigh_input = weigh_input;
     for (int32_t n : counts) {
         const rows r(m, n);
         const std::vector<float> got = run(m, r, 0, n);
@@ -271,6 +275,8 @@ int main(int argc, char **argv)
     for (int limits = 0; limits < 2; limits++) /* neither whole units nor row blocks */
         mixture_case(SL_DTYPE_BF16, 72, 40, limits != 0, {1, 9, 45, 120 * LARGE});
     mixture_case(SL_DTYPE_F32, 16, 8, true, {300 * LARGE + 25});
+    for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q4_K}) /* Llama 4 */
+        mixture_case(t, 256, 256, false, {1, 7, 19, 28 * LARGE}, true);
     if (LARGE > 1) /* more than a slab */
         mixture_case(SL_DTYPE_BF16, 8192, 8, false, {5, 2800});
     be->vt->destroy(be);

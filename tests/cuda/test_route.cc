@@ -116,7 +116,8 @@ int main(int argc, char **argv)
                                   way & 4 ? 2.5f : 1.0f,
                                   1,
                                   1,
-                                  1};
+                                  1,
+                                  0.0f};
         for (int biased = 0; biased < 2; biased++) {
             r.n_groups = r.top_groups = r.group_top = 1;
             route_case(3, 8, 2, biased != 0, r);
@@ -128,8 +129,12 @@ int main(int argc, char **argv)
             route_case(3, 100, 5, biased != 0, r);
         }
     }
-    struct sl_route_rule most = {SL_ROUTE_SIGMOID, true, 0.0f, 1.0f, 512, 40, 2};
+    struct sl_route_rule most = {SL_ROUTE_SIGMOID, true, 0.0f, 1.0f, 512, 40, 2, 0.0f};
     route_case(4, 1024, 32, true, most);
+    struct sl_route_rule mixer = {SL_ROUTE_MIXER, false, 0.0f, 1.0f, 1, 1, 1, 0.02f};
+    route_case(9 * LARGE, 16, 2, false, mixer);
+    mixer.near = 0.7f, mixer.scale = 1.5f;
+    route_case(9 * LARGE, 100, 7, false, mixer);
     be->vt->destroy(be);
     cpu->vt->destroy(cpu);
     printf("test_route: %ld checks, %d failures\n", n_checks, n_failures);

@@ -481,6 +481,35 @@ static void activations()
     cpu->vt->destroy(cpu);
 }
 
+/* The gate of what attention gives, a logit for each value or for each head: the CPU's value,
+ * rounded. */
+static void gates()
+{
+    for (int by_head = 0; by_head < 2; by_head++) {
+        const int32_t n = 1 + (int32_t)below(9), heads = 1 + (int32_t)below(5);
+        const int32_t dim = 8 * (1 + (int32_t)below(16));
+        const size_t n_x = (size_t)(n * heads * dim), n_gate = by_head ? (size_t)(n * heads) : n_x;
+        std::vector<float> gate(n_gate);
+        std::vector<__nv_bfloat16> x(n_x);
+        for (float &v : gate)
+            v = 4.0f * (float)sl_rng_normal(&rng);
+        for (__nv_bfloat16 &v : x)
+            v = __float2bfloat16_rn((float)sl_rng_normal(&rng));
+        gate[0] = INFINITY, gate[n_gate - 1] = -INFINITY;
+        dev<float> d_gate(gate);
+        dev<__nv_bfloat16> d_x(x);
+        struct sl_op_gate_heads a = {d_x.p, d_gate.p, n, heads, dim, by_head != 0};
+        sl_cuda_gate_heads(&cu.base, &a);
+        const std::vector<__nv_bfloat16> got = d_x.get();
+        for (size_t i = 0; i < n_x; i++) {
+            const double g = (double)gate[by_head ? i / (size_t)dim : i];
+            const double want = (double)__bfloat162float(x[i]) / (1 + exp(-g));
+            CHECK(fabs((double)__bfloat162float(got[i]) - want) <= 0x1p-8 * fabs(want) + 1e-30,
+                  "gate %.9g: %.9g, not %.9g", g, (double)__bfloat162float(got[i]), want);
+        }
+    }
+}
+
 /* Against the functions of the C library in double. */
 static void logits()
 {
@@ -784,6 +813,7 @@ int main(int argc, char **argv)
     joins();
     layernorms();
     activations();
+    gates();
     logits();
     norm_two_case(5, 64, 32, 64);
     norm_two_case(2, 4096, 1024, 4112);

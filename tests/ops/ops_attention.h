@@ -38,6 +38,8 @@ struct att_case {
     float skip; /* factor of skip-softmax */
     bool norm_after;
     struct sl_q_temperature temperature;
+    float clip;
+    bool chunks, norm_bare;
 };
 
 struct att_data {
@@ -132,6 +134,14 @@ static void att_result_free(struct att_result *r)
     sl_free(r->out);
 }
 
+/* The first position that a row sees. */
+static int att_from(const struct att_case *c, int pos)
+{
+    return c->window == 0 ? 0
+           : c->chunks    ? pos / c->window * c->window
+                          : SL_MAX(pos - c->window + 1, 0);
+}
+
 static float att_scale(const struct att_case *c)
 {
     return 1.0f / sqrtf((float)c->head_dim);
@@ -189,6 +199,8 @@ static void att_step_ops(const struct att_step *s, const struct sl_batch *batch,
                                              .q_norm = c->norms ? s->d->q_norm : NULL,
                                              .k_norm = c->norms ? s->d->k_norm : NULL,
                                              .norm_after = c->norm_after,
+                                             .norm_bare = c->norm_bare,
+                                             .clip = c->clip,
                                              .temperature = c->temperature,
                                              .eps = ATT_EPS,
                                              .rope = c->rope_dims > 0 ? &s->d->rope : NULL,
@@ -203,6 +215,7 @@ static void att_step_ops(const struct att_step *s, const struct sl_batch *batch,
                                  .head_dim = c->head_dim,
                                  .scale = att_scale(c),
                                  .window = c->window,
+                                 .chunks = c->chunks,
                                  .softcap = c->softcap,
                                  .sinks = c->sinks ? s->d->sinks : NULL,
                                  .skip_factor = c->skip,
@@ -349,18 +362,27 @@ static void oracle_norm(const float *norm, int hd, double *x)
     for (int i = 0; i < hd; i++)
         ss += x[i] * x[i];
     for (int i = 0; i < hd; i++)
-        x[i] = x[i] / sqrt(ss / hd + (double)ATT_EPS) * (double)norm[i];
+        x[i] = x[i] / sqrt(ss / hd + (double)ATT_EPS) * (norm != NULL ? (double)norm[i] : 1);
+}
+
+static double oracle_clip(const struct att_case *c, double x)
+{
+    return c->clip > 0 ? fmax(fmin(x, (double)c->clip), -(double)c->clip) : x;
 }
 
 static void oracle_head(const struct att_data *d, const float *x, const float *norm, int pos,
                         double *out)
 {
     const struct att_case *c = d->c;
+    const float *weights = c->norm_bare ? NULL : norm;
+    const bool normed = c->norms || c->norm_bare;
     int hd = c->head_dim, half = c->rope_dims / 2;
     for (int i = 0; i < hd; i++)
         out[i] = (double)x[i];
-    if (c->norms && !c->norm_after)
-        oracle_norm(norm, hd, out);
+    if (normed && !c->norm_after)
+        oracle_norm(weights, hd, out);
+    for (int i = 0; i < hd; i++)
+        out[i] = oracle_clip(c, out[i]);
     for (int i = 0; i < half; i++) {
         int a = c->pairing == SL_ROPE_HALF ? i : 2 * i;
         int b = c->pairing == SL_ROPE_HALF ? i + half : 2 * i + 1;
@@ -368,8 +390,8 @@ static void oracle_head(const struct att_data *d, const float *x, const float *n
         out[a] = (p * cos(w) - q * sin(w)) * (double)d->rope.attn_factor;
         out[b] = (q * cos(w) + p * sin(w)) * (double)d->rope.attn_factor;
     }
-    if (c->norms && c->norm_after)
-        oracle_norm(norm, hd, out);
+    if (normed && c->norm_after)
+        oracle_norm(weights, hd, out);
     if (norm != d->q_norm || c->temperature.beta == 0)
         return;
     double spans = floor((pos + c->temperature.first) / (double)c->temperature.span);
@@ -415,14 +437,13 @@ static void att_oracle(const struct att_data *d, const struct att_result *r, dou
         oracle_head(d, d->k + i * hd, d->k_norm, (int)(i / nkv), q);
         oracle_stored(c->kv, q, r->k + i * hd, (int)hd);
         for (size_t j = 0; j < hd; j++)
-            q[j] = (double)d->v[i * hd + j];
+            q[j] = oracle_clip(c, (double)d->v[i * hd + j]);
         oracle_stored(c->kv, q, r->v + i * hd, (int)hd);
     }
     for (size_t t = 0; t < T; t++)
         for (size_t h = 0; h < nq; h++) {
             size_t kh = h / (nq / nkv);
-            size_t from =
-                c->window > 0 && t + 1 > (size_t)c->window ? t + 1 - (size_t)c->window : 0;
+            const size_t from = (size_t)att_from(c, (int)t);
             double top = c->sinks ? (double)d->sinks[h] : -INFINITY, sum = 0;
             oracle_head(d, d->q + (t * nq + h) * hd, d->q_norm, (int)t, q);
             for (size_t j = from; j <= t; j++) {
@@ -541,7 +562,7 @@ static void att_bits_row(const struct att_case *c, const struct sl_cpu_kernels *
     float best = -INFINITY;
     float score[SL_CPU_SPLIT], p[SL_CPU_SPLIT], val[SL_CPU_SPLIT], o[SL_MAX_HEAD_DIM] = {0};
     float state[SL_MAX_HEAD_DIM] = {0}, ml[2] = {-INFINITY, 0.0f}, m, l;
-    int from = c->window > 0 ? SL_MAX(pos - c->window + 1, 0) : 0;
+    int from = att_from(c, pos);
     for (int start = from / SL_CPU_SPLIT * SL_CPU_SPLIT; start <= pos; start += SL_CPU_SPLIT) {
         int lo = SL_MAX(from - start, 0), hi = SL_MIN(pos + 1 - start, SL_CPU_SPLIT);
         int first = lo / 16 * 16; /* tiles of zeros add nothing */

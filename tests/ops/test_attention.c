@@ -123,12 +123,10 @@ static void near_oracle(const float *a, const double *want, size_t n, double max
         fail_msg("%s: NMSE %g above %g", what, err / power, max_nmse);
 }
 
-/* Norms before the rotation, no temperature. */
-#define PLAIN   \
-    false,      \
-    {           \
-        0, 0, 0 \
-    }
+/* Norms before the rotation, no temperature; no clip, windows that slide, norms with weights. */
+#define REST         0, false, false
+#define PLAIN        false, {0, 0, 0}, REST
+#define PLAIN_CHUNKS false, {0, 0, 0}, 0, true, false
 
 /* The format of the pages is the test's. */
 static const struct att_case cases[] = {
@@ -149,8 +147,78 @@ static const struct att_case cases[] = {
     {"hd520", 18, 33, 1, 520, 0, 0, 0, false, false, 64, SL_ROPE_HALF, 0, PLAIN},
     {"skip", 800, 4, 2, 16, 0, 0, 0, false, true, 16, SL_ROPE_HALF, 300, PLAIN},
     {"skip-softcap", 600, 2, 1, 32, 0, 0, 9.0f, true, false, 32, SL_ROPE_HALF, 520, PLAIN},
-    {"norm-after", 60, 4, 2, 48, 0, 0, 0, false, true, 24, SL_ROPE_HALF, 0, true, {0, 0, 0}},
-    {"warm", 90, 4, 2, 32, 0, 0, 0, false, true, 32, SL_ROPE_INTERLEAVED, 0, true, {0.3f, 16, 1}},
+    {"norm-after", 60, 4, 2, 48, 0, 0, 0, false, true, 24, SL_ROPE_HALF, 0, true, {0, 0, 0}, REST},
+    {"warm",
+     90,
+     4,
+     2,
+     32,
+     0,
+     0,
+     0,
+     false,
+     true,
+     32,
+     SL_ROPE_INTERLEAVED,
+     0,
+     true,
+     {0.3f, 16, 1},
+     REST},
+    {"clip",
+     60,
+     4,
+     2,
+     32,
+     0,
+     0,
+     0,
+     false,
+     false,
+     32,
+     SL_ROPE_HALF,
+     0,
+     false,
+     {0, 0, 0},
+     0.7f,
+     false,
+     false},
+    {"clip-norm",
+     40,
+     4,
+     2,
+     32,
+     0,
+     0,
+     0,
+     false,
+     true,
+     16,
+     SL_ROPE_HALF,
+     0,
+     true,
+     {0, 0, 0},
+     1.5f,
+     false,
+     false},
+    {"chunks",
+     560,
+     4,
+     2,
+     32,
+     0,
+     100,
+     0,
+     true,
+     false,
+     32,
+     SL_ROPE_INTERLEAVED,
+     0,
+     true,
+     {0, 0, 0},
+     0,
+     true,
+     true},
+    {"chunks-wide", 600, 2, 1, 16, 0, 272, 0, false, false, 16, SL_ROPE_HALF, 0, PLAIN_CHUNKS},
 };
 
 static const struct {

@@ -12,6 +12,7 @@ struct model {
     struct matrix *mat[3]; /* gate, up, down of each expert */
     float *bias[3];        /* of each expert; NULL: none */
     struct sl_swiglu swiglu;
+    bool weigh_input;
     float *x, *weights;
     float *shared, *shared_logit; /* NULL: none */
     int32_t *experts;
@@ -92,6 +93,7 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
                                                 .top_k = m->top_k,
                                                 .experts = m->experts + from * m->top_k,
                                                 .weights = m->weights + from * m->top_k,
+                                                .weigh_input = m->weigh_input,
                                                 .gate = &s[0],
                                                 .up = &s[1],
                                                 .down = &s[2],
@@ -148,13 +150,13 @@ static void oracle_row(const struct model *m, int32_t r, double *out)
     }
     for (int32_t s = 0; s < m->top_k; s++) {
         const int32_t e = m->experts[r * m->top_k + s];
+        const double w = (double)m->weights[r * m->top_k + s], in = m->weigh_input ? w : 1;
         for (int64_t i = 0; i < m->i; i++) {
-            const double gate = dot(&m->mat[0][e], i, x) + bias_of(m, 0, e, i);
-            mid[i] = gated(&m->swiglu, gate, dot(&m->mat[1][e], i, x) + bias_of(m, 1, e, i));
+            const double gate = in * dot(&m->mat[0][e], i, x) + bias_of(m, 0, e, i);
+            mid[i] = gated(&m->swiglu, gate, in * dot(&m->mat[1][e], i, x) + bias_of(m, 1, e, i));
         }
         for (int64_t k = 0; k < m->h; k++)
-            out[k] += (double)m->weights[r * m->top_k + s] *
-                      (dot(&m->mat[2][e], k, mid) + bias_of(m, 2, e, k));
+            out[k] += (m->weigh_input ? 1 : w) * (dot(&m->mat[2][e], k, mid) + bias_of(m, 2, e, k));
     }
     sl_free(x);
 }
@@ -208,6 +210,20 @@ static void test_experts(void **state)
         }
 }
 
+/* Weights of what goes in are not weights of what comes out: the activation is in between
+ * (Llama 4). */
+static void test_weigh_input(void **state)
+{
+    static const enum sl_dtype formats[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_Q8_0};
+    (void)state;
+    for (size_t f = 0; f < SL_COUNT(formats); f++) {
+        struct model m = model_make(formats[f], 27, 256, 256, false);
+        m.weigh_input = true;
+        check_model(&m, "weighed before", f == 0 ? 1e-11 : f == 1 ? 1e-4 : 2e-3);
+        model_free(&m);
+    }
+}
+
 /* More rows of an expert than it takes at a time. */
 static void test_many_rows(void **state)
 {
@@ -221,6 +237,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_weigh_input),
         cmocka_unit_test(test_many_rows),
     };
     say_what_is_skipped();

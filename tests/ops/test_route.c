@@ -202,6 +202,49 @@ static void test_bias_in_float(void **state)
     }
 }
 
+/* SparseMixer against its definition in double: one expert after the other, each weighed within
+ * those of the rest whose logits are near its own. */
+static void test_mixer(void **state)
+{
+    float *logits = random_logits();
+    (void)state;
+    for (int i = 0; i < 2 * n_backends; i++) {
+        int32_t experts[ROWS * TOP_K];
+        float weights[ROWS * TOP_K];
+        struct sl_route_rule rule = plain;
+        rule.score = SL_ROUTE_MIXER;
+        rule.near = i % 2 ? 0.02f : 0.6f;
+        struct sl_backend *be = backends[i / 2];
+        be->vt->route(be, &(struct sl_op_route){.logits = logits,
+                                                .n = ROWS,
+                                                .n_experts = N_EXPERTS,
+                                                .top_k = TOP_K,
+                                                .rule = rule,
+                                                .experts = experts,
+                                                .weights = weights});
+        for (int t = 0; t < ROWS; t++) {
+            double x[N_EXPERTS];
+            for (int e = 0; e < N_EXPERTS; e++)
+                x[e] = (double)logits[t * N_EXPERTS + e];
+            for (int s = 0; s < TOP_K; s++) {
+                int best = 0;
+                for (int e = 1; e < N_EXPERTS; e++)
+                    best = x[e] > x[best] ? e : best;
+                double sum = 0;
+                for (int e = 0; e < N_EXPERTS; e++) {
+                    const double size = fmax(fabs(x[e]), x[best]);
+                    if (x[e] > -INFINITY && !((x[best] - x[e]) / size > (double)rule.near))
+                        sum += exp(x[e] - x[best]);
+                }
+                assert_int_equal(experts[t * TOP_K + s], best);
+                assert_true(fabs((double)weights[t * TOP_K + s] - 1 / sum) < 1e-6);
+                x[best] = -INFINITY;
+            }
+        }
+    }
+    sl_free(logits);
+}
+
 /* A negative bias may be of all experts of the best groups: those of others are still not chosen,
  * which a mask of 0 would do. */
 static void test_negative_bias(void **state)
@@ -290,7 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),         cmocka_unit_test(test_bias_in_float),
         cmocka_unit_test(test_negative_bias), cmocka_unit_test(test_least_sum),
-        cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_not_numbers),   cmocka_unit_test(test_mixer),
     };
     return cmocka_run_group_tests(tests, create_backends, destroy_backends);
 }

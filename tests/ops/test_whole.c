@@ -206,6 +206,36 @@ static void test_activate(void **state)
     }
 }
 
+static void test_gate_heads(void **state)
+{
+    (void)state;
+    enum { T = 37, HEADS = 5, DIM = 24, N = T * HEADS * DIM };
+    for (int by_head = 0; by_head < 2; by_head++) {
+        float *x = floats(5, N, 3, 0), *gate = floats(6, N, 4, 0), *first = NULL;
+        double *want = sl_calloc(N, sizeof *want);
+        gate[0] = INFINITY;
+        gate[1] = -INFINITY;
+        for (size_t i = 0; i < N; i++)
+            want[i] = (double)x[i] / (1 + exp(-(double)gate[by_head ? i / DIM : i]));
+        for (int i = 0; i < N_WAYS; i++) {
+            struct sl_backend *be = open_way(i);
+            float *out = marked(N);
+            if (be == NULL)
+                continue;
+            memcpy(out, x, N * sizeof *out);
+            be->vt->gate_heads(be,
+                               &(struct sl_op_gate_heads){out, gate, T, HEADS, DIM, by_head != 0});
+            check("gate_heads", out, N, want, 5e-7, &first);
+            sl_free(out);
+            be->vt->destroy(be);
+        }
+        sl_free(x);
+        sl_free(gate);
+        sl_free(want);
+        sl_free(first);
+    }
+}
+
 static const struct sl_span spans[] = {{0, 1, 0, 0}, {1, 300, 0, 1}, {301, 37, 0, 20}};
 enum { N_SPANS = 3, N_ROWS = 338, N_PAGES = 24 };
 
@@ -419,9 +449,9 @@ static void test_attention(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_activate),
-        cmocka_unit_test(test_pool),      cmocka_unit_test(test_embed_positions),
-        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_layernorm),       cmocka_unit_test(test_activate),
+        cmocka_unit_test(test_gate_heads),      cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_embed_positions), cmocka_unit_test(test_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

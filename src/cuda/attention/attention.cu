@@ -174,6 +174,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
     a.head_dim = op->head_dim;
     a.window = op->window;
+    a.chunks = op->chunks;
     a.ahead = !op->whole ? 0 : op->window > 0 ? op->window - 1 : INT32_MAX / 2;
     a.cap = op->softcap;
     a.cap_in = op->softcap > 0.0f ? op->scale / op->softcap : 0.0f;

@@ -197,6 +197,7 @@ struct sl_attn_args {
     const uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
     int32_t block_size, n_kv_heads, group, head_dim, window;
+    bool chunks;   /* windows do not slide */
     int32_t ahead; /* keys after its own that a row sees, if the span has them: 0 if causal */
     struct sl_attn_divisor by_kv, by_group, by_page; /* of 16 positions */
     float scale2; /* a raw score times this is its exponent of two */

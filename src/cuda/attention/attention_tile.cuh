@@ -28,6 +28,8 @@ static __device__ __forceinline__ int sl_attn_token(const struct sl_attn_args &a
 
 static __device__ __forceinline__ int sl_attn_seen_from(const struct sl_attn_args &a, int pos)
 {
+    if (a.chunks)
+        return pos - static_cast<int>(static_cast<unsigned>(pos) % static_cast<unsigned>(a.window));
     return a.window > 0 ? max(pos - a.window + 1, 0) : 0;
 }
 

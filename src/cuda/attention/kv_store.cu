@@ -41,8 +41,9 @@ struct store_args {
     int64_t ld_q, ld_k, ld_v;
     int32_t n_tokens, n_heads, n_kv_heads, head_dim;
     const float *q_norm, *k_norm;
-    bool norm_v; /* without weights */
+    bool norm_bare, norm_v; /* without weights: of q and k, of v */
     float eps;
+    float clip;      /* 0: none */
     bool norm_after; /* the rotation */
     struct sl_q_temperature temperature;
     int32_t n_rotated; /* 0: no rotation */
@@ -75,6 +76,18 @@ static __device__ __forceinline__ float4 scaled(float4 x, float scale, float4 w)
     return make_float4(__fmul_rn(__fmul_rn(x.x, scale), w.x), __fmul_rn(__fmul_rn(x.y, scale), w.y),
                        __fmul_rn(__fmul_rn(x.z, scale), w.z),
                        __fmul_rn(__fmul_rn(x.w, scale), w.w));
+}
+
+/* Within -limit and limit, if there is one. */
+static __device__ __forceinline__ float clipped(float x, float limit)
+{
+    return limit == 0.0f ? x : x < -limit ? -limit : x > limit ? limit : x;
+}
+
+static __device__ __forceinline__ float4 clipped(float4 x, float limit)
+{
+    return make_float4(clipped(x.x, limit), clipped(x.y, limit), clipped(x.z, limit),
+                       clipped(x.w, limit));
 }
 
 #define STORE_PARTS (STORE_DIM / 128) /* of a row, four dimensions of each a lane's */
@@ -212,7 +225,7 @@ static __device__ __forceinline__ struct store_head head_of(const struct store_a
         r.norm = key ? a.k_norm : nullptr;
         r.plane = key ? a.keys : a.values;
     }
-    r.normed = r.norm != nullptr || (a.norm_v && kv >= a.n_kv_heads);
+    r.normed = r.norm != nullptr || (kv >= a.n_kv_heads ? a.norm_v : a.norm_bare);
     r.rotated = a.n_rotated > 0 && kv < a.n_kv_heads;
     return r;
 }
@@ -241,7 +254,7 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
         if (lane * 4 + i * 128 < dim)
-            *reinterpret_cast<float4 *>(x + lane * 4 + i * 128) = part[i];
+            *reinterpret_cast<float4 *>(x + lane * 4 + i * 128) = clipped(part[i], a.clip);
     __syncwarp();
     if (r.rotated)
         rotate_row(a, cs, x);
@@ -449,6 +462,8 @@ static __device__ __forceinline__ void store_heads(const struct store_args &a,
     for (int i = 0; i < whole::DEEP; i++) {
         if (r.normed && !a.norm_after)
             norm_eight<HD>(x[i], w, a.eps);
+        x[i].lo = clipped(x[i].lo, a.clip);
+        x[i].hi = clipped(x[i].hi, a.clip);
         if (r.rotated)
             rotate_eight(x[i], cs, a.interleaved);
         if (r.normed && a.norm_after)
@@ -569,7 +584,9 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.n_heads = op->n_heads;
     a.n_kv_heads = op->k != nullptr ? op->n_kv_heads : 0;
     a.head_dim = op->head_dim;
+    a.norm_bare = op->norm_bare;
     a.norm_v = op->norm_v;
+    a.clip = op->clip;
     if (op->norm_rows) {
         const struct sl_cuda_norm_row rows[2] = {
             {op->q, op->ld_q, op->q_norm, op->n_heads * op->head_dim},

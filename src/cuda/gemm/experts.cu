@@ -210,7 +210,7 @@ static __global__ void __launch_bounds__(COMBINE_BLOCK)
                           __fmul_rn(open, sum.w));
     }
     for (int32_t o = 0; o < p.top_k; o++) {
-        const float w = weights[order[o]];
+        const float w = weights != nullptr ? weights[order[o]] : 1.0f;
         const float4 v = y[static_cast<int64_t>(p.place[order[o]]) * h4 + i];
         sum.x = __fadd_rn(sum.x, __fmul_rn(w, v.x));
         sum.y = __fadd_rn(sum.y, __fmul_rn(w, v.y));
@@ -317,9 +317,15 @@ static struct sl_expert_product product_of(const struct sl_stack *stack,
     return p;
 }
 
+/* What experts' results are multiplied by, from row `from` on. */
+static const float *out_weights(const struct sl_op_experts *a, int32_t from)
+{
+    return a->weigh_input ? NULL : a->weights + (int64_t)from * a->top_k;
+}
+
 /* The first and the second product; where their rows go is the caller's. */
 static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
-                                            struct sl_expert_pairs pairs)
+                                            struct sl_expert_pairs pairs, int32_t from)
 {
     struct sl_expert_product p = product_of(a->gate, pairs);
     p.w[0] = stack_of(a->gate);
@@ -329,6 +335,8 @@ static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
     p.gated = true;
     p.act = a->act;
     p.swiglu = a->swiglu;
+    if (a->weigh_input)
+        p.in_weights = a->weights + (int64_t)from * a->top_k;
     return p;
 }
 
@@ -355,14 +363,14 @@ static void run_single(struct sl_cuda *cu, const struct sl_op_experts *a)
 {
     const int64_t h = a->gate->mats[0].n_cols, i = a->gate->mats[0].n_rows;
     const struct room_of r = room_for(a->n, a->gate->n, a->top_k, h, i);
-    struct sl_expert_product up = gate_and_up(a, pairs_of(a, 0, a->n));
+    struct sl_expert_product up = gate_and_up(a, pairs_of(a, 0, a->n), 0);
     up.x = static_cast<const __nv_bfloat16 *>(a->x);
     up.by_row = true;
     up.mid = reinterpret_cast<__nv_bfloat16 *>(static_cast<uint8_t *>(a->scratch) + r.mid);
     kernels[a->gate->mats[0].layout].few(cu, &up);
     struct sl_expert_product last = down(a, pairs_of(a, 0, a->n));
     last.x = up.mid;
-    const struct sl_expert_sum sum = {a->weights, a->shared, a->shared_logit, a->out};
+    const struct sl_expert_sum sum = {out_weights(a, 0), a->shared, a->shared_logit, a->out};
     kernels[a->down->mats[0].layout].sum(cu, &last, &sum, a->n);
 }
 
@@ -383,7 +391,7 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     sl_launch(cu, sort_kernel, dim3(1), dim3(SORT_BLOCK),
               (size_t)(3 * n_experts + 2) * sizeof(int32_t), pairs, n_experts, tile);
 
-    struct sl_expert_product up = gate_and_up(a, pairs), last = down(a, pairs);
+    struct sl_expert_product up = gate_and_up(a, pairs, from), last = down(a, pairs);
     up.x = static_cast<const __nv_bfloat16 *>(a->x) + from * h;
     up.by_row = tile <= SL_EXPERTS_FEW;
     if (!up.by_row) {
@@ -406,8 +414,7 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     }
     const dim3 grid((unsigned)SL_CEIL_DIV(h / 4, (int64_t)COMBINE_BLOCK), (unsigned)n);
     sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK), SL_EXPERTS_TOP_K * sizeof(int32_t),
-              pairs, a->weights + (int64_t)from * a->top_k,
-              reinterpret_cast<const float4 *>(last.out),
+              pairs, out_weights(a, from), reinterpret_cast<const float4 *>(last.out),
               reinterpret_cast<const float4 *>(a->shared == NULL ? NULL : a->shared + from * h),
               a->shared_logit == NULL ? NULL : a->shared_logit + from, (int32_t)(h / 4),
               reinterpret_cast<float4 *>(a->out + from * h));
@@ -419,6 +426,7 @@ extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_expert
     SL_ASSERT(a->top_k >= 1 && a->top_k <= SL_EXPERTS_TOP_K);
     SL_ASSERT(gate->layout == a->up->mats[0].layout);
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
+    SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
     SL_ASSERT(last->n_rows == gate->n_cols && last->n_cols == gate->n_rows);
     if (a->n <= SINGLE_ROWS) {
         run_single(sl_cuda(be), a);

@@ -52,13 +52,14 @@ struct sl_expert_product {
     const float *bias[2]; /* as w, [n_experts, n_rows]; NULL: none */
     enum sl_act act;
     struct sl_swiglu swiglu;
-    __nv_bfloat16 *mid; /* rows n_rows apart */
+    const float *in_weights; /* [n_pairs] of the sums of gate and up; NULL: 1 */
+    __nv_bfloat16 *mid;      /* rows n_rows apart */
     float *out;
 };
 
 /* The last step of few rows: down's products and their sum. */
 struct sl_expert_sum {
-    const float *weights;               /* [n_pairs] */
+    const float *weights;               /* [n_pairs]; NULL: 1 */
     const float *shared, *shared_logit; /* as in struct sl_op_experts */
     float *out;                         /* [n, n_rows] */
 };

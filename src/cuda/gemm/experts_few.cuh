@@ -225,10 +225,12 @@ static __device__ __forceinline__ void sl_few_store_mid(const sl_expert_product 
     for (int i = 0; i < 4; i++) {
         const int32_t row = block * SL_CUDA_ROW_BLOCK + lane / 4 + 8 * (i / 2);
         const int32_t at = 2 * (lane % 4) + i % 2;
-        if (at < t.n && row < a.n_rows)
-            a.mid[static_cast<int64_t>(t.first + at) * a.n_rows + row] =
-                __float2bfloat16_rn(sl_expert_gated(a, sl_expert_biased(g[i], g_bias, row),
-                                                    sl_expert_biased(other[i], u_bias, row)));
+        if (at >= t.n || row >= a.n_rows)
+            continue;
+        const float w = sl_expert_weight(a.in_weights, a.pairs, t.first + at);
+        a.mid[static_cast<int64_t>(t.first + at) * a.n_rows + row] = __float2bfloat16_rn(
+            sl_expert_gated(a, __fmul_rn(w, sl_expert_biased(g[i], g_bias, row)),
+                            __fmul_rn(w, sl_expert_biased(other[i], u_bias, row))));
     }
 }
 
@@ -374,7 +376,7 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
             sums[at * SL_CUDA_ROW_BLOCK + static_cast<int32_t>(threadIdx.x)],
             a.bias[0] != nullptr ? sl_expert_bias(a, 0, a.pairs.experts[first + at]) : nullptr,
             row);
-        sum = __fadd_rn(sum, __fmul_rn(s.weights[first + at], y));
+        sum = __fadd_rn(sum, s.weights != nullptr ? __fmul_rn(s.weights[first + at], y) : y);
     }
     s.out[out] = sum;
 }

@@ -20,6 +20,13 @@ static __device__ __forceinline__ float sl_expert_biased(float v, const float *b
     return bias != nullptr ? __fadd_rn(v, bias[row]) : v;
 }
 
+/* What the sums of a place are multiplied by: weights of pairs, or 1. */
+static __device__ __forceinline__ float sl_expert_weight(const float *weights,
+                                                         const sl_expert_pairs &p, int32_t place)
+{
+    return weights == nullptr ? 1.0f : weights[p.pair != nullptr ? p.pair[place] : place];
+}
+
 static __device__ __forceinline__ float sl_expert_gated(const sl_expert_product &a, float gate,
                                                         float up)
 {

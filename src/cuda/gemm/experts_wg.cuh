@@ -113,6 +113,13 @@ static __device__ __forceinline__ void sl_experts_store_mid(float (&sum)[2][NT /
             *g = __fadd_rn(*g, of_row[0][i / 2 % 2]);
             up = __fadd_rn(up, of_row[1][i / 2 % 2]);
         }
+        if (a.in_weights != nullptr) { /* columns are places, as sl_lin_store has them */
+            const int at = 8 * (i / 4) + 2 * static_cast<int>(threadIdx.x % 4) + i % 2;
+            const float w =
+                at < u.tile.n ? sl_expert_weight(a.in_weights, a.pairs, u.tile.first + at) : 0.0f;
+            *g = __fmul_rn(w, *g);
+            up = __fmul_rn(w, up);
+        }
         *g = sl_expert_gated(a, *g, up);
     }
     sl_lin_store<__nv_bfloat16, NT / 8>(sum[0], a.mid, a.n_rows, nullptr, a.n_rows, block,

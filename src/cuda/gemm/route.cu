@@ -70,17 +70,35 @@ static __device__ float sum_of(const float *x, int32_t n)
     return sum;
 }
 
+/* SparseMixer's weight of expert e; score has room for exponentials. What is far below, or taken
+ * before, adds 0 to the sum, which has the CPU's order. */
+static __device__ float mixer_weight(const sl_op_route &a, const float *logits, int32_t e,
+                                     uint32_t taken, float *score)
+{
+    const float max = logits[e];
+    __syncwarp(); /* others may still read the last sum's */
+    for (int32_t i = static_cast<int32_t>(threadIdx.x % 32), k = 0; i < a.n_experts; i += 32, k++) {
+        const float size = fabsf(logits[i]) > max ? fabsf(logits[i]) : max;
+        const bool far = __fdiv_rn(__fsub_rn(max, logits[i]), size) > a.rule.near;
+        const bool in = i == e || !((taken >> k & 1) != 0 || far);
+        score[i] = in ? sl_exp(__fsub_rn(logits[i], max)) : 0.0f;
+    }
+    __syncwarp();
+    return __fdiv_rn(1.0f, sum_of(score, a.n_experts));
+}
+
 /* Fills score and choice; returns what weights are divided by if not by their own sum. */
 static __device__ float score_experts(const sl_op_route &a, const float *logits, float *score,
                                       float *choices)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const bool sigmoid = a.rule.score == SL_ROUTE_SIGMOID;
-    const bool by_logit = !sigmoid && a.bias == nullptr && a.rule.group_top <= 1;
+    const bool mixer = a.rule.score == SL_ROUTE_MIXER;
+    const bool by_logit = a.bias == nullptr && a.rule.group_top <= 1;
     float sum = 1.0f;
-    if (!sigmoid)
+    if (!sigmoid && !mixer)
         exponentials(logits, a.n_experts, score);
-    if (!sigmoid && !(by_logit && a.rule.renormalize)) /* else nothing is divided by it */
+    if (!sigmoid && !mixer && !(by_logit && a.rule.renormalize)) /* else nothing is divided by it */
         sum = sum_of(score, a.n_experts);
     __syncwarp();
     for (int32_t e = lane; e < a.n_experts; e += 32) {
@@ -147,13 +165,14 @@ static __global__ void route_kernel(const sl_op_route a)
     sl_grid_wait();
     if (t >= a.n)
         return;
-    const float whole =
-        score_experts(a, a.logits + static_cast<int64_t>(t) * a.n_experts, score, choices);
+    const float *logits = a.logits + static_cast<int64_t>(t) * a.n_experts;
+    const float whole = score_experts(a, logits, score, choices);
     uint32_t taken = a.rule.n_groups > 1 ? leave_groups_out(a, choices, choices + a.n_experts) : 0;
     float sum = 0.0f, mine = 0.0f, factor = 1.0f;
     for (int32_t s = 0; s < a.top_k; s++) {
         const int32_t e = take_best(choices, a.n_experts, &taken);
-        const float w = score[e];
+        const float w =
+            a.rule.score == SL_ROUTE_MIXER ? mixer_weight(a, logits, e, taken, score) : score[e];
         sum = __fadd_rn(sum, w);
         mine = s == lane ? w : mine;
         if (s == lane && a.expert_scale != nullptr)
@@ -170,6 +189,7 @@ static __global__ void route_kernel(const sl_op_route a)
 extern "C" void sl_cuda_route(struct sl_backend *be, const struct sl_op_route *a)
 {
     SL_ASSERT(sl_route_fits(a->n_experts, a->top_k, &a->rule));
+    SL_ASSERT(a->rule.score != SL_ROUTE_MIXER || a->bias == NULL);
     sl_launch(sl_cuda(be), route_kernel, dim3((unsigned)SL_CEIL_DIV(a->n, WARPS)), dim3(32 * WARPS),
               WARPS * (size_t)room(*a) * sizeof(float), *a);
 }
