@@ -286,10 +286,64 @@ def longrope(original):
                 rope_parameters=rope)
 
 
+PHIMOE = dict(
+    num_experts_per_tok=2,
+    num_local_experts=4,
+    intermediate_size=24,
+    attention_bias=True,
+    lm_head_bias=True,
+    sliding_window=21,
+    rope_parameters=dict(
+        rope_type="longrope",
+        rope_theta=500.0,
+        short_factor=[1.0, 1.1, 1.5, 1.7],
+        long_factor=[1.05, 2.5, 7.25, 9.0],
+        short_mscale=1.1,
+        long_mscale=1.6**0.5,
+        original_max_position_embeddings=32,
+    ),
+)
+
+LLAMA4 = dict(
+    head_dim=8,
+    num_hidden_layers=4,
+    num_local_experts=4,
+    num_experts_per_tok=1,
+    rope_parameters=dict(  # two factors that are the same, as Scout has them
+        rope_type="llama3",
+        rope_theta=500.0,
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=1.0,
+        original_max_position_embeddings=64,
+    ),
+)
+
 # As FAMILIES, with experts.
 SPARSE = dict(num_experts_per_tok=2)
 MULTIPLIERS = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)
 EXPERTS = {
+    "afmoe": (  # three layers are windowed and rotated, the fourth neither
+        "Afmoe",
+        dict(
+            SPARSE,
+            head_dim=16,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_hidden_layers=4,
+            intermediate_size=32,
+            num_experts=4,
+            num_shared_experts=2,
+            num_dense_layers=1,
+            moe_intermediate_size=8,
+            route_scale=1.5,
+            sliding_window=9,
+            mup_enabled=True,
+            rope_parameters=plain(500.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "cohere2_moe": (  # the first layer is dense and rotated, the last has no positions
         "Cohere2Moe",
         dict(
@@ -352,6 +406,21 @@ EXPERTS = {
         ),
         torch.bfloat16,
         "old",
+    ),
+    "dbrx": (
+        "Dbrx",
+        dict(
+            d_model=32,
+            n_heads=4,
+            n_layers=2,
+            max_seq_len=256,
+            attn_config=dict(clip_qkv=0.8, kv_n_heads=2, rope_theta=500.0),
+            ffn_config=dict(ffn_hidden_size=24, moe_num_experts=5, moe_top_k=2),
+            tie_word_embeddings=False,
+            rope_parameters=plain(500.0),
+        ),
+        torch.bfloat16,
+        "new",
     ),
     "ernie4_5_moe": (
         "Ernie4_5_Moe",
@@ -450,6 +519,22 @@ EXPERTS = {
         torch.bfloat16,
         "new",
     ),
+    "granitemoe_swa": (
+        "GraniteMoeSWA",
+        dict(
+            SPARSE,
+            num_hidden_layers=3,
+            num_local_experts=4,
+            intermediate_size=16,
+            shared_intermediate_size=24,
+            sliding_window=9,
+            layer_rope_theta=[500.0, 0, 500.0],
+            rope_parameters=plain(500.0),
+            **MULTIPLIERS,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "granitemoe": (
         "GraniteMoe",
         dict(SPARSE, num_local_experts=5, intermediate_size=20, rope_parameters=plain(5000.0), **MULTIPLIERS),
@@ -497,6 +582,52 @@ EXPERTS = {
         torch.bfloat16,
         "old",
     ),
+    "mimo_v2_flash": (  # 12 dimensions of a key, of which 4 are rotated, 8 of a value
+        "MiMoV2Flash",
+        dict(
+            SPARSE,
+            head_dim=12,
+            v_head_dim=8,
+            num_hidden_layers=4,
+            num_key_value_heads=1,
+            intermediate_size=32,
+            n_routed_experts=5,
+            moe_intermediate_size=8,
+            routed_scaling_factor=1.5,
+            sliding_window=9,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            attention_bias=True,
+            rope_parameters=dict(
+                full_attention=dict(plain(500.0), partial_rotary_factor=0.334),
+                sliding_attention=dict(plain(30.0), partial_rotary_factor=0.334),
+            ),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "llama4": (  # chunks of 11 positions; the last layer has no positions, its queries grow every 16
+        "Llama4",
+        dict(
+            LLAMA4,
+            attention_chunk_size=11,
+            floor_scale=16,
+            attn_scale=0.3,
+            num_experts_per_tok=2,
+            intermediate_size=16,
+            intermediate_size_mlp=40,
+            interleave_moe_layer_step=2,
+            attention_bias=True,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "llama4_hub": (  # in a model that reads images as well, and as a GGUF can say it
+        "Llama4",
+        dict(LLAMA4, num_hidden_layers=4, num_local_experts=3, intermediate_size=16, intermediate_size_mlp=40,
+             interleave_moe_layer_step=2),
+        torch.bfloat16,
+        "wrapped",
+    ),
     "minimax_m2": (
         "MiniMaxM2",
         dict(
@@ -522,6 +653,8 @@ EXPERTS = {
         torch.bfloat16,
         "old",
     ),
+    "phimoe": ("Phimoe", PHIMOE, torch.bfloat16, "new"),  # with the long factors, as a GGUF can say it
+    "phimoe_near": ("Phimoe", dict(PHIMOE, router_jitter_noise=0.4), torch.bfloat16, "new"),
     "qwen2_moe": (
         "Qwen2Moe",
         dict(
@@ -758,6 +891,21 @@ FAMILIES = {
         torch.float32,
         "new",
     ),
+    "granite_swa": (
+        "GraniteSWA",
+        dict(
+            num_hidden_layers=3,
+            intermediate_size=40,
+            tie_word_embeddings=False,
+            sliding_window=9,
+            layer_types=["full_attention", "sliding_attention", "full_attention"],
+            layer_rope_theta=[500.0, 500.0, 0],
+            rope_parameters=plain(10000.0),
+            **MULTIPLIERS,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "hunyuan": (
         "HunYuanDenseV1",
         dict(
@@ -937,6 +1085,10 @@ def randomise(model, generator):
                 p.copy_(noise * 0.3)
             elif name.endswith("q_norm.weight") and type(model).__name__.startswith("Gemma4"):
                 p.copy_(0.4 + noise * 0.1)  # scores are not scaled
+            elif name.endswith("expert_bias"):
+                p.copy_(noise * 0.1)
+            elif name.endswith("sinks") and not type(model).__name__.startswith("GptOss"):
+                p.copy_(noise)
             elif p.dim() == 1:
                 p.copy_(one + noise * 0.2)
             else:
@@ -1041,8 +1193,9 @@ def to_mxfp4(stored, generator):
 
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | FAMILIES)[name]
-    kind = family + "TextConfig" if family in ("Gemma3", "Gemma4") else family + "Config"
-    config = getattr(transformers, kind)(**{**SMALL, **args})
+    kind = family + "TextConfig" if family in ("Gemma3", "Gemma4", "Llama4") else family + "Config"
+    small = SMALL if family != "Dbrx" else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}
+    config = getattr(transformers, kind)(**{**small, **args})
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
     of_class = "LlamaForCausalLM" if family == "InternLM3" else family + "ForCausalLM"
@@ -1056,6 +1209,9 @@ def generate(name, seed):
     for embedding in model.modules():
         if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
             embedding.embed_scale.copy_(embedding.embed_scale.to(dtype).float())
+    if family == "Phimoe":  # whose class in transformers 5.23 forgets to say how long the text is: always short factors
+        init = model.model.rotary_emb.rope_init_fn
+        model.model.rotary_emb.rope_init_fn = lambda config: init(config, seq_len=N_TOKENS)
     ids = torch.randint(0, config.vocab_size, (1, N_TOKENS), generator=generator)
     with torch.no_grad():
         logits = model.float()(ids, use_cache=False).logits[0].float()
@@ -1082,7 +1238,8 @@ def generate(name, seed):
     if spelling == "wrapped":  # within a model that reads images as well, of which a file here has one tensor
         stored = {"language_model." + k: v for k, v in stored.items()}
         stored["vision_tower.ln_pre.weight"] = torch.ones(8, dtype=dtype)
-        outer = dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3")
+        outer = dict(Llama4="llama4", Ministral3="mistral3")[family]
+        outer = dict(architectures=[outer.capitalize() + "ForConditionalGeneration"], model_type=outer)
         text = json.dumps(outer | dict(text_config=json.loads(text)), indent=1, sort_keys=True) + "\n"
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(text)

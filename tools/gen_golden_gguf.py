@@ -95,6 +95,10 @@ DECODERS = {
     "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
+    "afmoe": (gguf.MODEL_ARCH.AFMOE, False, 0),
+    "dbrx": (gguf.MODEL_ARCH.DBRX, False, 0),
+    "llama4_hub": (gguf.MODEL_ARCH.LLAMA4, False, 0),
+    "phimoe": (gguf.MODEL_ARCH.PHIMOE, False, 0),
     "exaone_moe_one": (gguf.MODEL_ARCH.EXAONE_MOE, False, 0),
     "hunyuan_moe": (gguf.MODEL_ARCH.HUNYUAN_MOE, False, 0),
     "hunyuan": (gguf.MODEL_ARCH.HUNYUAN_DENSE, False, 0),
@@ -109,7 +113,8 @@ def llama3_divisors(scaling, theta, dim):
     frequencies = 1.0 / theta ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
     turns = scaling["original_max_position_embeddings"] * frequencies / np.float32(2 * math.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    share = np.clip((turns - low) / (high - low), 0, 1)
+    with np.errstate(divide="ignore"):  # the two may be the same
+        share = np.clip((turns - low) / (high - low), 0, 1)
     return (1 / ((1 - share) / scaling["factor"] + share)).astype(np.float32)
 
 
@@ -137,9 +142,11 @@ def parts_in_turn(tensors, n_heads):
 
 
 def add_scales(writer, config):
-    if config["model_type"] in ("cohere2", "gemma2"):
+    if config["model_type"] in ("afmoe", "cohere2", "gemma2"):
         writer.add_sliding_window(config["sliding_window"])
     for key, add in {
+        "clip_qkv": writer.add_clamp_kqv,
+        "interleave_moe_layer_step": writer.add_interleave_moe_layer_step,
         "attn_logit_softcapping": writer.add_attn_logit_softcapping,
         "final_logit_softcapping": writer.add_final_logit_softcapping,
         "embedding_multiplier": writer.add_embedding_scale,
@@ -180,6 +187,42 @@ def gpt_oss_tensors(tensors):
                 yield f"{stem}.experts.{part}{end}", x
 
 
+def read_config(name):
+    """As other families spell it: the model of text alone, DBRX's objects unpacked."""
+    config = json.loads((MODELS / name / "config.json").read_text())
+    config = config.get("text_config", config)
+    if config["model_type"] == "dbrx":
+        attn, ffn = config["attn_config"], config["ffn_config"]
+        config |= dict(max_position_embeddings=config["max_seq_len"], hidden_size=config["d_model"],
+                       intermediate_size=ffn["ffn_hidden_size"], num_hidden_layers=config["n_layers"],
+                       num_attention_heads=config["n_heads"], num_key_value_heads=attn["kv_n_heads"],
+                       layer_norm_eps=1e-5, clip_qkv=attn["clip_qkv"], num_experts=ffn["moe_num_experts"],
+                       num_experts_per_tok=ffn["moe_top_k"])
+    if config["model_type"] == "llama4_text":
+        config["moe_intermediate_size"] = config["intermediate_size"]
+        config["intermediate_size"] = config["intermediate_size_mlp"]
+    return config
+
+
+def whole_experts(config, tensors):
+    """Tensors of all experts of a layer, which some families hold turned or fused, as llama.cpp has them."""
+    for name, bits in tensors:
+        name = name.removeprefix("language_model.")
+        stem, _, what = name.rpartition(".experts.")
+        if name.startswith("vision_tower"):
+            continue
+        if stem and what.startswith("mlp."):
+            bits = bits.reshape(config["num_experts"], -1, config["hidden_size"])
+            yield name + ".weight", bits.swapaxes(1, 2) if what == "mlp.w2" else bits
+        elif stem and what == "gate_up_proj":
+            for part, x in zip(("gate_proj", "up_proj"), np.split(bits.swapaxes(1, 2), 2, 1)):
+                yield f"{stem}.experts.{part}.weight", x
+        elif stem and what == "down_proj":
+            yield name + ".weight", bits.swapaxes(1, 2)
+        else:
+            yield name, bits
+
+
 def interleave(bits, n_heads):
     half = bits.reshape(n_heads, 2, bits.shape[0] // n_heads // 2, *bits.shape[1:])
     return half.swapaxes(1, 2).reshape(bits.shape)
@@ -188,7 +231,7 @@ def interleave(bits, n_heads):
 EXPERT = re.compile(r"(model\.layers\.\d+)\.(\S+\.experts)\.(\d+)\.(\w+)\.weight")
 
 
-def stack(tensors):
+def stack(tensors, mixtral):
     """A tensor for all experts of a layer in place of one each; Mixtral's as llama.cpp calls them."""
     stacks = {}
     for hf, bits in tensors:
@@ -196,7 +239,7 @@ def stack(tensors):
         if m is None:
             yield hf, bits
             continue
-        w123 = m[4] in ("w1", "w2", "w3")
+        w123 = mixtral and m[4] in ("w1", "w2", "w3")
         name = f"{m[1][6:]}.feed_forward.experts.{m[4]}" if w123 else f"{m[1]}.{m[2]}.{m[4]}"
         stacks.setdefault(name + ".weight", {})[int(m[3])] = bits
     for name, parts in stacks.items():
@@ -217,10 +260,10 @@ def add_experts(writer, config):
     shared = config.get("n_shared_experts") or config.get("num_shared_experts")
     if shared:
         writer.add_expert_shared_count(shared)
-        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
-        writer.add_expert_weights_scale(config["routed_scaling_factor"])
-        writer.add_expert_weights_norm(config["norm_topk_prob"])
-    if config["model_type"] in ("exaone_moe", "glm4_moe", "minimax_m2"):
+        writer.add_leading_dense_block_count(config.get("first_k_dense_replace", config.get("num_dense_layers")))
+        writer.add_expert_weights_scale(config.get("routed_scaling_factor", config.get("route_scale")))
+        writer.add_expert_weights_norm(config.get("norm_topk_prob", True))
+    if config["model_type"] in ("afmoe", "exaone_moe", "glm4_moe", "minimax_m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
@@ -298,7 +341,7 @@ def write_gemma4(name):
 
 
 def write_decoder(name, arch, permuted, plus):
-    config = json.loads((MODELS / name / "config.json").read_text())
+    config = read_config(name)
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads", heads)
@@ -331,7 +374,7 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_parallel_residual(config["use_parallel_residual"])
     if partial is not None:
         writer.add_rope_dimension_count(int(head_dim * partial))
-    if arch == gguf.MODEL_ARCH.PHI3:
+    if arch in (gguf.MODEL_ARCH.PHI3, gguf.MODEL_ARCH.PHIMOE):
         writer.add_sliding_window(config.get("sliding_window") or 0)
     if arch in (gguf.MODEL_ARCH.EXAONE4, gguf.MODEL_ARCH.EXAONE_MOE, gguf.MODEL_ARCH.OLMO2) and config.get("sliding_window"):
         n = config["num_hidden_layers"]
@@ -375,13 +418,17 @@ def write_decoder(name, arch, permuted, plus):
             writer.add_dense_features_dims(f"dense_{dense[0]}", w.shape[1], w.shape[0])
             writer.add_tensor(f"dense_{dense[0]}.weight", (w.astype(np.uint32) << 16).view(np.float32))
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    tensors = list(stack(read_safetensors(MODELS / name / "model.safetensors")))
+    tensors = list(read_safetensors(MODELS / name / "model.safetensors"))
+    if arch in (gguf.MODEL_ARCH.DBRX, gguf.MODEL_ARCH.LLAMA4):
+        tensors = list(whole_experts(config, tensors))
+    tensors = list(stack(tensors, arch != gguf.MODEL_ARCH.PHIMOE))
     if arch == gguf.MODEL_ARCH.GPT_OSS:
         tensors = list(gpt_oss_tensors(tensors))
     if arch == gguf.MODEL_ARCH.GPTNEOX:
         tensors = list(parts_in_turn(tensors, heads))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
+        hf = hf + ".bias" if hf.endswith(".mlp.expert_bias") else hf
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if permuted and ("q_proj" in hf or "k_proj" in hf):

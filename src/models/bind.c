@@ -252,6 +252,9 @@ static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckp
     char have_s[96], want_s[96];
     if (t->n_dims == n_want && memcmp(t->dims, want, (size_t)n_want * sizeof(int64_t)) == 0)
         return 0;
+    if (stacked && n_want == 3 && t->n_dims == 2 && t->dims[0] == dims[0] * dims[1] &&
+        t->dims[1] == dims[2])
+        return 0; /* matrices one below the other, as DBRX has them */
     sl_bind_shape(t->n_dims, t->dims, have_s, sizeof have_s);
     sl_bind_shape(n_want, want, want_s, sizeof want_s);
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s]", t->name, have_s,
@@ -351,8 +354,8 @@ static bool is_encoder_extra(const struct sl_model *m, const char *name)
 /* Of a larger model: what reads images and sounds. */
 static bool is_other_part(const struct sl_model *m, const char *name)
 {
-    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "audio_tower.",
-                                        "embed_vision.", "embed_audio."};
+    static const char *const parts[] = {"vision_tower.", "vision_model.", "multi_modal_projector.",
+                                        "audio_tower.",  "embed_vision.", "embed_audio."};
     const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
     for (size_t i = 0; i < SL_COUNT(parts) && m->name->hf_config != NULL; i++)
         if (strncmp(s, parts[i], strlen(parts[i])) == 0)

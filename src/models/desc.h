@@ -40,9 +40,10 @@ struct sl_rope_params {
     double beta_fast, beta_slow;              /* yarn */
     double attention_factor;                  /* yarn, long; 0 = from factor */
     double mscale, mscale_all_dim;            /* yarn; 0 = not given */
-    bool truncate;                            /* yarn: round the ramp's ends to whole dimensions */
-    bool use_long;                            /* long: the served context is beyond the original */
-    double q_beta;                            /* temperature of queries (llama_4_scaling_beta) */
+    double short_mscale, long_mscale; /* long: in place of attention_factor; 0 = not given */
+    bool truncate;                    /* yarn: round the ramp's ends to whole dimensions */
+    bool use_long;                    /* long: the served context is beyond the original */
+    double q_beta;                    /* temperature of queries (llama_4_scaling_beta) */
     float short_factors[SL_MAX_ROPE_FACTORS], long_factors[SL_MAX_ROPE_FACTORS]; /* long */
 };
 
@@ -66,6 +67,10 @@ enum sl_has {
     SL_HAS_MLP_BIAS = 1 << 12,
     SL_HAS_ROPE_FACTORS = 1 << 13, /* GGUF: the lists of LongRoPE */
     SL_HAS_FFN_NORM = 1 << 14,     /* where some have one norm for attention and MLP */
+    SL_HAS_HEAD_BIAS = 1 << 15,
+    SL_HAS_OUT_GATE = 1 << 16,     /* of what attention gives, before its output matrix */
+    SL_HAS_SINKS = 1 << 17,        /* of layers, where some have none */
+    SL_HAS_ROOT_EMBED = 1 << 18,   /* embeddings are multiplied by the root of the width */
     SL_HAS_K = 1 << 20,            /* keys of a layer, unless it reads another's (kv_source) */
     SL_HAS_V = 1 << 21,            /* values of their own beside those keys */
     SL_HAS_LAYER_INPUTS = 1 << 22, /* embeddings for each layer, and what adds them there */
@@ -126,7 +131,17 @@ struct sl_hparams {
     /* What is multiplied, 0: by 1; attn_scale 0: the root of head_dim decides. */
     double embed_scale, residual_scale, attn_scale;
     double logit_scale, logit_divisor;
-    double clip_qkv; /* read only to refuse it */
+    double clip_qkv;     /* 0: none */
+    double expert_noise; /* of SparseMixer: how near logits are */
+    double expert_norm;  /* the norm that a token's weights are divided by; 0: none */
+    double value_scale;  /* of values; 0: 1 */
+    int32_t value_dim;   /* of heads of values; 0: head_dim */
+    int32_t window_before, window_kv_heads; /* keys before a row's own; of windowed layers */
+    int32_t chunk;                          /* keys of a chunk of attention; 0: there are none */
+    bool q_temperature;                     /* queries of layers without positions grow */
+    double q_temperature_scale;
+    int32_t q_temperature_span;
+    double layer_theta; /* of the layers that are rotated, as a list says it; 0: it does not */
     /* Of layers without a window, where they differ from others; 0: they do not. */
     int32_t full_head_dim, full_kv_heads;
     bool k_is_v;                        /* these have no values but what their keys are made of */
@@ -157,25 +172,28 @@ enum sl_hparam_type {
     SL_HP_INT,
     SL_HP_FLOAT,
     SL_HP_BOOL,
-    SL_HP_ONLY,        /* a bool that must be the one given (def) */
-    SL_HP_HAS,         /* a bool that sets bits of `has` when true */
-    SL_HP_HAS_NOT,     /* a bool that sets bits of `has` when false */
-    SL_HP_CHOICE,      /* a string that must be the one given */
-    SL_HP_EITHER,      /* one of two strings (`words`): is it the second? */
-    SL_HP_ACT,         /* an activation by the name transformers has for it */
-    SL_HP_LABELS,      /* an object with a member for each label, counted */
-    SL_HP_SAME,        /* an INT, or a list that says the same number for each layer */
-    SL_HP_LAYER_TYPES, /* a list of `words` (GGUF: of booleans), one per layer; or every how many
-                          layers one is full; or "LLLG" */
-    SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
-    SL_HP_LAYER_INTS,  /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
-                          objects by layer, of which `value` names the member */
-    SL_HP_LAYERS,      /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1 */
+    SL_HP_ONLY,         /* a bool that must be the one given (def) */
+    SL_HP_HAS,          /* a bool that sets bits of `has` when true */
+    SL_HP_HAS_NOT,      /* a bool that sets bits of `has` when false */
+    SL_HP_CHOICE,       /* a string that must be the one given */
+    SL_HP_EITHER,       /* one of two strings (`words`): is it the second? */
+    SL_HP_ACT,          /* an activation by the name transformers has for it */
+    SL_HP_LABELS,       /* an object with a member for each label, counted */
+    SL_HP_SAME,         /* an INT, or a list that says the same number for each layer */
+    SL_HP_LAYER_TYPES,  /* a list of `words` (GGUF: of booleans), one per layer; or every how many
+                           layers one is full; or "LLLG" */
+    SL_HP_LAYER_FLAGS,  /* a list of 0 and 1, one per layer */
+    SL_HP_LAYER_INTS,   /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
+                           objects by layer, of which `value` names the member */
+    SL_HP_LAYERS,       /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1; with a def
+                           they become that, and all others SL_LAYER_OFF */
+    SL_HP_LAYER_THETAS, /* a number for each layer, 0 or the same: which are rotated, and theta */
 };
 
 struct sl_hparam_desc {
     const char *gguf;  /* behind "<architecture>."; NULL: not in GGUF files */
-    const char *hf[4]; /* spellings in config.json, the first names it in messages */
+    const char *hf[4]; /* spellings in config.json, the first names it in messages; "a.b": the
+                          member b of the object a */
     enum sl_hparam_type type;
     uint16_t offset; /* in struct sl_hparams */
     bool required;
@@ -223,7 +241,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_EXPERTS_GATE, /* a matrix for each expert */
                SL_SLOT_EXPERTS_UP,
                SL_SLOT_EXPERTS_DOWN,
-               SL_SLOT_SINKS, /* of attention, a logit for each head */
+               SL_SLOT_SINKS,    /* of attention, a logit for each head */
+               SL_SLOT_OUT_GATE, /* of what it gives: rows for each value, or one for each head */
                SL_SLOT_ROUTER_BIAS,
                SL_SLOT_EXPERTS_GATE_BIAS, /* a vector for each expert */
                SL_SLOT_EXPERTS_UP_BIAS,
@@ -352,7 +371,8 @@ enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean, maybe with a bias
 enum sl_qk_norm {
     SL_QK_NORM_NONE,
     SL_QK_NORM_HEADS /* each head */,
-    SL_QK_NORM_ROWS /* all heads */
+    SL_QK_NORM_ROWS /* all heads */,
+    SL_QK_NORM_BARE /* each head, without weights */
 };
 
 /* Where the norms of a sublayer f (attention, MLP) stand; x is the residual stream. */
@@ -373,17 +393,20 @@ struct sl_layer_desc {
     bool parallel;  /* x + attention(norm(x)) + mlp(norm(x)), by one norm or one for each */
     enum sl_qk_norm qk_norm;
     bool qk_norm_after; /* they are rotated; of heads only */
+    float clip; /* q, k and v are kept within it, before they are rotated; 0: they are not */
     struct sl_q_temperature temperature;
     int32_t n_heads, n_kv_heads;
     int32_t head_dim, v_dim;        /* of q and k, of v */
     int32_t intermediate;           /* of one MLP, of each expert */
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
     struct sl_route_rule route;     /* by which they are chosen */
+    bool weigh_input;               /* weights multiply what goes into an expert */
     int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
     struct sl_swiglu swiglu;        /* of experts; with a limit: in place of act */
     int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
     bool whole;        /* a token sees all of its text, else itself and those before it */
     int32_t window;    /* how many of them, with itself; 0: all */
+    bool chunks;       /* or those of its own chunk of so many */
     int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
                           done with them */
     bool shares_kv;    /* it makes no keys and values but reads those of kv_source, whose heads and
@@ -394,6 +417,7 @@ struct sl_layer_desc {
     float softcap;     /* of scores; 0: none */
     float residual_scale; /* of what its sublayers add to the stream */
     float mlp_scale;      /* the same, of the MLP alone */
+    float value_scale;    /* of values; as attention is linear in them, of what it adds */
 };
 
 /* ---------------------------------------------------------------- families */
@@ -415,6 +439,7 @@ struct sl_model_name { /* one member of a family: how files call it */
     const char *id;    /* what we call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
     unsigned has;       /* tensors every checkpoint of it has */
+    unsigned gguf_has;  /* bits of every GGUF, which does not say them */
     int32_t head_dim;   /* default in config.json; 0 = hidden / heads */
     double rope_theta;  /* default in config.json; 0 = the table's */
     bool no_head;       /* gives its last layer's output, not logits */

@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const score_names[] = {
-    [SL_ROUTE_SOFTMAX] = "softmax", [SL_ROUTE_SIGMOID] = "sigmoid"};
+static const char *const score_names[] = {[SL_ROUTE_SOFTMAX] = "softmax",
+                                          [SL_ROUTE_SIGMOID] = "sigmoid",
+                                          [SL_ROUTE_MIXER] = "sparsemixer"};
 static const char *const ffn_names[] = {
     [SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain", [SL_FFN_EXPERTS] = "experts"};
 static const char *const act_names[] = {
@@ -60,8 +61,11 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
            a->top_experts == b->top_experts && a->shared_intermediate == b->shared_intermediate &&
            a->swiglu.limit == b->swiglu.limit && a->rope == b->rope && a->whole == b->whole &&
-           a->window == b->window && a->shares_kv == b->shares_kv && a->v_is_k == b->v_is_k &&
-           a->norm_v == b->norm_v && a->attn_scale == b->attn_scale && a->softcap == b->softcap;
+           a->window == b->window && a->chunks == b->chunks && a->clip == b->clip &&
+           a->weigh_input == b->weigh_input && a->mlp_scale == b->mlp_scale &&
+           a->value_scale == b->value_scale && a->shares_kv == b->shares_kv &&
+           a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->attn_scale == b->attn_scale &&
+           a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -138,7 +142,15 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
     sl_buf_printf(out, "%s, %d heads, %d KV heads of %d", mixer_name(l), l->n_heads, l->n_kv_heads,
                   l->head_dim);
     if (l->window > 0)
-        sl_buf_printf(out, ", window %d", l->window);
+        sl_buf_printf(out, l->chunks ? ", chunks of %d" : ", window %d", l->window);
+    if ((l->has & SL_HAS_SINKS) != 0)
+        sl_buf_puts(out, ", sinks");
+    if (l->clip > 0)
+        sl_buf_printf(out, ", q k v within %g", (double)l->clip);
+    if (l->value_scale != 1)
+        sl_buf_printf(out, ", values times %g", (double)l->value_scale);
+    if ((l->has & SL_HAS_OUT_GATE) != 0)
+        sl_buf_puts(out, ", gated output");
     if (m->desc->n_ropes > 0 && l->rope < 0)
         sl_buf_puts(out, ", no positions");
     if (m->desc->n_ropes > 1 && l->rope >= 0)
@@ -167,6 +179,8 @@ static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
                   l->n_experts, act_names[l->act], l->intermediate, score_names[l->route.score]);
     if (l->swiglu.limit > 0)
         sl_buf_printf(out, ", limit %g", (double)l->swiglu.limit);
+    if (l->weigh_input)
+        sl_buf_puts(out, ", weighed input");
     if (l->route.n_groups > 1)
         sl_buf_printf(out, ", %d of %d groups", l->route.top_groups, l->route.n_groups);
     if (l->shared_intermediate > 0)

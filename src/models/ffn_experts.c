@@ -49,6 +49,7 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .top_k = l->top_experts,
                               .experts = r->top,
                               .weights = r->top_weight,
+                              .weigh_input = l->weigh_input,
                               .gate = &s->gate,
                               .up = &s->up,
                               .down = &s->down,

@@ -125,6 +125,7 @@ static void compute(void *arg, const struct sl_host_rows *rows)
                                 .top_k = l->top_experts,
                                 .experts = rows->experts,
                                 .weights = rows->weights,
+                                .weigh_input = l->weigh_input,
                                 .gate = &s->gate,
                                 .up = &s->up,
                                 .down = &s->down,

@@ -17,6 +17,16 @@ struct source {
     const struct sl_model_name *name;
 };
 
+const json_t *sl_config_at(const json_t *config, const char *path)
+{
+    const char *dot;
+    while (config != NULL && (dot = strchr(path, '.')) != NULL) {
+        config = json_object_getn(config, path, (size_t)(dot - path));
+        path = dot + 1;
+    }
+    return json_object_get(config, path);
+}
+
 struct spelling { /* of one row in this container, for messages */
     char text[128];
     const char *gguf_key; /* inside text */
@@ -36,7 +46,7 @@ static void spell(const struct source *src, const struct sl_hparam_desc *row, st
     }
     const char *key = row->hf[0];
     for (size_t i = 0; i < SL_COUNT(row->hf) && row->hf[i] != NULL && sp->value == NULL; i++) {
-        const json_t *v = json_object_get(src->config, row->hf[i]);
+        const json_t *v = sl_config_at(src->config, row->hf[i]);
         sp->named = sp->named || v != NULL;
         if (v != NULL && !json_is_null(v)) {
             sp->value = v;
@@ -330,6 +340,8 @@ static int read_layer_flags(const struct sl_hparam_desc *row, const struct spell
         return 0;
     if (!json_is_array(sp->value))
         return wrong_type(sp, "a list of 0 and 1", err);
+    if (json_array_size(sp->value) == 0) /* Llama 4: as if there were none */
+        return 0;
     if (json_array_size(sp->value) < (size_t)hp->n_layers)
         return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
                        json_array_size(sp->value), hp->n_layers);
@@ -431,13 +443,43 @@ static int read_layers(const struct sl_hparam_desc *row, const struct spelling *
         return 0;
     if (!json_is_array(sp->value))
         return wrong_type(sp, "a list of layers", err);
+    if (row->def != 0)
+        memset(marks, SL_LAYER_OFF, (size_t)hp->n_layers);
     for (size_t i = 0; i < json_array_size(sp->value); i++) {
         const json_t *v = json_array_get(sp->value, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 ||
             json_integer_value(v) >= hp->n_layers)
             return sl_fail(err, SL_EFORMAT, "%s[%zu] must be a layer, 0 to %d", sp->text, i,
                            hp->n_layers - 1);
-        marks[json_integer_value(v)] = 1;
+        marks[json_integer_value(v)] = row->def != 0 ? (uint8_t)row->def : 1;
+    }
+    return 0;
+}
+
+static int read_layer_thetas(const struct sl_hparam_desc *row, const struct spelling *sp,
+                             struct sl_hparams *hp, struct sl_error *err)
+{
+    uint8_t *rotated = (uint8_t *)hp + row->offset;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_array(sp->value))
+        return wrong_type(sp, "a list of numbers", err);
+    if (json_array_size(sp->value) != (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
+                       json_array_size(sp->value), hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const json_t *v = json_array_get(sp->value, (size_t)i);
+        const double x = json_number_value(v);
+        if (!json_is_number(v) || !(x == 0 || (x >= row->min && x <= row->max)))
+            return sl_fail(err, SL_EFORMAT, "%s[%d] must be 0 or a number, %.15g to %.15g",
+                           sp->text, i, row->min, row->max);
+        if (x != 0 && hp->layer_theta != 0 && x != hp->layer_theta)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "%s[%d] is %.15g where a layer before it has %.15g: several thetas are "
+                           "not supported",
+                           sp->text, i, x, hp->layer_theta);
+        rotated[i] = x != 0 ? SL_LAYER_ON : SL_LAYER_OFF;
+        hp->layer_theta = x != 0 ? x : hp->layer_theta;
     }
     return 0;
 }
@@ -501,6 +543,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_layer_flags(row, &sp, hp, err);
     case SL_HP_LAYERS:
         return read_layers(row, &sp, hp, err);
+    case SL_HP_LAYER_THETAS:
+        return read_layer_thetas(row, &sp, hp, err);
     }
     return 0;
 }
@@ -620,7 +664,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
         head_of_file(ckpt, hp);
     if (rc == 0 && hp->from_gguf) {
         hp->n_layers -= hp->n_nextn;
-        hp->has |= sl_bind_gguf_has(ckpt, desc, hp->n_layers, hp->layer_has);
+        hp->has |= name->gguf_has | sl_bind_gguf_has(ckpt, desc, hp->n_layers, hp->layer_has);
         rc = counts_of_gguf(ckpt, desc, hp, err);
     }
     if (rc == 0)

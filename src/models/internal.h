@@ -112,6 +112,9 @@ void sl_params_destroy(struct sl_model *m);
 /* Matrices of a weight in a layer: 1, or as many as its stack has. */
 int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer);
 
+/* hparams.c: the member of config.json at "a" or "a.b"; NULL: there is none. */
+const json_t *sl_config_at(const json_t *config, const char *path);
+
 /* hparams.c: fills *hp from the checkpoint's config and checks it. */
 SL_MUST_CHECK int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
                                   const struct sl_model_name *name, struct sl_hparams *hp,
@@ -279,6 +282,7 @@ struct sl_run {
     float *pooled;               /* where rows of embeddings and scores go: logits, or as told */
     void *norm;                  /* [T, H] activations: a sublayer's input */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
+    float *out_gate;             /* [T, nq * v_dim or nq] logits that open att */
     float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
     void *ffn;           /* [T, I] activations, of the widest layer */
     float *route;        /* [T, E] logits of a router, */

@@ -291,6 +291,8 @@ static float embed_scale(const struct sl_model *m, enum sl_slot slot, int32_t wi
     const struct sl_ckpt_tensor *t = sl_param(m, 0, slot)->src;
     float scale = (float)sqrt((double)width);
     uint8_t rounded[4];
+    if ((m->hp.has & SL_HAS_ROOT_EMBED) != 0 && slot == SL_SLOT_EMBED)
+        return scale; /* and those whose configs ask for it do not round */
     if (!m->desc->scaled_embedding || t == NULL)
         return m->hp.embed_scale != 0 ? (float)m->hp.embed_scale : 1;
     const struct sl_dtype_info *info = sl_dtype_info(t->dtype);

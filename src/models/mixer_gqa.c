@@ -32,6 +32,27 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
                                });
 }
 
+/* att, of n_heads heads, times the sigmoid of a product of what q was made of. */
+static void gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t n, void *att)
+{
+    const struct sl_weight *mat = sl_run_mat(r, layer, SL_SLOT_OUT_GATE);
+    struct sl_backend *be = r->m->be;
+    be->vt->linear(be, &(struct sl_op_linear){
+                           .x = r->norm,
+                           .ld_x = mat->n_cols,
+                           .w = mat,
+                           .n = n,
+                           .out = r->out_gate,
+                           .ld_out = mat->n_rows,
+                       });
+    be->vt->gate_heads(be, &(struct sl_op_gate_heads){.x = att,
+                                                      .gate = r->out_gate,
+                                                      .n = n,
+                                                      .n_heads = n_heads,
+                                                      .dim = r->m->layers[layer].v_dim,
+                                                      .by_head = mat->n_rows == n_heads});
+}
+
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
@@ -60,7 +81,9 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                                 .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
                                                 .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
                                                 .norm_rows = l->qk_norm == SL_QK_NORM_ROWS,
+                                                .norm_bare = l->qk_norm == SL_QK_NORM_BARE,
                                                 .norm_after = l->qk_norm_after,
+                                                .clip = l->clip,
                                                 .temperature = l->temperature,
                                                 .eps = (float)m->hp.norm_eps,
                                                 .rope = rope,
@@ -78,6 +101,7 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .scale = l->attn_scale,
                                     .whole = l->whole,
                                     .window = l->window,
+                                    .chunks = l->chunks,
                                     .softcap = l->softcap,
                                     .sinks = sl_run_vec(r, layer, SL_SLOT_SINKS),
                                     .skip_factor = r->cfg.skip_softmax,
@@ -86,6 +110,8 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .out = att,
                                     .ld_out = ld_out,
                                 });
+    if ((l->has & SL_HAS_OUT_GATE) != 0)
+        gate_heads(r, layer, n_heads, batch->n_tokens, att);
     sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
                   r->att);
 }

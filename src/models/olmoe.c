@@ -21,7 +21,7 @@ static const struct sl_hparam_desc hparams[] = {
     SL_HPARAM_NORM_TOP_EXPERTS(false),
     SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
-    {NULL, {"clip_qkv"}, SL_HP_FLOAT, SL_HP_AT(clip_qkv), .min = 0, .max = 0},
+    {"attention.clamp_kqv", {"clip_qkv"}, SL_HP_FLOAT, SL_HP_AT(clip_qkv), .min = 0, .max = 1e6},
     {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
 };
 
@@ -41,8 +41,10 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
-    for (int32_t i = 0; i < hp->n_layers; i++)
+    for (int32_t i = 0; i < hp->n_layers; i++) {
         layers[i].qk_norm = SL_QK_NORM_ROWS;
+        layers[i].clip = (float)hp->clip_qkv;
+    }
     return sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
 }
 

@@ -17,7 +17,8 @@ static void check_source(const struct sl_layer_desc *layers, int32_t idx)
         return;
     SL_ASSERT(l->kv_source < idx && from->kv_source == l->kv_source && !from->shares_kv);
     SL_ASSERT(l->n_kv_heads == from->n_kv_heads && l->head_dim == from->head_dim &&
-              l->v_dim == from->v_dim && l->window == from->window && l->whole == from->whole);
+              l->v_dim == from->v_dim && l->window == from->window && l->chunks == from->chunks &&
+              l->whole == from->whole);
 }
 
 /* What a family may not say, whatever the file says. */
@@ -38,11 +39,13 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
     SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));
-    SL_ASSERT(!l->qk_norm_after || l->qk_norm == SL_QK_NORM_HEADS);
+    SL_ASSERT(!l->qk_norm_after || l->qk_norm == SL_QK_NORM_HEADS || l->qk_norm == SL_QK_NORM_BARE);
+    SL_ASSERT(!l->chunks || (l->window > 0 && !l->whole));
+    SL_ASSERT(l->value_scale > 0 && (l->value_scale == 1 || (l->has & SL_HAS_O_BIAS) == 0));
     SL_ASSERT(l->temperature.beta == 0 || l->temperature.span > 0);
     SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0 && l->residual_scale > 0 &&
               l->mlp_scale > 0);
-    SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale * l->mlp_scale == 1);
+    SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale * l->mlp_scale * l->value_scale == 1);
 }
 
 int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
@@ -69,6 +72,7 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
             .softcap = (float)hp->attn_softcap,
             .residual_scale = hp->residual_scale != 0 ? (float)hp->residual_scale : 1,
             .mlp_scale = 1,
+            .value_scale = 1,
         };
     int rc = desc->plan(name, hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)

@@ -67,20 +67,12 @@ static int check_layer(const struct sl_model *m, int32_t layer, struct sl_error 
 /* What a step gathers. */
 static bool must_divide(enum sl_slot slot)
 {
-    static const enum sl_slot slots[] = {SL_SLOT_Q,
-                                         SL_SLOT_K,
-                                         SL_SLOT_V,
-                                         SL_SLOT_O,
-                                         SL_SLOT_GATE,
-                                         SL_SLOT_UP,
-                                         SL_SLOT_DOWN,
-                                         SL_SLOT_EXPERTS_GATE,
-                                         SL_SLOT_HEAD,
-                                         SL_SLOT_EXPERTS_UP,
-                                         SL_SLOT_EXPERTS_DOWN,
-                                         SL_SLOT_SHARED_GATE,
-                                         SL_SLOT_SHARED_UP,
-                                         SL_SLOT_SHARED_DOWN};
+    static const enum sl_slot slots[] = {
+        SL_SLOT_Q,           SL_SLOT_K,          SL_SLOT_V,
+        SL_SLOT_O,           SL_SLOT_OUT_GATE,   SL_SLOT_GATE,
+        SL_SLOT_UP,          SL_SLOT_DOWN,       SL_SLOT_EXPERTS_GATE,
+        SL_SLOT_HEAD,        SL_SLOT_EXPERTS_UP, SL_SLOT_EXPERTS_DOWN,
+        SL_SLOT_SHARED_GATE, SL_SLOT_SHARED_UP,  SL_SLOT_SHARED_DOWN};
     for (size_t i = 0; i < SL_COUNT(slots); i++)
         if (slots[i] == slot)
             return true;

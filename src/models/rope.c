@@ -52,7 +52,7 @@ static int dict_number(const struct dict *d, const char *key, bool required, dou
 static int top_number(const json_t *config, const char *key, double min, double max, double *out,
                       struct sl_error *err)
 {
-    const json_t *v = json_object_get(config, key);
+    const json_t *v = sl_config_at(config, key);
     if (v == NULL || json_is_null(v))
         return 0;
     if (!json_is_number(v))
@@ -142,6 +142,8 @@ static int read_long(const json_t *config, const struct dict *d, const struct sl
                          &p->original_context, err)) ||
         (rc = dict_number(d, "factor", false, 1e-3, 1e6, &factor, err)) ||
         (rc = dict_number(d, "attention_factor", false, 1e-3, 1e3, &p->attention_factor, err)) ||
+        (rc = dict_number(d, "short_mscale", false, 1e-3, 1e3, &p->short_mscale, err)) ||
+        (rc = dict_number(d, "long_mscale", false, 1e-3, 1e3, &p->long_mscale, err)) ||
         (rc = dict_factors(d, "short_factor", n, p->short_factors, err)) ||
         (rc = dict_factors(d, "long_factor", n, p->long_factors, err)))
         return rc;
@@ -174,10 +176,10 @@ static int read_scaling(const json_t *config, const struct dict *d, double conte
         if ((rc = dict_number(d, "low_freq_factor", true, 1e-3, 1e6, &p->low_freq_factor, err)) ||
             (rc = dict_number(d, "high_freq_factor", true, 1e-3, 1e6, &p->high_freq_factor, err)))
             return rc;
-        if (p->high_freq_factor <= p->low_freq_factor)
+        if (p->high_freq_factor < p->low_freq_factor) /* equal ones, as Llama 4 has, are a step */
             return sl_fail(err, SL_EFORMAT,
-                           "config.json: %s.high_freq_factor (%g) must be above low_freq_factor "
-                           "(%g)",
+                           "config.json: %s.high_freq_factor (%g) must not be below "
+                           "low_freq_factor (%g)",
                            d->name, p->high_freq_factor, p->low_freq_factor);
         return 0;
     }
@@ -283,6 +285,8 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
          (rc = top_number(config, desc->hf_partial, 0, 1, &partial, err))) ||
         (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
         return rc;
+    if (hp->layer_theta != 0)
+        p->theta = hp->layer_theta;
     const char *key = json_object_get(d.obj, "rope_type") ? "rope_type" : "type";
     const json_t *type = json_object_get(d.obj, key);
     if (type != NULL && !json_is_null(type)) {
@@ -531,7 +535,9 @@ void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *
         for (int32_t i = 0; i < n; i++)
             inv_freq[i] = 1.0f / ((p->use_long ? p->long_factors : p->short_factors)[i] *
                                   pos_freq(p, i, n_dims));
-        *attn_factor = (float)p->attention_factor;
+        *attn_factor = (float)(p->use_long && p->long_mscale != 0     ? p->long_mscale
+                               : !p->use_long && p->short_mscale != 0 ? p->short_mscale
+                                                                      : p->attention_factor);
         break;
     case SL_ROPE_PROPORTIONAL:
         for (int32_t i = 0; i < n; i++)

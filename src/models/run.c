@@ -37,7 +37,17 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 28 + SL_MAX_ROPES };
+enum { N_CUTS = 29 + SL_MAX_ROPES };
+
+/* Logits of a token that open what attention gives. */
+static uint64_t out_gate_rows(const struct sl_model *m)
+{
+    int64_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if ((m->layers[i].has & SL_HAS_OUT_GATE) != 0)
+            most = SL_MAX(most, sl_param(m, i, SL_SLOT_OUT_GATE)->n_rows);
+    return (uint64_t)most;
+}
 enum { LAYER_ROWS = 256 }; /* whose embeddings are projected for all layers at a time */
 
 /* What the layer's experts that wants most of it works in. */
@@ -104,6 +114,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, k), t * k * f},
         {offsetof(struct sl_run, v), t * v * f},
         {offsetof(struct sl_run, att), t * att * act},
+        {offsetof(struct sl_run, out_gate), t * out_gate_rows(m) * f},
         {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
         {offsetof(struct sl_run, ffn), t * SL_MAX(mid, shared) * act},
         {offsetof(struct sl_run, route), t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_E) * f},
@@ -372,7 +383,7 @@ static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float
         return;
     }
     const bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
-    const float scale = l->residual_scale * (part == FFN ? l->mlp_scale : 1);
+    const float scale = l->residual_scale * (part == FFN ? l->mlp_scale : l->value_scale);
     add(r, scale, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
         part == last ? layer_scale(r, layer) : 0, n, r->norm);
 }
@@ -383,7 +394,8 @@ static void add_parallel(struct sl_run *r, int32_t layer, float *x, int32_t n, b
 {
     if (gathered || sl_param(r->m, layer, norm_slots[FFN].w)->loaded)
         norm_alone(r, x, norm_of_input(r, layer, FFN), n);
-    add(r, r->m->layers[layer].residual_scale, x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0, n,
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    add(r, l->residual_scale * l->value_scale, x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0, n,
         NULL);
 }
 

@@ -131,6 +131,13 @@
     {"logit_scale", {"logits_scaling"}, SL_HP_FLOAT, SL_HP_AT(logit_divisor), .min = 1e-6,        \
      .max = 1e6}
 
+/* Those whose layers but every fourth are windowed, and of which a list says which are rotated. */
+#define SL_HPARAMS_GRANITE_WINDOWS                                                                \
+    {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 128, .min = 1,              \
+     .max = SL_MAX_CONTEXT},                                                                      \
+    {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)},                            \
+    {NULL, {"layer_rope_theta"}, SL_HP_LAYER_THETAS, SL_HP_AT(rope_layers), .min = 2, .max = 1e15}
+
 /* Of a bool only this value is built. */
 #define SL_HPARAM_ONLY(key, value) {.hf = {key}, .type = SL_HP_ONLY, .def = value}
 
@@ -223,6 +230,10 @@
 #define SL_WEIGHTS_O_BIAS                                                                         \
     SL_W_LAYER(O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", H, NONE, ROWS),               \
      .when = SL_HAS_O_BIAS}
+
+#define SL_WEIGHTS_SINKS                                                                          \
+    SL_W_LAYER(SINKS, "self_attn.sinks", "attn_sinks.weight", HEADS, NONE, HEADS),                \
+     .when = SL_HAS_SINKS}
 
 #define SL_WEIGHTS_QK_NORM                                                                        \
     SL_WEIGHTS_QK_NORM_CALLED("self_attn.q_norm.weight", "self_attn.k_norm.weight")
@@ -424,6 +435,9 @@
     SL_W_ENCODER_LAYER(P, FFN_NORM_BIAS, "output.LayerNorm.bias",                                 \
                        "layer_output_norm.bias", H, NONE)
 /* clang-format on */
+
+/* granite.c: windows, rotations and sinks of the models that have them. */
+void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *layers);
 
 /* moe.c: gives each layer experts or one MLP, as hp says and the files' families do: the score,
  * the least sum that weights are divided by. */

@@ -38,10 +38,12 @@ static const int n_out = 4;
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
  * sinks, biases and MXFP4; scaled residuals. */
 static const char *const simulated[] = {
-    "gemma2", "cohere2",       "glm",     "phi",      "qwen2_moe",        "glm4_moe",
-    "olmo3",  "gpt_oss_mxfp4", "granite", "ernie4_5", "stablelm_parallel"};
-/* Embeddings for each layer, experts beside an MLP: refused, and said so. */
-static const char *const cpu_only[] = {"gemma4_e2b", "gemma4_moe"};
+    "gemma2", "cohere2",       "glm",     "phi",      "qwen2_moe",         "glm4_moe",
+    "olmo3",  "gpt_oss_mxfp4", "granite", "ernie4_5", "stablelm_parallel", "llama4",
+    "afmoe",  "phimoe"};
+/* Embeddings for each layer, experts beside an MLP, values narrower than keys: refused, and said
+ * so. */
+static const char *const cpu_only[] = {"gemma4_e2b", "gemma4_moe", "mimo_v2_flash"};
 
 template <size_t N> static bool is_in(const char *const (&list)[N], const std::string &name)
 {

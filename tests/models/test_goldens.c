@@ -84,6 +84,15 @@ static const char *const goldens[] = {
     "hunyuan_moe",
     "cohere2_moe",
     "cohere2_moe_sigmoid",
+    "phimoe",
+    "phimoe_near",
+    "dbrx",
+    "afmoe",
+    "granite_swa",
+    "granitemoe_swa",
+    "llama4",
+    "llama4_hub",
+    "mimo_v2_flash",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
@@ -122,7 +131,11 @@ static const char *const ggufs[] = {"olmo2",
                                     "hunyuan_moe",
                                     "gemma",
                                     "gpt_neox",
-                                    "gpt_neox_serial"};
+                                    "gpt_neox_serial",
+                                    "phimoe",
+                                    "dbrx",
+                                    "afmoe",
+                                    "llama4_hub"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

@@ -46,7 +46,14 @@ static const struct variant variants[] = {
     {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
     {"starcoder2", SL_DTYPE_F16, "f16", false}, {"cohere2", SL_DTYPE_BF16, "bf16", false},
     {"phi", SL_DTYPE_Q8_0, "f32", false},       {"gemma4-text", SL_DTYPE_BF16, "f16", false},
-{"cohere2_moe", SL_DTYPE_BF16, "bf16", false}, {"gpt_neox", SL_DTYPE_BF16, "bf16", false}, {"falcon", SL_DTYPE_F16, "f16", false}, {"gemma", SL_DTYPE_BF16, "bf16", false},
+    {"cohere2_moe", SL_DTYPE_BF16, "bf16", false},
+    {"gpt_neox", SL_DTYPE_BF16, "bf16", false}, {"falcon", SL_DTYPE_F16, "f16", false},
+    {"gemma", SL_DTYPE_BF16, "bf16", false},
+    {"phimoe", SL_DTYPE_Q8_0, "f16", false},
+    {"dbrx", SL_DTYPE_BF16, "bf16", false},     {"afmoe", SL_DTYPE_F16, "f16", false},
+    {"llama4-text", SL_DTYPE_BF16, "bf16", false},
+    {"mimo_v2_flash", SL_DTYPE_BF16, "f16", false},
+    {"granitemoe_swa", SL_DTYPE_F16, "f32", false},
 };
 /* clang-format on */
 
@@ -271,7 +278,8 @@ static void test_containers(void **state)
         "olmoe",      "ernie4_5",    "seed_oss",   "exaone4",        "olmo3",
         "arcee",      "ministral",   "gemma4",     "gemma2",         "granite",
         "starcoder2", "cohere2",     "phi",        "ministral3",     "hunyuan_v1_dense",
-        "gpt-oss",    "gemma4-text", "exaone_moe", "hunyuan_v1_moe", "gemma"};
+        "gpt-oss",    "gemma4-text", "exaone_moe", "hunyuan_v1_moe", "gemma",
+        "phimoe",     "dbrx",        "afmoe"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {
@@ -374,6 +382,37 @@ static void test_window_edge(void **state)
     rig_close(&g);
 }
 
+/* A chunk begins where it says: its first token sees itself alone, its last one all of it, and the
+ * next chunk none of it (transformers#37351: chunks that were windows). */
+static void test_chunk_edge(void **state)
+{
+    (void)state;
+    enum { CHUNK = 8 };
+    struct sl_synth s;
+    struct rig g;
+    int32_t tokens[32], pages[4];
+    describe_model(&(struct variant){"llama4-text", SL_DTYPE_F32, "f32", false}, SL_CKPT_HF, &s);
+    s.hp.chunk = CHUNK;
+    s.hp.n_layers = 1; /* a second layer would see beyond through the first */
+    write_model(&s, OUT "/chunk");
+    rig_open(&g, OUT "/chunk", &(struct rig_options){0});
+    rig_tokens(tokens, 32, g.n_vocab, 8);
+    rig_pages(pages, 4, 0, false);
+    size_t v = (size_t)g.n_vocab;
+    float *a = sl_malloc(32 * v * sizeof *a), *b = sl_malloc(32 * v * sizeof *b);
+    struct seq sa = {tokens, 32, pages, a}, sb = {tokens, 32, pages, b};
+    rig_run(&g, &sa, 32);
+    tokens[17] = (tokens[17] + 1) % g.n_vocab;
+    rig_run(&g, &sb, 5); /* steps that end within a chunk */
+    assert_memory_equal(a, b, 17 * v * sizeof *a);
+    for (int t = 17; t < 3 * CHUNK; t++)
+        assert_memory_not_equal(a + (size_t)t * v, b + (size_t)t * v, v * sizeof *a);
+    assert_memory_equal(a + 3 * CHUNK * v, b + 3 * CHUNK * v, (32 - 3 * CHUNK) * v * sizeof *a);
+    sl_free(a);
+    sl_free(b);
+    rig_close(&g);
+}
+
 /* A layer that reads another's keys has no part of a page, and heads of two sizes lie in pages as
  * wide as they are (vllm#40388, vllm#40391). */
 static void test_pages_of_two_heads(void **state)
@@ -471,6 +510,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_containers),
         cmocka_unit_test(test_reordered_blocks),
         cmocka_unit_test(test_window_edge),
+        cmocka_unit_test(test_chunk_edge),
         cmocka_unit_test(test_pages_of_two_heads),
         cmocka_unit_test(test_short_names),
         cmocka_unit_test(test_describe),

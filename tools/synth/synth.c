@@ -83,7 +83,8 @@ struct tensor {
     int64_t file_rows;  /* of the tensor: more than dims[0] if this is a part of a fused one */
     int32_t part;       /* of it; the first declares it, the others follow in the table */
     int32_t n_mats;     /* of the stack that it is one of */
-    bool stacked;       /* a slice of one tensor [n_mats, rows, cols] */
+    bool stacked;       /* a slice of one tensor [n_mats, rows, cols], */
+    bool turned;        /* or [n_mats, cols, rows] */
     int32_t reorder_hd; /* != 0: rows are written as GGUF converters reorder heads of that size */
 };
 
@@ -113,11 +114,14 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
     sl_bind_name(pattern, layer, mat, t->name);
     sl_bind_name(key, layer, mat, canonical);
-    t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), (uint64_t)w->part));
+    const int32_t of_stack = w->mats != SL_DIM_NONE && strchr(key, '#') == NULL ? mat : 0;
+    t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical),
+                                          (uint64_t)(w->part + SL_MAX_FUSED * of_stack)));
     t->dims[0] = t->file_rows = sl_layer_dim(&s->hp, shape, w->rows);
     if (fused) {
         t->file_rows = sl_bind_fused_row(&s->hp, shape, w, SL_MAX_FUSED);
         t->part = w->part;
+        t->turned = (w->flags & SL_W_TRANSPOSED) != 0;
     }
     t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);
     t->n_mats = w->mats == SL_DIM_NONE ? 1 : (int32_t)sl_layer_dim(&s->hp, shape, w->mats);
@@ -157,6 +161,12 @@ static int64_t source_row(const struct tensor *t, int64_t row)
 
 static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t row, float *out)
 {
+    if (t->turned) { /* a column of the matrix */
+        for (int64_t i = 0; i < t->dims[0]; i++)
+            draw(sl_rng_at(t->key, (uint64_t)i) + (uint64_t)row * 0x9E3779B97F4A7C15u,
+                 1.0f / sqrtf((float)t->dims[1]), 0, out + i, 1);
+        return;
+    }
     if (t->n_dims == 2) {
         draw(sl_rng_at(t->key, (uint64_t)source_row(t, row)), 1.0f / sqrtf((float)t->dims[1]), 0,
              out, t->dims[1]);
@@ -434,8 +444,8 @@ static int write_tensor(const struct sl_synth *s, const struct tensor *t, struct
                         struct sl_error *err)
 {
     struct makers m = {.s = s, .t = t, .rows.info = sl_dtype_info(t->dtype)};
-    m.n_rows = t->n_dims == 2 ? t->dims[0] : 1;
-    m.rows.n_cols = t->n_dims == 2 ? t->dims[1] : t->dims[0];
+    m.n_rows = t->n_dims == 2 ? t->dims[t->turned] : 1;
+    m.rows.n_cols = t->n_dims == 2 ? t->dims[!t->turned] : t->dims[0];
     m.rows.row_bytes = (size_t)m.rows.n_cols / m.rows.info->block_elems * m.rows.info->block_bytes;
     m.step = SL_MAX(CHUNK_ELEMS / m.rows.n_cols, 1);
     m.n_chunks = SL_CEIL_DIV(m.n_rows, m.step);
@@ -516,7 +526,8 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
                        "%s needs rows of a multiple of %u values; \"%s\" has rows of %lld",
                        sl_dtype_info(t->dtype)->name, sl_dtype_info(t->dtype)->block_elems, t->name,
                        (long long)n_cols);
-    const int64_t stack[] = {t->n_mats, t->file_rows, t->dims[1]};
+    const int64_t stack[] = {t->n_mats, t->turned ? t->dims[1] : t->file_rows,
+                             t->turned ? t->file_rows : t->dims[1]};
     const int64_t dims[] = {t->file_rows, t->dims[1]};
     if (t->n_dims == 2)
         bytes *= (uint64_t)t->dims[0] * (uint64_t)(t->stacked ? t->n_mats : 1);
@@ -528,7 +539,8 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
     else if (k->gguf != NULL)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, dims);
     else
-        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims, dims);
+        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims + t->stacked,
+                                t->stacked ? stack : dims);
     declare_scales(s, t, k);
     return 0;
 }

@@ -27,7 +27,7 @@ static bool is_listed(const struct sl_hparam_desc *row, const uint8_t *list,
     if (row->type == SL_HP_LAYER_INTS)
         return ((const int32_t *)(const void *)list)[0] != 0;
     if (row->type != SL_HP_LAYER_TYPES && row->type != SL_HP_LAYER_FLAGS &&
-        row->type != SL_HP_LAYERS)
+        row->type != SL_HP_LAYERS && row->type != SL_HP_LAYER_THETAS)
         return true;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         if (list[i] != SL_LAYER_BY_INDEX)
@@ -38,19 +38,20 @@ static bool is_listed(const struct sl_hparam_desc *row, const uint8_t *list,
 
 /* ---------------------------------------------------------------- config.json */
 
-static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams *hp,
-                       struct sl_buf *b)
+/* key: the row's, or its end within an object. */
+static void config_row(const struct sl_hparam_desc *row, const char *key,
+                       const struct sl_hparams *hp, struct sl_buf *b)
 {
     const uint8_t *at = (const uint8_t *)hp + row->offset;
     const bool integer = row->type == SL_HP_INT || row->type == SL_HP_SAME;
     int32_t i = integer ? *(const int32_t *)(const void *)at : 0;
     if (row->type == SL_HP_FLOAT && *(const double *)(const void *)at == 0)
         return;
-    if (row->hf[0] == NULL || (integer && i == 0 && !row->required) ||
+    if (key == NULL || (integer && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
         (row->type == SL_HP_LAYER_INTS && row->value != NULL) || !is_listed(row, at, hp))
         return; /* left out: the default, or another row, holds */
-    sl_buf_printf(b, " \"%s\": ", row->hf[0]);
+    sl_buf_printf(b, " \"%s\": ", key);
     switch (row->type) {
     case SL_HP_INT:
     case SL_HP_SAME:
@@ -106,12 +107,52 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
         break;
     case SL_HP_LAYERS:
         for (int32_t l = 0, n = 0; l < hp->n_layers; l++)
-            if (at[l] != 0)
+            if (at[l] == (row->def != 0 ? (uint8_t)row->def : 1))
                 sl_buf_printf(b, "%s%d", n++ > 0 ? ", " : "[", l);
+        sl_buf_putc(b, ']');
+        break;
+    case SL_HP_LAYER_THETAS:
+        for (int32_t l = 0; l < hp->n_layers; l++) {
+            sl_buf_puts(b, l ? ", " : "[");
+            sl_buf_json_double(b, at[l] == SL_LAYER_ON ? hp->layer_theta : 0);
+        }
         sl_buf_putc(b, ']');
         break;
     }
     sl_buf_puts(b, ",\n");
+}
+
+/* Length of the name of the object that a row's key is in; 0: none. */
+static size_t object_of(const struct sl_hparam_desc *row)
+{
+    const char *dot = row->hf[0] != NULL ? strchr(row->hf[0], '.') : NULL;
+    return dot != NULL ? (size_t)(dot - row->hf[0]) : 0;
+}
+
+/* Every row, those of an object where the first of them stands; deeper ones are left out. */
+static void config_rows(const struct sl_model_desc *desc, const struct sl_hparams *hp,
+                        struct sl_buf *b)
+{
+    for (int32_t i = 0; i < desc->n_hparams; i++) {
+        const struct sl_hparam_desc *row = &desc->hparams[i];
+        const size_t n = object_of(row);
+        bool first = n > 0;
+        if (n == 0)
+            config_row(row, row->hf[0], hp, b);
+        for (int32_t k = 0; k < i && first; k++)
+            first = object_of(&desc->hparams[k]) != n ||
+                    strncmp(desc->hparams[k].hf[0], row->hf[0], n) != 0;
+        if (!first)
+            continue;
+        sl_buf_printf(b, " \"%.*s\": {\n", (int)n, row->hf[0]);
+        for (int32_t k = i; k < desc->n_hparams; k++) {
+            const char *key = desc->hparams[k].hf[0];
+            if (object_of(&desc->hparams[k]) == n && strncmp(key, row->hf[0], n) == 0 &&
+                strchr(key + n + 1, '.') == NULL)
+                config_row(&desc->hparams[k], key + n + 1, hp, b);
+        }
+        sl_buf_puts(b, "  \"\": null},\n");
+    }
 }
 
 /* Of a family that may rotate a part of a head: how much of it. */
@@ -167,7 +208,7 @@ static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *d
 {
     for (int32_t i = 0; i < desc->n_ropes; i++) {
         const struct sl_rope_params *p = &s->hp.ropes[i];
-        if (s->old_rope) {
+        if (s->old_rope && strchr(desc->ropes[i].hf_theta, '.') == NULL) {
             if (i > 0 && strcmp(desc->ropes[i].hf_theta, desc->ropes[0].hf_theta) == 0)
                 continue;
             sl_buf_puts(b, ",\n");
@@ -312,8 +353,7 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
         sl_buf_printf(&b, " \"eos_token_id\": %d,\n", s->eos);
     if (name->hf_config != NULL)
         sl_buf_printf(&b, " \"%s\": {\n", name->hf_config);
-    for (int32_t i = 0; i < desc->n_hparams; i++)
-        config_row(&desc->hparams[i], &s->hp, &b);
+    config_rows(desc, &s->hp, &b);
     sl_buf_printf(&b, " \"torch_dtype\": \"%s\"", torch_name(s->dtype));
     config_ropes(s, desc, &b);
     sl_buf_puts(&b, name->hf_config != NULL ? "}\n}\n" : "\n}\n");

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT
+ * MiMo-V2-Flash: values are narrower than keys and have a scale; windowed layers have twice as many
+ * key heads, a table of rotations of their own and sinks; a third of a head is rotated; experts are
+ * chosen by sigmoid and a bias. The first layer and every sixth see everything, the first is dense.
+ *
+ * The hub's files list the layers as 0 and 1 (hybrid_layer_pattern, moe_layer_freq), and
+ * sliding_window_size counts the keys before a row's own.
+ */
+#include "base/check.h"
+#include "models/desc.h"
+#include "models/tables.h"
+
+static const struct sl_model_name names[] = {
+    {.id = "mimo_v2_flash",
+     .hf_architecture = "MiMoV2FlashForCausalLM",
+     .hf_model_type = "mimo_v2_flash",
+     .has = SL_HAS_CHOICE_BIAS | SL_HAS_SINKS,
+     .head_dim = 192},
+};
+
+/* clang-format off */
+static const struct sl_hparam_desc hparams[] = {
+    SL_HPARAMS_SIZES,
+    {NULL, {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads), .min = 1,
+     .max = SL_MAX_HEADS},
+    {NULL, {"swa_num_key_value_heads"}, SL_HP_INT, SL_HP_AT(window_kv_heads), .min = 1,
+     .max = SL_MAX_HEADS},
+    {NULL, {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2, .max = SL_MAX_HEAD_DIM},
+    {NULL, {"v_head_dim"}, SL_HP_INT, SL_HP_AT(value_dim), .def = 128, .min = 1,
+     .max = SL_MAX_HEAD_DIM},
+    {NULL, {"attention_value_scale"}, SL_HP_FLOAT, SL_HP_AT(value_scale), .hf_def = 0.707,
+     .min = 1e-3, .max = 1e3},
+    {NULL, {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context), .required = true, .min = 1,
+     .max = SL_MAX_CONTEXT},
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,
+     .max = SL_MAX_VOCAB},
+    {NULL, {"rms_norm_eps", "layernorm_epsilon"}, SL_HP_FLOAT, SL_HP_AT(norm_eps), .def = 1e-5,
+     .min = 1e-20, .max = 1},
+    SL_HPARAMS_EXPERTS,
+    SL_HPARAM_EXPERT_SIZE,
+    SL_HPARAM_NORM_TOP_EXPERTS(true),
+    {NULL, {"n_group"}, SL_HP_INT, SL_HP_AT(n_expert_groups), .min = 0, .max = SL_MAX_EXPERTS},
+    {NULL, {"topk_group"}, SL_HP_INT, SL_HP_AT(top_expert_groups), .min = 0,
+     .max = SL_MAX_EXPERTS},
+    {NULL, {"routed_scaling_factor"}, SL_HP_FLOAT, SL_HP_AT(expert_scale), .min = 0, .max = 1e6},
+    {NULL, {"n_shared_experts"}, SL_HP_INT, SL_HP_AT(n_shared_experts), .min = 0, .max = 0},
+    {NULL, {"scoring_func"}, SL_HP_CHOICE, .value = "sigmoid"},
+    SL_HPARAM_MLP_TYPES,
+    {NULL, {"moe_layer_freq"}, SL_HP_LAYER_FLAGS, SL_HP_AT(mlp_types)},
+    SL_HPARAM_ACT(SL_ACT_SILU),
+    SL_HPARAM_TIED(false),
+    {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .def = 129, .min = 1,
+     .max = SL_MAX_CONTEXT},
+    {NULL, {"sliding_window_size"}, SL_HP_INT, SL_HP_AT(window_before), .min = 1,
+     .max = SL_MAX_CONTEXT - 1},
+    {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)},
+    {NULL, {"hybrid_layer_pattern"}, SL_HP_LAYER_FLAGS, SL_HP_AT(layer_types)},
+    SL_HPARAM_ONLY("add_full_attention_sink_bias", 0),
+    SL_HPARAM_ONLY("add_swa_attention_sink_bias", 1),
+    {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS},
+};
+
+static const struct sl_weight_desc weights[] = {
+    SL_WEIGHTS_EMBED_AND_HEAD,
+    SL_WEIGHTS_ATTN_NORM,
+    SL_WEIGHTS_GQA,
+    SL_WEIGHTS_QKV_BIAS,
+    SL_W_LAYER(SINKS, "self_attn.attention_sink_bias", "attn_sinks.weight", HEADS, NONE, HEADS),
+     .when = SL_HAS_SINKS},
+    SL_WEIGHTS_FFN_NORM,
+    SL_WEIGHTS_EXPERTS,
+    SL_WEIGHT_CHOICE_BIAS("mlp.gate.e_score_correction_bias"),
+    SL_WEIGHTS_FFN_DENSE,
+};
+/* clang-format on */
+
+static const struct sl_rope_desc ropes[] = {
+    {.kind = "full_attention",
+     .hf_theta = "rope_theta",
+     .gguf_theta = "rope.freq_base",
+     .theta = 5000000,
+     .scaled = true,
+     .partial = 0.334},
+    {.kind = "sliding_attention",
+     .hf_theta = "swa_rope_theta",
+     .gguf_theta = "rope.freq_base_swa",
+     .theta = 10000,
+     .partial = 0.334},
+};
+
+static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                struct sl_layer_desc *layers, struct sl_error *err)
+{
+    const int32_t kv_heads = hp->window_kv_heads != 0 ? hp->window_kv_heads : 2 * hp->n_kv_heads;
+    (void)name;
+    if (hp->n_heads % kv_heads != 0)
+        return sl_fail(err, SL_EFORMAT,
+                       "config.json: num_attention_heads (%d) is not a multiple of the %d key "
+                       "heads of windowed layers",
+                       hp->n_heads, kv_heads);
+    int rc = sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
+    for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
+        struct sl_layer_desc *l = &layers[i];
+        const bool windowed = hp->layer_types[i] == SL_LAYER_BY_INDEX
+                                  ? i != 0 && (i + 1) % 6 != 0
+                                  : hp->layer_types[i] == SL_LAYER_ON;
+        l->v_dim = hp->value_dim;
+        l->value_scale = hp->value_scale != 0 ? (float)hp->value_scale : 1;
+        l->rope = windowed ? 1 : 0;
+        if (!windowed) {
+            l->has &= ~(unsigned)SL_HAS_SINKS;
+            continue;
+        }
+        l->n_kv_heads = kv_heads;
+        l->window = hp->window_before != 0 ? hp->window_before + 1 : hp->window;
+    }
+    return rc;
+}
+
+static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+{
+    *hp = (struct sl_hparams){
+        .hidden = 64,
+        .intermediate = 160,
+        .n_layers = 4,
+        .n_heads = 4,
+        .n_kv_heads = 1,
+        .head_dim = 24,
+        .value_dim = 16,
+        .value_scale = 0.7,
+        .n_vocab = 320,
+        .context = 512,
+        .norm_eps = 1e-5,
+        .has = name->has | SL_HAS_HEAD,
+        .ropes = {{.theta = 5000000, .n_dims = 8}, {.theta = 10000, .n_dims = 8}},
+        .window = 25,
+        .n_experts = 7,
+        .top_experts = 3,
+        .expert_intermediate = 96,
+        .norm_top_experts = true,
+    };
+    for (int32_t i = 0; i < hp->n_layers; i++)
+        hp->mlp_types[i] = i == 0 ? SL_LAYER_OFF : SL_LAYER_ON;
+}
+
+const struct sl_model_desc sl_model_mimo = {
+    .id = "mimo",
+    SL_MODEL_TABLES,
+    SL_MODEL_ROPES(ropes),
+    .plan = plan,
+    .tiny = tiny,
+};
