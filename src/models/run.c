@@ -33,6 +33,8 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
             most = SL_MAX(most, n);
         if (l->ffn == SL_FFN_GATED && !sl_run_gates(be, l))
             most = SL_MAX(most, 2 * n);
+        if (l->shared_intermediate > 0 && !sl_run_gates(be, l))
+            most = SL_MAX(most, 2 * (uint64_t)l->shared_intermediate);
     }
     return most;
 }

@@ -902,6 +902,24 @@ static void test_run_limits(void **state)
     rig_close(&g);
 }
 
+/* Where a backend has not a model's activation in its products, gate and up of a shared expert have
+ * room before it, too: all experts of this model are narrower. */
+static void test_room_of_shared_experts(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_open(&g, "tests/golden/models/qwen2_moe_all", &(struct rig_options){0});
+    struct sl_run_config cfg = {.max_tokens = 64, .max_logits = 1, .kv = g.kv, .kv_pool = {g.pool}};
+    struct sl_backend_vt vt = *g.be->vt;
+    struct sl_backend apart = {&vt};
+    vt.gated_acts = 0;
+    const uint64_t shared = (uint64_t)g.model->layers[0].shared_intermediate;
+    assert_true(shared > 0);
+    assert_int_equal(sl_run_bytes(g.model, &apart, &cfg) - sl_run_bytes(g.model, g.be, &cfg),
+                     (uint64_t)cfg.max_tokens * 2 * shared * sizeof(float));
+    rig_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -920,6 +938,7 @@ int main(void)
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_weight_memory),
         cmocka_unit_test(test_run_limits),
+        cmocka_unit_test(test_room_of_shared_experts),
     };
     return cmocka_run_group_tests_name("configs", tests, setup_group, NULL);
 }
