@@ -653,6 +653,12 @@ EXPERTS = {
         torch.bfloat16,
         "old",
     ),
+    "olmoe_clip": (
+        "Olmoe",
+        dict(SPARSE, num_experts=4, intermediate_size=16, pad_token_id=0, clip_qkv=0.8, rope_parameters=plain(5000.0)),
+        torch.bfloat16,
+        "new",
+    ),
     "phimoe": ("Phimoe", PHIMOE, torch.bfloat16, "new"),  # with the long factors, as a GGUF can say it
     "phimoe_near": ("Phimoe", dict(PHIMOE, router_jitter_noise=0.4), torch.bfloat16, "new"),
     "qwen2_moe": (

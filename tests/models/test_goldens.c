@@ -43,6 +43,7 @@ static const char *const goldens[] = {
     "qwen2_moe",
     "qwen2_moe_all",
     "olmoe",
+    "olmoe_clip",
     "flex_olmo",
     "glm4_moe",
     "glm4_moe_air",
