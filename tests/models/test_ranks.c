@@ -43,8 +43,12 @@ static const struct variant variants[] = {
     {.name = "qwen2moe", .dtype = SL_DTYPE_BF16},             /* a shared expert */
     {.name = "glm4moe", .dtype = SL_DTYPE_F16},               /* groups, a dense layer */
     {.name = "falcon", .dtype = SL_DTYPE_BF16, .wide = true}, /* q, k and v by heads */
-    {.name = "cohere2", .dtype = SL_DTYPE_F32}, /* attention and MLP read the same norm */
-    {.name = "phi", .dtype = SL_DTYPE_BF16},    /* biases of the logits */
+    {.name = "cohere2", .dtype = SL_DTYPE_F32},        /* attention and MLP read the same norm */
+    {.name = "phi", .dtype = SL_DTYPE_BF16},           /* biases of the logits */
+    {.name = "afmoe", .dtype = SL_DTYPE_BF16},         /* a gate of what attention gives */
+    {.name = "llama4-text", .dtype = SL_DTYPE_BF16},   /* weighed input, chunks */
+    {.name = "mimo_v2_flash", .dtype = SL_DTYPE_BF16}, /* narrower values, sinks of some layers */
+    {.name = "dbrx", .dtype = SL_DTYPE_F16, .wide = true}, /* limits of q, k and v */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
