@@ -11,6 +11,11 @@
 
 static const struct sl_model_name names[] = {
     {.id = "exaone_moe",
+     .hf_architecture = "ExaoneMoEForCausalLM",
+     .hf_model_type = "exaone_moe",
+     .gguf_architecture = "exaone-moe",
+     .has = SL_HAS_QK_NORM | SL_HAS_CHOICE_BIAS},
+    {.id = "exaone_moe-transformers", /* whose class has another name */
      .hf_architecture = "ExaoneMoeForCausalLM",
      .hf_model_type = "exaone_moe",
      .gguf_architecture = "exaone-moe",
