@@ -172,6 +172,7 @@ enum sl_hparam_type {
     SL_HP_INT,
     SL_HP_FLOAT,
     SL_HP_BOOL,
+    SL_HP_SWITCH,       /* a bool, or an integer: is it not 0? */
     SL_HP_ONLY,         /* a bool that must be the one given (def) */
     SL_HP_HAS,          /* a bool that sets bits of `has` when true */
     SL_HP_HAS_NOT,      /* a bool that sets bits of `has` when false */

@@ -156,6 +156,8 @@ static int read_flag(const struct source *src, const struct sl_hparam_desc *row,
         int rc = sl_gguf_bool(src->gguf, sp->gguf_key, &on, err);
         if (rc < 0)
             return rc;
+    } else if (row->type == SL_HP_SWITCH && json_is_integer(sp->value)) {
+        on = json_integer_value(sp->value) != 0;
     } else if (sp->value != NULL) {
         if (!json_is_boolean(sp->value))
             return wrong_type(sp, "true or false", err);
@@ -166,7 +168,7 @@ static int read_flag(const struct source *src, const struct sl_hparam_desc *row,
                        on ? "true" : "false", on ? "false" : "true");
     if (row->type == SL_HP_ONLY)
         return 0;
-    if (row->type == SL_HP_BOOL)
+    if (row->type == SL_HP_BOOL || row->type == SL_HP_SWITCH)
         *(bool *)((uint8_t *)hp + row->offset) = on;
     else if (on == (row->type == SL_HP_HAS))
         hp->has |= row->has;
@@ -523,6 +525,7 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     case SL_HP_FLOAT:
         return read_number(src, row, &sp, hp, err);
     case SL_HP_BOOL:
+    case SL_HP_SWITCH:
     case SL_HP_ONLY:
     case SL_HP_HAS:
     case SL_HP_HAS_NOT:

@@ -47,7 +47,7 @@ static const struct sl_hparam_desc hparams[] = {
     {NULL, {"attention_chunk_size"}, SL_HP_INT, SL_HP_AT(chunk), .def = 8192, .min = 1,
      .max = SL_MAX_CONTEXT},
     {NULL, {"use_qk_norm"}, SL_HP_HAS, .has = SL_HAS_QK_NORM, .def = true},
-    {NULL, {"attn_temperature_tuning"}, SL_HP_BOOL, SL_HP_AT(q_temperature), .def = true},
+    {NULL, {"attn_temperature_tuning"}, SL_HP_SWITCH, SL_HP_AT(q_temperature), .def = true},
     {NULL, {"attn_scale"}, SL_HP_FLOAT, SL_HP_AT(q_temperature_scale), .def = 0.1, .min = 0,
      .max = 10},
     {NULL, {"floor_scale"}, SL_HP_INT, SL_HP_AT(q_temperature_span), .def = 8192, .min = 1,

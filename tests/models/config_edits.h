@@ -259,6 +259,10 @@ static const struct {
     {"llama4",
      {"attention_chunk_size", "0", SL_EFORMAT, "attention_chunk_size is 0, must be 1 to"}},
     {"llama4", {"no_rope_layers", "[]", 0, NULL}},
+    {"llama4", {"attn_temperature_tuning", "4", 0, NULL}}, /* as Scout has it */
+    {"llama4",
+     {"attn_temperature_tuning", "\"4\"", SL_EFORMAT,
+      "attn_temperature_tuning must be true or false"}},
     {"llama4", {"moe_layers", "[4]", SL_EFORMAT, "moe_layers[0] must be a layer, 0 to 3"}},
     {"llama4", {"moe_layers", "[1, 3]", 0, NULL}},
     {"llama4",

@@ -64,6 +64,7 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
         sl_buf_puts(b, row->def != 0 ? "true" : "false");
         break;
     case SL_HP_BOOL:
+    case SL_HP_SWITCH:
         sl_buf_puts(b, *(const bool *)(const void *)at ? "true" : "false");
         break;
     case SL_HP_HAS:
