@@ -83,8 +83,7 @@ void sl_engine_end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish
         sl_flight_forget(&eng->flights[i], rs);
     sl_engine_forget_counts(eng, rs);
     sl_engine_show_usage(req);
-    atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, finish, skip_last),
-                          memory_order_release);
+    rs->end = sl_pub_pack(rs->seq.n_out, finish, skip_last);
     eng->stats.finished[finish]++;
     sl_hist_add(&eng->stats.output_len, SL_BOUNDS_LEN, rs->seq.n_out);
     if (++req->n_ended == req->n_seqs)
@@ -120,6 +119,10 @@ void sl_engine_deliver(struct sl_engine *eng)
         if (eng->news == NULL)
             eng->news_tail = NULL;
         req->has_news = false;
+        for (int32_t i = 0; i < req->n_seqs; i++)
+            if (req->seqs[i].end != 0)
+                atomic_store_explicit(&req->seqs[i].published, req->seqs[i].end,
+                                      memory_order_release);
         bool over = req->n_ended == req->n_seqs;
         if (over)
             atomic_store(&req->over, true);

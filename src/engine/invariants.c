@@ -34,12 +34,13 @@ struct sum { /* over the live requests */
 static int check_seq(const struct sl_rseq *rs, struct sum *sum, struct sl_error *err)
 {
     const struct sl_seq *seq = &rs->seq;
-    uint64_t pub = atomic_load_explicit(&rs->published, memory_order_relaxed);
+    uint64_t pub =
+        rs->end != 0 ? rs->end : atomic_load_explicit(&rs->published, memory_order_relaxed);
     bool over = seq->state == SL_SEQ_FINISHED;
     if (over != (sl_pub_finish(pub) != SL_RUNNING))
         return sl_fail(err, SL_EINTERNAL,
-                       "I3: sequence %llu.%d is in state %d, its reader was told finish %d",
-                       WHO(rs), (int)seq->state, (int)sl_pub_finish(pub));
+                       "I3: sequence %llu.%d is in state %d, its reader is told finish %d", WHO(rs),
+                       (int)seq->state, (int)sl_pub_finish(pub));
     if (sl_pub_tokens(pub) != seq->n_out)
         return sl_fail(err, SL_EINTERNAL, "I4: sequence %llu.%d has %d tokens, %d were shown",
                        WHO(rs), seq->n_out, sl_pub_tokens(pub));

@@ -7,8 +7,9 @@
  *   the engine     the sequence, the arrays of sampled tokens (append only), the stop state;
  *   the reader     its own place in those arrays, the streaming detokenizer, the text buffer.
  * Engine to reader: `text_limit`, then `published` with release order; it packs how many tokens are
- * visible and how the sequence ended, so one load sees both. Usage, error and the link to the
- * outbox are under `lock`. Two references: the user's and the engine's.
+ * visible and how the sequence ended, so one load sees both. An end is published behind the
+ * statistics of its turn: who has seen it finds the request counted. Usage, error and the link to
+ * the outbox are under `lock`. Two references: the user's and the engine's.
  */
 #ifndef SL_ENGINE_REQUEST_H
 #define SL_ENGINE_REQUEST_H
@@ -73,7 +74,8 @@ struct sl_rseq {
 
     _Atomic uint64_t text_limit; /* bytes the reader may show */
     _Atomic uint64_t published;
-    bool repeats;                    /* ended by repetition_detection; likewise */
+    uint64_t end; /* to be published when what the engine counts has been; 0: it has not ended */
+    bool repeats; /* ended by repetition_detection; likewise */
     int32_t stop_token_id, stop_idx; /* valid once the finish is published */
 
     /* the reader's */

@@ -119,7 +119,7 @@ enum { N_RUNS = 40 };
 /* Every output of a batch of all kinds is a text of its grammar. */
 static void outputs_match(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct run runs[N_RUNS];
     struct sl_constraint *c[SL_COUNT(grammars)];
     (void)state;
@@ -163,7 +163,7 @@ static void outputs_match(void **state)
 /* Neighbours get the tokens they get alone. */
 static void neighbours_do_not_change(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct run alone[8], with[16];
     (void)state;
     start(&g);
@@ -200,7 +200,7 @@ static void neighbours_do_not_change(void **state)
 /* What min_tokens, ignore_eos, stop ids and stop strings mean to a constrained text. */
 static void ends(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct run r[7];
     static const int32_t x[] = {T_X}, eos[] = {T_EOS};
     static const char *const b[] = {"b"};
@@ -248,7 +248,7 @@ static void ends(void **state)
 /* The only text there is ends it too early. That is not the model's fault. */
 static void min_tokens_may_leave_nothing(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct run r;
     struct sl_stats s;
     static const int32_t x[] = {T_X};
@@ -273,7 +273,7 @@ static void min_tokens_may_leave_nothing(void **state)
 
 static void the_cache_is_shared_and_bounded(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct sl_stats s;
     struct sl_error err;
     char text[32];
@@ -312,7 +312,7 @@ static void the_cache_is_shared_and_bounded(void **state)
 
 static void cancelled_at_any_time(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct run r[24];
     (void)state;
     start(&g);
@@ -353,7 +353,7 @@ static void cancelled_at_any_time(void **state)
 /* Pages for half of what runs: sequences are preempted and computed again. */
 static void preemption_keeps_the_place(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct run r[12];
     struct sl_stats s;
     (void)state;
@@ -405,7 +405,7 @@ static void masks_while_thinking(void **state)
 {
     static const int32_t forced[] = {T_USER};
     static const char regex[] = "(a|bc){2,6}";
-    struct rig g;
+    static struct rig g;
     struct run r[16];
     (void)state;
     start(&g);
@@ -505,7 +505,7 @@ static void make_forced(struct run *r, struct sl_constraint *c, int i)
 static void forced_tokens_are_the_same(void **state)
 {
     enum { N = 16 };
-    struct rig g;
+    static struct rig g;
     struct run alone[N], r[N];
     struct sl_stats s;
     (void)state;
@@ -554,7 +554,7 @@ static void forced_tokens_are_the_same(void **state)
 static void forced_tokens_take_no_step(void **state)
 {
     static const char text[] = "aabbccaabbcc";
-    struct rig g;
+    static struct rig g;
     struct run r;
     struct sl_stats s;
     struct sl_usage u;
@@ -591,7 +591,7 @@ static void forced_tokens_end_it(void **state)
     static const char *const stop[] = {"cca"};
     static const int32_t stop_id[] = {T_C};
     enum { N = 6 };
-    struct rig g;
+    static struct rig g;
     static struct run all[2][N];
     struct sl_stats s;
     (void)state;
@@ -651,7 +651,7 @@ static void *counted_realloc(void *p, size_t n)
 /* Without memory a grammar is not compiled, or its request ends; the next one is served. */
 static void memory_may_run_out(void **state)
 {
-    struct rig g;
+    static struct rig g;
     struct sl_error err;
     struct sl_sys sys = sl_sys_real;
     struct sl_constraint *c = NULL;
@@ -722,11 +722,11 @@ static int late_with_threads(void **state)
     return 0;
 }
 
-#define ALL(f)                                                                 \
-    {#f, f, in_time, NULL, NULL}, {#f ", late", f, one_step_late, NULL, NULL}, \
-        {#f ", threads", f, with_threads, NULL, NULL},                         \
-    {                                                                          \
-#f ", late, threads", f, late_with_threads, NULL, NULL                 \
+#define ALL(f)                                                                       \
+    {#f, f, in_time, rig_end, NULL}, {#f ", late", f, one_step_late, rig_end, NULL}, \
+        {#f ", threads", f, with_threads, rig_end, NULL},                            \
+    {                                                                                \
+#f ", late, threads", f, late_with_threads, rig_end, NULL                    \
     }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include "engine_rig.h"
 
 #include "base/rng.h"
+#include "engine/core.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -338,6 +339,54 @@ static void who_stops_hears_of_no_failure(void **state)
     rig_stop(&g);
 }
 
+static atomic_bool in_step, may_go_on;
+
+static int gated_step(void *ctx, const struct sl_batch *b, const float **logits,
+                      struct sl_error *err)
+{
+    atomic_store(&in_step, true);
+    while (!atomic_load(&may_go_on))
+        poll(NULL, 0, 1);
+    return rig_step(ctx, b, logits, err);
+}
+
+/* Who has seen the end of a request finds it counted, however long the counting takes. */
+static void an_end_is_counted_first(void **state)
+{
+    (void)state;
+    struct rig g = {0};
+    static struct rig_out out;
+    struct sl_engine_parts p = {.seed = 1};
+    struct sl_request_desc d = {.prompt = prompt, .n_prompt = 10};
+    struct sl_request *req = NULL;
+    struct sl_error err;
+    struct sl_stats s;
+    g.model = (struct sl_host_model){.ctx = &g, .n_vocab = T_N, .forward = gated_step};
+    rig_start(&g, &p);
+    rig_script(&g, 0, NULL, 0);
+    sl_sampling_default(&d.sampling);
+    d.sampling.max_tokens = 1;
+    assert_int_equal(sl_request_submit(g.eng, &d, &req, &err), 0);
+    while (!atomic_load(&in_step))
+        poll(NULL, 0, 1);
+    pthread_mutex_lock(&g.eng->stats_lock); /* the turn cannot tell what it has counted */
+    atomic_store(&may_go_on, true);
+    poll(NULL, 0, 50);
+    rig_read(req, &out);
+    const bool early = sl_request_done(req);
+    pthread_mutex_unlock(&g.eng->stats_lock);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        rig_read(req, &out);
+    }
+    sl_engine_stats(g.eng, &s);
+    sl_request_release(req);
+    rig_stop(&g);
+    assert_false(early);
+    assert_int_equal(s.finished[SL_FINISH_LENGTH], 1);
+    assert_int_equal(s.generation_tokens, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +396,7 @@ int main(void)
         cmocka_unit_test(waiting_ends_in_time),
         cmocka_unit_test(who_stops_hears_no_more),
         cmocka_unit_test(who_stops_hears_of_no_failure),
+        cmocka_unit_test(an_end_is_counted_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
