@@ -33,9 +33,27 @@ struct sl_cuda_counts {
     uint64_t eager, replayed; /* steps */
     uint64_t recorded, record_failures; /* recordings, made beside an eager step */
     uint64_t unrecorded;                /* eager for want of room for a recording */
+    uint64_t routed;                    /* products for which the table of routes was searched */
 };
 
-#define SL_CUDA_ASKS 512 /* a power of two */
+#define SL_CUDA_ASKS   512  /* a power of two */
+#define SL_CUDA_ROUTES 1024 /* likewise */
+
+/* What the route of a product depends on (gemm/linear_route.cu). */
+struct sl_lin_shape {
+    int32_t n, n_k64, n_segs, seg_k64;
+    int32_t n_rows[SL_MAX_LINEAR_PARTS];
+    uint8_t layout, n_parts;
+    uint8_t gated, mixed, vec_x;
+    uint8_t zeros[3];
+};
+
+struct sl_lin_route; /* gemm/linear.h */
+
+struct sl_cuda_kept_route {
+    struct sl_lin_shape shape;
+    const struct sl_lin_route *route; /* NULL: none is kept here */
+};
 
 struct sl_cuda_fuse;   /* fuse.h */
 struct sl_cuda_stager; /* load.cu */
@@ -66,7 +84,8 @@ struct sl_cuda {
     size_t own_bytes; /* device memory taken through sl_cuda_alloc now */
     struct sl_cuda_counts counts;
     const void *asks[SL_CUDA_ASKS]; /* kernels that may have smem_max (launch.cuh), hashed */
-    struct sl_cuda_stager *stager;  /* from the first upload on */
+    struct sl_cuda_kept_route routes[SL_CUDA_ROUTES]; /* hashed by shape */
+    struct sl_cuda_stager *stager;                    /* from the first upload on */
     struct sl_cuda_steps *steps;
     uint8_t *fp8_room; /* activations as FP8 (linear_w8a8.cu), once there is such a matrix */
     int64_t fp8_room_bytes;

@@ -869,6 +869,59 @@ static void test_fusing()
     test_fused(ring, 70);
 }
 
+/* Products of n_shapes shapes in turn: each has the route that the table gives, and from the second
+ * time on it is found without the table. */
+static uint64_t expect_kept(int n_shapes, int rounds)
+{
+    uint64_t first = 0;
+    const uint64_t before = cu.counts.routed;
+    for (int i = 0; i < n_shapes * rounds; i++) {
+        const int shape = i % n_shapes;
+        sl_rng own = {};
+        own.seed = (uint64_t)shape + 1;
+        struct sl_lin l = {};
+        l.n = 1 + (int)(sl_rng_next(&own) % (shape % 3 == 0 ? 16 : 700));
+        l.n_parts = 1 + (int)(sl_rng_next(&own) % 3);
+        l.gated = l.n_parts == 2 && sl_rng_next(&own) % 2;
+        l.n_k64 = 4 * (1 + (int)(sl_rng_next(&own) % 64));
+        l.n_segs = 1 + (int)(sl_rng_next(&own) % 4);
+        l.seg_k64 = SL_ROUND_UP(SL_CEIL_DIV(l.n_k64, l.n_segs), 4);
+        l.vec_x = sl_rng_next(&own) % 4;
+        for (int j = 0; j < l.n_parts; j++) {
+            l.part[j].layout = 1 + shape % (SL_CUDA_LAYOUTS - 1);
+            l.part[j].n_rows = 64 * (1 + (int)(sl_rng_next(&own) % 200));
+            l.part[j].n_blocks = l.part[j].n_rows / SL_CUDA_ROW_BLOCK;
+        }
+        const struct sl_lin_route *want = sl_cuda_linear_route(&l, cu.n_sms);
+        const struct sl_lin_route *got = sl_cuda_linear_route_of(&cu, &l);
+        CHECK(got == want, "shape %d of %d: %s, the table says %s", shape, n_shapes, got->name,
+              want->name);
+        if (i == n_shapes - 1)
+            first = cu.counts.routed - before;
+    }
+    return cu.counts.routed - before - first;
+}
+
+static void test_kept_routes()
+{
+    memset(cu.routes, 0, sizeof cu.routes);
+    uint64_t again = expect_kept(120, 5);
+    CHECK(again == 0, "%d shapes were searched for again", (int)again);
+    expect_kept(3000, 2); /* more than are kept; those that come back make room for themselves */
+    again = expect_kept(120, 5);
+    CHECK(again < 120, "%d of 480 were searched for again", (int)again);
+    /* Operations, too: a model's layers search the table once for each shape. */
+    matrix m[2];
+    for (matrix &w : m)
+        make_matrix(w, SL_DTYPE_BF16, 48, 64);
+    input in(random_x(5, 64), 5, 64, 0, 0);
+    product(in, m[0], nullptr, 0, nullptr);
+    const uint64_t before = cu.counts.routed;
+    for (int i = 0; i < 4; i++)
+        product(in, m[i % 2], nullptr, 0, nullptr);
+    CHECK(cu.counts.routed == before, "the table was searched for a known shape");
+}
+
 static void test_rest()
 {
     /* Rows for lookups lie as in the file. */
@@ -953,6 +1006,7 @@ int main(int argc, char **argv)
     test_mixes();
     test_chains();
     test_fusing();
+    test_kept_routes();
     test_rest();
     cudaFree(pack_buffer);
     cudaFree(products);

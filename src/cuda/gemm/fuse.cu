@@ -68,7 +68,7 @@ bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l)
     struct sl_cuda_fuse *f = cu->fuse;
     if (f == NULL || l->n < 1)
         return false;
-    const struct sl_lin_route *r = sl_cuda_linear_route(l, cu->n_sms);
+    const struct sl_lin_route *r = sl_cuda_linear_route_of(cu, l);
     const bool behind = makes_input(f, l);
     if (!behind && (l->n > ADD_TOKENS || !sl_cuda_linear_adds(r)))
         return false;

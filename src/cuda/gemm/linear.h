@@ -71,6 +71,12 @@ struct sl_lin {
 #define SL_LIN_SEGS_LONG 8   /* of Q4_K and groups, whose warps decode rather than read, */
 #define SL_LIN_LONG_K64  128 /* if they are so many steps long */
 
+/* Those cost two instructions a pair of weights. */
+static inline bool sl_lin_quick_codes(int32_t layout)
+{
+    return layout == SL_CUDA_Q4_K || layout == SL_CUDA_INT4_G128 || layout == SL_CUDA_INT4_G32;
+}
+
 /* Shared memory for all tokens of a product that reads its weights directly (linear_direct.cuh). */
 #define SL_LIN_DIRECT_BYTES 196608
 #define SL_LIN_DIRECT_BF16  89984 /* whose weights lie there, too */
@@ -217,6 +223,9 @@ struct sl_lin_route {
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n);
 bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l);
 const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sms);
+/* The same, from what cu keeps of earlier products of this shape: the layers of a model have few
+ * shapes, so a launch finds its route by one hash. */
+const struct sl_lin_route *sl_cuda_linear_route_of(struct sl_cuda *cu, const struct sl_lin *l);
 /* Whether a route's kernel norms the product's input; else sl_cuda_linear_run has it done before.
  */
 bool sl_cuda_linear_norms(const struct sl_lin_route *r, const struct sl_lin *l);
