@@ -69,6 +69,18 @@ static void client_sends(struct world *w, struct hclient *c)
     c->sent += n;
 }
 
+/* The engine has nothing to do and has had nothing for longer than what it made takes to get here,
+ * yet all that comes are signs of life: the end of the stream lies where nobody fetches it. */
+static void check_pings(const struct world *w, const struct hclient *c)
+{
+    static const char ping[] = "\r\n: keep-alive\n\n\r\n";
+    const int32_t n = (int32_t)sizeof ping - 1;
+    const uint64_t way = 2000 + (1u << 16) / (uint64_t)w->cfg.sock_cap;
+    if (w->calm && w->turn > SL_MAX(w->busy_turn, w->calm_turn) + way && c->n_reply >= n &&
+        memcmp(c->reply + c->n_reply - n, ping, (size_t)n) == 0)
+        violation(w, "I7: no request is open, and a stream goes on with pings");
+}
+
 static void client_reads(struct world *w, struct hclient *c)
 {
     struct vfd *v = vfd_of(c->fd);
@@ -84,6 +96,8 @@ static void client_reads(struct world *w, struct hclient *c)
     memmove(v->out, v->out + n, (size_t)v->n_out);
     while (c->n_reply > 0 && take_reply(w, c)) {
     }
+    if (n > 0)
+        check_pings(w, c);
 }
 
 /* The server closed its side and everything was read. */

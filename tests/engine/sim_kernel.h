@@ -389,6 +389,14 @@ int shutdown(int fd, int how)
     return 0;
 }
 
+static int32_t n_server_open(void)
+{
+    int32_t n = 0;
+    for (int i = 0; i < N_FDS; i++)
+        n += kern.fds[i].kind == FD_SOCKET && kern.fds[i].server_open;
+    return n;
+}
+
 int accept4(int fd, struct sockaddr *addr, socklen_t *n, int flags)
 {
     struct vfd *v = vfd_of(fd);
@@ -397,8 +405,13 @@ int accept4(int fd, struct sockaddr *addr, socklen_t *n, int flags)
     errno = EAGAIN;
     if (v->n_backlog == 0)
         return -1;
-    if (sim->no_fds_until > sim->turn && !sim->calm) {
+    if (sim->no_fds_until > sim->turn && n_server_open() >= sim->max_fds && !sim->calm) {
         errno = noise(sim, NOISE_ACCEPT, 2) ? EMFILE : ENOMEM;
+        if (sim->no_fds_allocs > 0) {
+            sim->no_fds_allocs--;
+            sim->alloc_skip = 0;
+            sim->alloc_fail = 1;
+        }
         return -1;
     }
     if (now_and_then(sim, NOISE_ACCEPT, sim->cfg.io_noise_pct / 4)) {

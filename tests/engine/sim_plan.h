@@ -116,6 +116,25 @@ static void draw_window(struct config *c, uint64_t seed)
     c->window_pages = chance(&r, 15) ? c->n_pages : SL_MIN(least + more, c->n_pages);
 }
 
+/* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
+ * above have it, in some worlds, from numbers of their own. */
+static void draw_no_fds(struct world *w)
+{
+    struct sl_rng r = {.seed = w->seed_no ^ 0x6e6f666473u};
+    if (!w->cfg.http || !chance(&r, 30))
+        return;
+    for (int32_t n = between(&r, 1, 4); n > 0; n--) {
+        const int32_t at = w->acts[below(&r, w->n_acts)].at;
+        for (int32_t k = below(&r, 12); k >= 0 && w->n_acts < MAX_ACTS; k--) {
+            int32_t i = w->n_acts++;
+            for (; i > 0 && w->acts[i - 1].at >= at; i--)
+                w->acts[i] = w->acts[i - 1];
+            w->acts[i] = (struct act){
+                .kind = k == 0 ? ACT_NO_FDS : ACT_HTTP, .at = at, .seed = sl_rng_next(&r)};
+        }
+    }
+}
+
 static void draw_plan(struct world *w)
 {
     struct sl_rng r = {.seed = w->seed_no};
@@ -139,6 +158,7 @@ static void draw_plan(struct world *w)
         at += chance(&r, 20) ? 0 : below(&r, 2 * pace);
         w->acts[i] = (struct act){.kind = (enum act_kind)kind, .at = at, .seed = sl_rng_next(&r)};
     }
+    draw_no_fds(w);
 }
 
 static void print_plan(const struct world *w)

@@ -135,7 +135,8 @@ struct world {
     uint64_t turn, n_draws; /* n_draws: of this turn */
     bool engine_more;       /* the last turn of the engine said that work is left */
     uint64_t engine_slow_until, no_fds_until;
-    bool calm; /* everything happened: no more faults, everybody does his part */
+    uint64_t busy_turn; /* the last one in which the engine had an open request */
+    bool calm;          /* everything happened: no more faults, everybody does his part */
     uint64_t calm_turn;
 
     /* device */
@@ -170,7 +171,9 @@ struct world {
 
     /* faults */
     int32_t alloc_skip, alloc_fail; /* fail the alloc_fail allocations after the next alloc_skip */
-    bool own;                       /* the simulator's own code runs: nothing fails */
+    int32_t max_fds;                /* sockets that the server may have open, until no_fds_until */
+    int32_t no_fds_allocs; /* allocations that fail, each after one that was not accepted */
+    bool own;              /* the simulator's own code runs: nothing fails */
     uint64_t n_alloc_faults;
     int64_t blocks; /* of heap held by the code under test */
 };

@@ -109,10 +109,9 @@ static void do_act(struct world *w, const struct act *a)
         break;
     case ACT_NO_FDS:
         w->no_fds_until = w->turn + (uint64_t)between(&r, 1, 300);
-        if (chance(&r, 30)) { /* both run out together */
-            w->alloc_skip = below(&r, 3);
-            w->alloc_fail = between(&r, 1, 6);
-        }
+        if (chance(&r, 60)) /* both run out together */
+            w->no_fds_allocs = between(&r, 1, 6);
+        w->max_fds = below(&r, 10);
         break;
     case ACT_CLOCK_JUMPS:
         virtual_ns += (uint64_t)between(&r, 1, chance(&r, 50) ? 1000 : 7200000) * 1000000u;
@@ -146,7 +145,7 @@ static void do_acts(struct world *w)
     say("turn %llu: calm\n", (unsigned long long)w->turn);
     w->calm = true;
     w->calm_turn = w->turn;
-    w->alloc_fail = w->fail_steps = w->hang_s = 0;
+    w->alloc_fail = w->no_fds_allocs = w->fail_steps = w->hang_s = 0;
 }
 
 /* Alone, one after the other, with every prompt computed token by token, it would take this; and
@@ -169,6 +168,8 @@ static void world_turn(struct world *w)
                 now_and_then(w, NOISE_ENGINE, w->cfg.engine_late_pct);
     if (engine_awake(w) && !late)
         engine_turn(w);
+    if (atomic_load(&w->eng->n_open) > 0)
+        w->busy_turn = w->turn;
     if (virtual_ns - begin > 10 * STEP_NS)
         time_jumped(w);
     if (fibers.now == NULL && w->turn % 2 == 0)
