@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ * Where a model computes, and what for: the backend and the task that a configuration asks for.
+ */
+#include "base/check.h"
+#include "base/str.h"
+#include "base/sys.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
+#include "engine/load/load.h"
+#include "engine/load/load_text.h"
+#include "engine/load/shared.h"
+#include "engine/ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
+                struct sl_backend **out, struct sl_error *err)
+{
+    enum sl_cpu_isa isa;
+    if (cfg->n_threads < 0 || cfg->n_threads > SL_MAX_THREADS)
+        return sl_fail(err, SL_EINVAL, "threads: %d is not between 1 and %d", cfg->n_threads,
+                       SL_MAX_THREADS);
+    bool numa = cfg->numa == NULL || strcmp(cfg->numa, "auto") == 0;
+    if (!numa && strcmp(cfg->numa, "off") != 0)
+        return sl_fail(err, SL_EINVAL, "numa: '%.20s' is not one of: auto, off", cfg->numa);
+    int rc = sl_cpu_isa_parse(cfg->cpu_isa != NULL ? cfg->cpu_isa : "auto", &isa, err);
+    if (rc != 0)
+        return rc;
+    struct sl_cpu_config cpu = {
+        .n_threads = cfg->n_threads, .isa = isa, .exact = cfg->exact_weights, .numa = numa};
+    if (f->n_ranks > 1) { /* each has its share of the threads */
+        const int n_threads =
+            cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
+        cpu.n_threads = SL_MAX(n_threads / f->n_ranks, 1);
+        cpu.rank = f->rank;
+        cpu.n_ranks = f->n_ranks;
+    }
+    if (cfg->shared != NULL)
+        rc = sl_shared_threads(cfg->shared, &cpu, &cpu.threads, err);
+    SL_ASSERT(rc != 0 || (cpu.threads != NULL) == (cfg->shared != NULL));
+    return rc != 0 ? rc : sl_cpu_create(&cpu, out, err);
+}
+
+/* "cuda" or "cuda:N" */
+static int load_cuda(const char *device, bool act_bf16, struct sl_backend **out,
+                     struct sl_error *err)
+{
+    struct sl_cuda_config cuda = {.device = sl_cuda_find(), .act_bf16 = act_bf16};
+    uint64_t n = 0;
+    SL_ASSERT(strncmp(device, "cuda", 4) == 0);
+    const char *number = device + strlen("cuda");
+    if (*number == ':' && sl_parse_u64(number + 1, strlen(number + 1), &n) && n < 1024)
+        cuda.device = (int)n;
+    else if (*number != '\0')
+        return sl_fail(err, SL_EINVAL, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
+                       device);
+    else
+        cuda.device = SL_MAX(cuda.device, 0); /* without one, create says why */
+    return sl_cuda_create(&cuda, out, err);
+}
+
+int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
+                    struct sl_backend **out, struct sl_error *err)
+{
+    const char *device = cfg->device != NULL ? cfg->device : "auto";
+    const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
+    const bool act_fp8 = strcmp(act, "fp8") == 0;
+    const struct sl_model_facts *f = sl_model_facts(model);
+    bool only_cpu =
+        (cfg->cpu_isa != NULL || cfg->exact_weights) && cfg->cpu_offload_experts == NULL;
+    if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
+        device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
+    if (!act_fp8 && strcmp(act, "auto") != 0 && strcmp(act, "bf16") != 0)
+        return sl_fail(err, SL_EINVAL, "activation-dtype: '%.20s' is not one of: auto, bf16, fp8",
+                       act);
+    if (strcmp(device, "cpu") == 0)
+        return sl_load_cpu(f, cfg, out, err);
+    if (strncmp(device, "cuda", 4) == 0 && f->n_ranks > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: several GPUs are not supported yet; on the CPU "
+                       "(device cpu) ranks are");
+    if (strncmp(device, "cuda", 4) == 0)
+        return load_cuda(device, !act_fp8, out, err);
+    return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
+                   device);
+}
+
+/* Two tokens whose logits make a score: the user's, or config.json's as vLLM has them. */
+static int yes_no_names(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg, char *out,
+                        size_t n_out, struct sl_error *err)
+{
+    const json_t *list = json_object_get(sl_ckpt_config(ckpt), "classifier_from_token");
+    const char *no = json_string_value(json_array_get(list, 0));
+    const char *yes = json_string_value(json_array_get(list, 1));
+    int n = 0;
+    out[0] = '\0';
+    if (cfg->classifier_from_token != NULL)
+        n = snprintf(out, n_out, "%s", cfg->classifier_from_token);
+    else if (list != NULL && !json_is_null(list) &&
+             (no == NULL || yes == NULL || json_array_size(list) != 2))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: classifier_from_token is not a list of two strings");
+    else if (no != NULL)
+        n = snprintf(out, n_out, "%s,%s", no, yes);
+    if (n < 0 || (size_t)n >= n_out)
+        return sl_fail(err, SL_EINVAL, "classifier_from_token is longer than %zu bytes", n_out);
+    return 0;
+}
+
+int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
+                 const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    char names[128];
+    int32_t ids[2];
+    struct sl_tokenizer *tok = NULL;
+    int rc = yes_no_names(ckpt, cfg, names, sizeof names, err);
+    if (rc != 0)
+        return rc;
+    if (names[0] == '\0') {
+        rc = sl_model_set_task(model, cfg->runner, cfg->convert, NULL, err);
+        return rc != 0 ? rc : sl_ranks_divide(model, cfg, err);
+    }
+    rc = sl_load_tokenizer(ckpt, &tok, err);
+    if (rc != 0)
+        return rc;
+    rc = sl_load_two_tokens(tok, names, ids, err);
+    sl_tokenizer_destroy(tok);
+    if (rc == 0)
+        rc = sl_model_set_task(model, cfg->runner, cfg->convert, ids, err);
+    return rc != 0 ? rc : sl_ranks_divide(model, cfg, err);
+}
