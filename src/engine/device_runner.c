@@ -2,7 +2,8 @@
  * Lists a row is sampled by (biases, banned ids) travel with the step. How often a sequence's
  * tokens came out lies in a table on the device, which the sampler itself keeps up to date, so that
  * a penalised sequence need not wait for its last token; the table is filled once, when the
- * sequence is first seen.
+ * sequence is first seen. Rows of drafts do not count: of what they chose the runner adds up, when
+ * the step is collected, what came out, and sends it along with the sequence's next rows.
  */
 #include "engine/device_runner.h"
 
@@ -23,11 +24,18 @@ struct late_rows { /* a step that was not collected */
     bool results;
     int32_t *given; /* [max_logits] -1: a token was chosen */
     int8_t *n_top;  /* [max_logits] -1: no log probability */
+    struct held_row {
+        const struct sl_counts *counts; /* what they do not have of the row yet; NULL: nothing */
+        int32_t draft;                  /* what it must have chosen for the next row to count */
+    } * held;                           /* [max_logits] */
 };
+
+#define MAX_AHEAD (2 * SL_MAX_DRAFTED)
 
 struct slot {                      /* a table of counts */
     const struct sl_counts *owner; /* NULL: free */
     uint64_t last_step;
+    int32_t n_ahead, ahead[MAX_AHEAD]; /* tokens that came out and that the table does not have */
 };
 
 struct adapter_slot { /* room for an adapter on the device */
@@ -94,8 +102,10 @@ static size_t lists_bytes(const struct sl_model *m, const struct sl_device_runne
         SL_ROUND_UP(mask_words(sl_model_facts(m)->n_vocab) * sizeof(uint32_t), (size_t)16);
     size_t bias = SL_MAX_LOGIT_BIAS * sizeof(struct sl_sample_bias);
     size_t banned = (SL_MAX_STOP_IDS + SL_MAX_BAD_WORDS + 8) * sizeof(int32_t);
+    size_t ahead = (MAX_AHEAD + SL_MAX_DRAFTED) * sizeof(int32_t);
     return (size_t)cfg->max_seqs * (bias + 16) +
-           (size_t)cfg->max_logits * (banned + mask + 3 * 16 + sizeof(struct sl_sample_row));
+           (size_t)cfg->max_logits *
+               (banned + mask + ahead + 3 * 16 + sizeof(struct sl_sample_row));
 }
 
 static int32_t n_slots(const struct sl_device_runner_config *cfg)
@@ -243,20 +253,32 @@ static int32_t take_slot(const struct sl_device_runner *d)
     SL_ASSERT(false);
 }
 
-/* The table of a sequence; one that is new is filled with what is known of it. */
-static int32_t *counts_of(struct sl_device_runner *d, const struct sl_counts *c)
+static int32_t find_slot(const struct sl_device_runner *d, const struct sl_counts *c)
 {
     int32_t i = 0;
     while (i < d->n_slots && d->slots[i].owner != c)
         i++;
+    return i;
+}
+
+/* The table of a sequence; one that is new is filled with what is known of it. So is one that lacks
+ * so many tokens that the next ones might find no room: the host knows all of them. */
+static int32_t *counts_of(struct sl_device_runner *d, const struct sl_counts *c, struct slot **slot)
+{
+    int32_t i = find_slot(d, c);
     bool fresh = i == d->n_slots;
     if (fresh)
         i = take_slot(d);
     SL_ASSERT(i >= 0 && i < d->n_slots);
     int32_t *table = d->counts + (size_t)i * (size_t)d->n_vocab;
-    d->slots[i] = (struct slot){c, d->n_steps};
+    struct slot *s = *slot = &d->slots[i];
+    /* the rows of a step have the same list, as none of them changes it but the last */
+    fresh = fresh || (s->last_step != d->n_steps && s->n_ahead + SL_MAX_DRAFTED >= MAX_AHEAD);
+    s->owner = c;
+    s->last_step = d->n_steps;
     if (!fresh)
         return table;
+    s->n_ahead = 0;
     size_t n_bytes = (size_t)d->n_vocab * sizeof *d->counts_in;
     memset(d->counts_in, 0, n_bytes);
     for (int32_t k = 0; k < c->n; k++)
@@ -265,7 +287,27 @@ static int32_t *counts_of(struct sl_device_runner *d, const struct sl_counts *c)
     return table;
 }
 
-static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
+static void put_counts(struct sl_device_runner *d, const struct sl_sample_args *how, bool held,
+                       struct sl_sample_row *row)
+{
+    struct slot *s;
+    SL_ASSERT(held || how->n_ahead == 0);
+    row->counts = counts_of(d, how->counts, &s);
+    row->held = held;
+    row->n_ahead = s->n_ahead + how->n_ahead;
+    if (row->n_ahead > 0) {
+        int32_t *to =
+            (int32_t *)(void *)(d->lists + take_room(d, (size_t)row->n_ahead * sizeof *to));
+        memcpy(to, s->ahead, (size_t)s->n_ahead * sizeof *to);
+        for (int32_t i = 0; i < how->n_ahead; i++)
+            to[s->n_ahead + i] = how->ahead[i];
+        row->ahead = (const int32_t *)(void *)(d->lists_dev + ((uint8_t *)to - d->lists));
+    }
+    if (!held)
+        s->n_ahead = 0;
+}
+
+static void build_row(struct sl_device_runner *d, const struct sl_pick *pick, bool held,
                       struct sl_sample_row *row)
 {
     const struct sl_sample_args *how = &pick->how;
@@ -293,7 +335,7 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
     row->frequency_penalty = p->frequency_penalty;
     row->presence_penalty = p->presence_penalty;
     if (how->counts != NULL)
-        row->counts = counts_of(d, how->counts);
+        put_counts(d, how, held, row);
     if (how->allowed != NULL)
         row->allowed =
             put_once(d, LIST_MASK, how->allowed, (int32_t)mask_words(d->n_vocab), sizeof(uint32_t));
@@ -401,13 +443,25 @@ static void forward(void *arg, const struct sl_step *step)
                           });
 }
 
+static const struct sl_counts *counted_in(const struct sl_pick *pick)
+{
+    return pick->skip || pick->given >= 0 ? NULL : pick->how.counts;
+}
+
 /* Rows of the step, and their lists into what travels with it. */
 static void build_rows(struct sl_device_runner *d, const struct sl_pick *picks, int32_t n,
                        struct late_rows *l, struct sl_step *step)
 {
     SL_ASSERT(n >= 0 && n <= d->cfg.max_logits);
+    const struct sl_counts *before = NULL;
     for (int32_t i = 0; i < n; i++) {
-        build_row(d, &picks[i], &d->rows[i]);
+        const struct sl_counts *own = counted_in(&picks[i]);
+        const bool more = own != NULL && i + 1 < n && counted_in(&picks[i + 1]) == own;
+        const bool held = more || (own != NULL && before == own);
+        before = own;
+        l->held[i] = (struct held_row){
+            held ? own : NULL, more ? picks[i + 1].how.ahead[picks[i + 1].how.n_ahead - 1] : -1};
+        build_row(d, &picks[i], held, &d->rows[i]);
         step->variant |= sl_sample_draws(&d->rows[i]) ? DRAWS : 0;
         step->variant |= picks[i].n_top >= 0 ? RESULTS : 0;
         l->given[i] = picks[i].given;
@@ -499,6 +553,26 @@ static void read_pooled(struct sl_device_runner *d, const float *rows, int32_t n
     }
 }
 
+/* Of rows of drafts, what came out: a row's token, if those before it chose their drafts. */
+static void note_ahead(struct sl_device_runner *d, const struct late_rows *l, const int32_t *ids)
+{
+    bool counts = true;
+    for (int32_t i = 0; i < l->n; i++) {
+        const struct held_row *h = &l->held[i];
+        if (h->counts == NULL)
+            continue;
+        const int32_t at = find_slot(d, h->counts);
+        if (i == 0 || l->held[i - 1].counts != h->counts)
+            counts = true;
+        if (counts && ids[i] >= 0 && at < d->n_slots) { /* else it has ended */
+            struct slot *s = &d->slots[at];
+            SL_ASSERT(s->n_ahead < MAX_AHEAD);
+            s->ahead[s->n_ahead++] = ids[i];
+        }
+        counts = counts && ids[i] == h->draft;
+    }
+}
+
 static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
     struct sl_device_runner *d = ctx;
@@ -515,6 +589,7 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
         read_pooled(d, results, l->n, out);
         return 0;
     }
+    note_ahead(d, l, ids);
     const struct sl_sample_result *r = results;
     for (int32_t i = 0; i < l->n; i++)
         out[i] = read_row(d, l, i, ids[i], l->results ? &r[i] : NULL);
@@ -603,7 +678,8 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
         d->late[i].n_top = sl_malloc(n);
         d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
-        ok = ok && d->late[i].n_top != NULL && d->late[i].given != NULL;
+        d->late[i].held = sl_calloc(n, sizeof *d->late[i].held);
+        ok = ok && d->late[i].n_top != NULL && d->late[i].given != NULL && d->late[i].held != NULL;
     }
     int rc = ok ? take_device_memory(d, err)
                 : sl_fail(err, SL_ENOMEM, "out of memory for a runner of %zu rows", n);
@@ -629,6 +705,7 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     if (d->scratch != NULL)
         d->be->vt->free(d->be, d->scratch, d->scratch_bytes);
     for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
+        sl_free(d->late[i].held);
         sl_free(d->late[i].given);
         sl_free(d->late[i].n_top);
     }

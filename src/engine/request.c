@@ -50,12 +50,10 @@ struct request_sizes { /* sizes that follow from the request's description */
     size_t stop_bytes; /* of all stop strings with their ends */
 };
 
-/* Not while it thinks: what may come then depends on more than a matcher. A runner that counts
- * tokens itself would count those that are rolled back. */
+/* Not while it thinks: what may come then depends on more than a matcher. */
 static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc *d)
 {
-    return eng->drafting != NULL && !d->pooling && d->thinking == NULL &&
-           (eng->runner.forget == NULL || !sl_sampling_has_penalty(&d->sampling));
+    return eng->drafting != NULL && !d->pooling && d->thinking == NULL;
 }
 
 static struct request_sizes request_sizes_of(const struct sl_engine *eng,

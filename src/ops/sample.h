@@ -5,7 +5,9 @@
  *
  * The arrays a row points to are device memory that belongs to the caller; the kernels only read
  * them, but for counts, where the chosen token is counted at once: the next step may start before
- * the host knows it.
+ * the host knows it. Rows of drafts have the counts of their sequence in common and are held: which
+ * of their tokens come out is not known before all have chosen. What these steps leave uncounted
+ * goes before the drafts in `ahead`, until a row that is not held counts it.
  */
 #ifndef SL_OPS_SAMPLE_H
 #define SL_OPS_SAMPLE_H
@@ -36,8 +38,11 @@ struct sl_sample_row {
     float top_p, min_p; /* >= 1, <= 0: off */
     float floor;        /* sl_sample_floor(min_p) */
     float repetition_penalty, frequency_penalty, presence_penalty;
-    int32_t n_top;   /* best tokens wanted beside the chosen one; -1: no log probabilities */
-    int32_t padding; /* not 0: id 0 whatever the logits are */
+    int32_t n_top;        /* best tokens wanted beside the chosen one; -1: no log probabilities */
+    int32_t padding;      /* not 0: id 0 whatever the logits are */
+    const int32_t *ahead; /* [n_ahead] tokens that came out, which counts do not have */
+    int32_t n_ahead;
+    int32_t held; /* not 0: counts stay as they are; else ahead and the chosen token go into them */
 };
 
 /* An entry of counts: bit 0 is set by the prompt, the rest counts how often the token came out. */

@@ -31,6 +31,7 @@ extern "C" {
 
 static const int n_top = 2, n_requests = 7;
 static int n_out = 6;
+static bool all_penalised;
 
 struct outcome {
     std::vector<int32_t> ids, ranks, top_ids;
@@ -139,8 +140,9 @@ static struct sl_request *submit(struct sl_engine *eng, int i)
     d.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     d.sampling.top_p = i == 1 ? 0.8f : 1.0f;
     d.sampling.top_k = i == 3 ? 20 : 0;
-    d.sampling.repetition_penalty = i == 5 ? 1.3f : 1.0f;
+    d.sampling.repetition_penalty = i == 5 ? 1.3f : all_penalised ? 1.02f : 1.0f;
     d.sampling.presence_penalty = i == 5 || i == 6 ? 0.5f : 0.0f;
+    d.sampling.frequency_penalty = all_penalised ? 0.02f : 0.0f;
     d.sampling.logit_bias = bias;
     d.sampling.n_logit_bias = i == 6 ? 2 : 0;
     d.sampling.has_seed = true;
@@ -273,6 +275,31 @@ static void same_bits_always(void **)
         sl_sim_set_sms(6);
 #endif
     }
+}
+
+/* No bit shows that some tokens were drafted, and penalties count each that came out once. */
+static void drafts(void **)
+{
+    const model &m = models[0];
+    n_out = 60;
+    all_penalised = true;
+    const std::vector<outcome> want = run_alone(m, on_gpu());
+    for (int many = 0; many < 2; many++) {
+        struct sl_engine_config cfg = on_gpu();
+        struct sl_stats s;
+        cfg.max_itl_ms = -1; /* no step is measured: how much is drafted is always the same */
+        cfg.speculative_config = many ? "{\"method\":\"ngram\",\"num_speculative_tokens\":31,"
+                                        "\"prompt_lookup_max\":2,\"prompt_lookup_min\":1}"
+                                      : "{\"method\":\"ngram\",\"num_speculative_tokens\":3,"
+                                        "\"prompt_lookup_max\":2,\"prompt_lookup_min\":1}";
+        expect_same(m, "with drafts", want, run_together(m, cfg, &s));
+        printf("drafts of penalised sequences: %llu, %llu accepted\n",
+               static_cast<unsigned long long>(s.n_draft_tokens),
+               static_cast<unsigned long long>(s.n_accepted_tokens));
+        assert_true(s.n_draft_tokens > 40 && s.n_accepted_tokens > 5);
+    }
+    n_out = 6;
+    all_penalised = false;
 }
 
 /* Pools so small that sequences which grow into a new page lose theirs and start again. */
@@ -723,6 +750,7 @@ int main()
         cmocka_unit_test(same_bits_always),
         cmocka_unit_test(constrained),
         cmocka_unit_test(preemption),
+        cmocka_unit_test(drafts),
         cmocka_unit_test(near_the_cpu),
         cmocka_unit_test(refusals),
         cmocka_unit_test(sleeps_and_wakes),

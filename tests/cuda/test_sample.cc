@@ -91,6 +91,8 @@ struct one {
     std::vector<int32_t> banned[2];
     std::vector<uint32_t> allowed;
     std::vector<int32_t> dense; /* counts; empty: none */
+    std::vector<int32_t> ahead; /* of tokens that they do not have */
+    bool held = false;
     int32_t n_top = -1;
     bool padding = false;
 };
@@ -196,6 +198,10 @@ static void fill_changes(struct one *o, int32_t v)
         o->s.repetition_penalty = one_in(4) ? 1e-38f : 0.5f + unit();
         o->s.presence_penalty = 4.0f * unit() - 2.0f;
         o->s.frequency_penalty = 4.0f * unit() - 2.0f;
+        o->held = one_in(3);
+        if (one_in(2)) /* the same token several times */
+            for (uint64_t i = 0, k = below(40); i < k; i++)
+                o->ahead.push_back((int32_t)below(one_in(2) ? n : n / 20 + 1));
     }
 }
 
@@ -224,13 +230,14 @@ static int32_t engine_id(const struct one &o, struct sl_sampler *w)
     for (int32_t i = 0; i < v && !o.allowed.empty(); i++)
         if ((o.allowed[(size_t)i / 32] >> i % 32 & 1) == 0)
             banned.push_back(i);
-    std::vector<struct sl_count> entries;
+    const uint32_t n_slots = sl_counts_slots((int64_t)o.dense.size(), v);
+    std::vector<struct sl_count> entries(n_slots / 2 + 1);
+    std::vector<int32_t> slots(n_slots);
+    struct sl_counts counts = {};
+    sl_counts_init(&counts, entries.data(), slots.data(), n_slots);
     for (int32_t i = 0; i < (int32_t)o.dense.size(); i++)
         if (o.dense[(size_t)i] != 0)
-            entries.push_back({i, o.dense[(size_t)i] >> 1});
-    struct sl_counts counts = {};
-    counts.entries = entries.data();
-    counts.n = (int32_t)entries.size();
+            sl_counts_add(&counts, i, o.dense[(size_t)i] >> 1);
     struct sl_sampling s = o.s;
     s.logit_bias = o.bias.data();
     s.n_logit_bias = (int32_t)o.bias.size();
@@ -240,6 +247,8 @@ static int32_t engine_id(const struct one &o, struct sl_sampler *w)
     a.seed = o.seed;
     a.pos = o.pos;
     a.counts = o.dense.empty() ? NULL : &counts;
+    a.ahead = o.ahead.data();
+    a.n_ahead = (int32_t)o.ahead.size();
     a.banned[0] = o.banned[0].data();
     a.banned[1] = banned.data();
     a.n_banned[0] = (int32_t)o.banned[0].size();
@@ -303,7 +312,8 @@ static std::vector<float> changed(const struct one &o)
         x[(size_t)b.id] += b.bias;
     for (size_t i = 0; i < o.dense.size(); i++) {
         int32_t n_out = o.dense[i] >> 1;
-        if (o.dense[i] == 0)
+        n_out += (int32_t)std::count(o.ahead.begin(), o.ahead.end(), (int32_t)i);
+        if (o.dense[i] == 0 && n_out == 0)
             continue;
         float rep = o.s.repetition_penalty;
         x[i] = x[i] > 0.0f ? x[i] / rep : x[i] * rep;
@@ -393,7 +403,7 @@ static bool lower_id(const struct sl_sample_bias &a, const struct sl_sample_bias
 
 struct on_device { /* the arrays of one row */
     dev<struct sl_sample_bias> bias;
-    dev<int32_t> banned0, banned1, counts;
+    dev<int32_t> banned0, banned1, counts, ahead;
     dev<uint32_t> allowed;
 
     static std::vector<struct sl_sample_bias> sorted(const struct one &o)
@@ -406,7 +416,7 @@ struct on_device { /* the arrays of one row */
     }
     explicit on_device(const struct one &o)
         : bias(sorted(o)), banned0(o.banned[0]), banned1(o.banned[1]), counts(o.dense),
-          allowed(o.allowed)
+          ahead(o.ahead), allowed(o.allowed)
     {
     }
     struct sl_sample_row row(const struct one &o) const
@@ -432,6 +442,9 @@ struct on_device { /* the arrays of one row */
         r.presence_penalty = o.s.presence_penalty;
         r.n_top = o.n_top;
         r.padding = o.padding;
+        r.ahead = ahead.p;
+        r.n_ahead = (int32_t)ahead.n;
+        r.held = o.held;
         return r;
     }
 };
@@ -493,7 +506,10 @@ static void run(const std::vector<struct one> &cases, int32_t gap, const char *w
         CHECK(state[i].n_arrived == 0, "%s: the counter is not back at 0", where);
         if (!cases[i].dense.empty()) {
             std::vector<int32_t> counts = cases[i].dense;
-            if (want >= 0 && !cases[i].padding)
+            if (!cases[i].padding && !cases[i].held)
+                for (int32_t id : cases[i].ahead)
+                    counts[(size_t)id] += 2;
+            if (want >= 0 && !cases[i].padding && !cases[i].held)
                 counts[(size_t)want] += 2;
             CHECK(arrays[i]->counts.get() == counts, "%s: counts", where);
             n_checked[4]++;

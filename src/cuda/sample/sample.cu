@@ -74,6 +74,8 @@ static __device__ __forceinline__ float penalised(const struct sl_sample_row *r,
                                                   float x)
 {
     int32_t c = r->counts[id];
+    for (int32_t i = 0; i < r->n_ahead; i++)
+        c += r->ahead[i] == id ? 2 : 0;
     if (c == 0)
         return x;
     x = x > 0.0f ? __fdiv_rn(x, r->repetition_penalty) : __fmul_rn(x, r->repetition_penalty);

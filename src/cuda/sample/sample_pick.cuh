@@ -389,7 +389,11 @@ static __device__ __forceinline__ void sl_st_choose(const struct sl_st_args &a,
                                                     int32_t id)
 {
     a.op.ids[row] = id;
-    if (id >= 0 && r->counts != nullptr)
+    if (r->counts == nullptr || r->held != 0)
+        return;
+    for (int32_t i = 0; i < r->n_ahead; i++)
+        r->counts[r->ahead[i]] += 2;
+    if (id >= 0)
         r->counts[id] += 2;
 }
 
