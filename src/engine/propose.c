@@ -4,12 +4,27 @@
  * A sequence is drafted for when all its text is known and nothing but its last token is left to
  * compute. With a runner that is one step ahead, its next token is usually pending: then it is held
  * for a turn if there would be something to draft.
+ *
+ * A draft is worth its row if the step makes more tokens a second with it: what it adds to them,
+ * the probability that it and all before it are right, against what it adds to the time of the
+ * step, by the prices learnt from steps so far (sched/cost.h). So few sequences draft much, and
+ * where a step is bound by arithmetic nobody does.
  */
 #include "base/check.h"
 #include "engine/ngram.h"
 #include "engine/turn.h"
 
 #define MAX_PAUSE 8 /* tokens */
+/* Of drafts, right and wrong ones that a sequence begins with, and what is kept of both as others
+ * come. A token without a draft leaves less of them: what was wrong is tried again. */
+#define FIRST_RIGHT 2.0f
+#define FIRST_WRONG 1.0f
+#define KEEP_TRIED  0.8f
+#define KEEP_IDLE   0.98f
+/* Drafts are given by probability: at least 1, then so much less again and again. */
+#define LESS_LIKELY  0.85f
+#define LEAST_LIKELY 0.04f
+#define PLAIN_EVERY  32 /* steps, one has no drafts: what such a step takes stays known */
 
 static bool propose_may(const struct sl_seq *seq)
 {
@@ -25,6 +40,8 @@ void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n
     rs->n_try = n_right < n ? n_right + 1 : 2 * n;
     rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, MAX_PAUSE);
     rs->resume_at = rs->seq.n_out + 1 + rs->pause;
+    rs->right = rs->right * KEEP_TRIED + (float)n_right;
+    rs->wrong = rs->wrong * KEEP_TRIED + (n_right < n ? 1.0f : 0.0f);
     s->n_drafts++;
     s->n_draft_tokens += (uint64_t)n;
     s->n_accepted_tokens += (uint64_t)n_right;
@@ -48,25 +65,76 @@ static int32_t find_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
     return rs->mask_at == sl_seq_n_known(&rs->seq) ? SL_MIN(n, rs->n_masked) : 0;
 }
 
+/* The next step without drafts, as far as it is known. */
+static struct sl_drafting propose_step(const struct sl_sched *s)
+{
+    struct sl_drafting step = {{0}, 0};
+    for (int32_t i = 0; i < s->n_running; i++) {
+        const struct sl_seq *seq = s->running[i];
+        if (seq->waits || seq->n_computed + 1 < sl_seq_n_tokens(seq))
+            continue;
+        step.work = sl_work_add(step.work, seq->n_computed, 1);
+        step.tokens++;
+    }
+    return step;
+}
+
+/* May it have drafts, as far as its own text and mode say? */
+static bool propose_asks(const struct sl_rseq *rs)
+{
+    const struct sl_seq *seq = &rs->seq;
+    return rs->req->mode->propose != NULL && !seq->waits &&
+           !(seq->n_pending > 0 && seq->n_drafted > 0);
+}
+
+/* How many drafts of each sequence are worth their rows. Those that most likely come out go first,
+ * whoever has them. */
+static void propose_worth(struct sl_engine *eng, int32_t room)
+{
+    const struct sl_sched *s = &eng->sched;
+    struct sl_drafting step = propose_step(s);
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        const float right = rs->right + FIRST_RIGHT, wrong = rs->wrong + FIRST_WRONG;
+        rs->each = rs->comes = right / (right + wrong);
+        rs->n_worth = 0;
+    }
+    for (float least = 1; least > LEAST_LIKELY; least *= LESS_LIKELY)
+        for (int32_t i = 0; i < s->n_running; i++) {
+            struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+            const int32_t most = propose_asks(rs) ? sl_engine_n_drafts(eng, rs) : 0;
+            while (room > 0 && rs->n_worth < most && rs->comes >= least &&
+                   sl_cost_draft(&s->cost, &step, rs->seq.n_computed, rs->n_worth,
+                                 (double)rs->comes)) {
+                rs->comes *= rs->each;
+                rs->n_worth++;
+                room--;
+            }
+        }
+}
+
 void sl_engine_propose(struct sl_engine *eng)
 {
     const struct sl_sched *s = &eng->sched;
     int32_t room = SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
     SL_ASSERT(room >= 0);
+    if (s->cfg.max_step_s > 0 && eng->n_proposals++ % PLAIN_EVERY == PLAIN_EVERY - 1)
+        room = 0;
+    propose_worth(eng, room);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         struct sl_seq *seq = &rs->seq;
-        if (rs->req->mode->propose == NULL || seq->waits ||
-            (seq->n_pending > 0 && seq->n_drafted > 0))
+        if (!propose_asks(rs))
             continue;
-        int32_t n = SL_MIN(sl_engine_n_drafts(eng, rs), room);
+        const int32_t n = rs->n_worth;
+        if (n == 0)
+            rs->right *= KEEP_IDLE, rs->wrong *= KEEP_IDLE;
         if (seq->n_pending > 0) {
             seq->holds = n > 0 && find_drafts(eng, rs, 1) > 0;
             continue;
         }
         seq->n_drafted = n > 0 && propose_may(seq) ? find_drafts(eng, rs, n) : 0;
-        SL_ASSERT(seq->n_drafted <= SL_MAX(n, 0));
-        room -= seq->n_drafted;
+        SL_ASSERT(seq->n_drafted <= n);
     }
 }
 

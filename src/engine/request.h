@@ -57,6 +57,9 @@ struct sl_rseq {
     int32_t *drafts; /* [max drafts] that follow out */
     int32_t n_try;   /* of them, how many are worth it; none before resume_at tokens of output */
     int32_t pause, resume_at;
+    float right, wrong; /* drafts lately */
+    float each, comes;  /* probabilities that one is right, and with all before the next one */
+    int32_t n_worth;    /* drafts of the next step that pay */
     struct sl_rseq *mask_next;
     int32_t mask_token, n_new;   /* the last of n_new tokens that the matcher has not seen */
     uint64_t mask_round;         /* of the masker, when it was given */

@@ -126,6 +126,21 @@ void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds)
     solve(c);
 }
 
+bool sl_cost_draft(const struct sl_cost *c, struct sl_drafting *step, int32_t pos, int32_t k,
+                   double comes)
+{
+    SL_ASSERT(pos >= 0 && k >= 0 && comes >= 0 && comes <= 1);
+    const struct sl_work none = {0}, own = sl_work_add(none, pos, k + 1);
+    struct sl_work with = sl_work_add(step->work, pos, k + 2);
+    with.tokens -= own.tokens, with.pairs -= own.pairs, with.reads -= own.reads;
+    const double time = sl_cost_of(c, step->work), more = sl_cost_of(c, with) - time;
+    const bool known = c->sums[cost_size(with.tokens)].n > 1; /* the first counts little */
+    if (known && comes * time <= step->tokens * more)
+        return false;
+    *step = (struct sl_drafting){with, step->tokens + comes};
+    return true;
+}
+
 int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,
                       double seconds)
 {

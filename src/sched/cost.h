@@ -8,12 +8,14 @@
  * those with about as many tokens (a factor of two) are remembered together, the last 8 of them
  * mostly: a prompt's price outlives any number of steps without one.
  *
- * Used for how long prompts may hold up what generates (sched.h). That changes which tokens share
- * a step, never their bits. Engine thread only; no memory of its own, no errors.
+ * Used for how long prompts may hold up what generates (sched.h), and for which drafts are worth
+ * their rows (engine/propose.c). That changes which tokens share a step, never their bits. Engine
+ * thread only; no memory of its own, no errors.
  */
 #ifndef SL_SCHED_COST_H
 #define SL_SCHED_COST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SL_COST_PRICES 6
@@ -53,6 +55,16 @@ double sl_cost_of(const struct sl_cost *c, struct sl_work w);
  * not two such steps lately. Unlike sl_cost_of this cannot be wrong about how the time of a step is
  * shared between its chunks and the rest, which steps that all have large chunks do not tell. */
 double sl_cost_measured(const struct sl_cost *c, struct sl_work w);
+struct sl_drafting { /* a step that may get drafts */
+    struct sl_work work;
+    double tokens; /* that come out of it */
+};
+
+/* Does the step make more tokens a second with one draft more after the token at pos, which is in
+ * it with k drafts? Then the step has it. comes: the probability that it and those before it are
+ * right. A step of a size from which nothing was learnt is tried. */
+bool sl_cost_draft(const struct sl_cost *c, struct sl_drafting *step, int32_t pos, int32_t k,
+                   double comes);
 /* How many of n_most tokens after pos a step that has `w` to do may take, to be over within so many
  * seconds. At most four times as many as any step had: what has not been seen is not believed. */
 int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,

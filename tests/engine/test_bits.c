@@ -246,11 +246,12 @@ static void drafts(void **state)
                                  "\"prompt_lookup_max\":3,\"prompt_lookup_min\":1}";
     for (int i = 0; i < 3; i++) {
         struct sl_engine_config cfg = {.speculative_config = config,
+                                       .max_itl_ms = i < 2 ? -1 : 0, /* -1: whatever steps take */
                                        .max_num_seqs = i == 0 ? 1 : 16,
                                        .max_num_batched_tokens = i == 1 ? 20 : 512,
                                        .kv_cache_bytes = i == 1 ? 1 << 22 : 0};
         struct sl_stats s = run_and_compare(cfg, 2, "drafts");
-        assert_true(s.n_draft_tokens > 200 && s.n_accepted_tokens > 40);
+        assert_true(i == 2 || (s.n_draft_tokens > 200 && s.n_accepted_tokens > 40));
     }
 }
 

@@ -177,12 +177,71 @@ static void a_long_prompt_beside_streams(void **state)
     assert_in_range(n_late, 0, n_steps / 100);
 }
 
+/* Tokens a second of a step of n sequences with k drafts each. */
+static double draft_rate(const struct machine *m, int n, int64_t pos, int32_t k, double each)
+{
+    struct sl_work w = {0};
+    double tokens = n;
+    for (int i = 0; i < n; i++) {
+        w = sl_work_add(w, pos, 1 + k);
+        for (int32_t j = 1; j <= k; j++)
+            tokens += pow(each, j);
+    }
+    return tokens / takes(m, w);
+}
+
+/* Learnt from steps with the drafts it chose, the choice is near the best number of drafts for all,
+ * and hardly worse than none: one sequence drafts much, many on a CPU nothing. */
+static void drafts_are_worth_it(void **state)
+{
+    static const struct machine *const machines[] = {&gpu, &chains, &cpu};
+    static const int counts[] = {1, 4, 32, 128};
+    static const double likely[] = {0.2, 0.5, 0.8, 0.95};
+    const int32_t most = 7, pos = 600;
+    int32_t fewest = INT32_MAX, highest = 0;
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(machines) * SL_COUNT(counts) * SL_COUNT(likely); i++) {
+        const struct machine *m = machines[i / (SL_COUNT(counts) * SL_COUNT(likely))];
+        const int n = counts[i / SL_COUNT(likely) % SL_COUNT(counts)];
+        const double each = likely[i % SL_COUNT(likely)];
+        struct sl_cost c = {0};
+        struct sl_rng r = {.seed = i};
+        struct sl_drafting step;
+        days_work(&c, m, 512, &r);
+        for (int turn = 0; turn < 200; turn++) {
+            struct sl_work w = {0};
+            step = (struct sl_drafting){decodes(n, pos), n};
+            int32_t k[128] = {0};
+            for (int32_t deep = 0; deep < most && turn % 32 != 0; deep++) /* as propose.c */
+                for (int s = 0; s < n; s++)
+                    k[s] +=
+                        k[s] == deep && sl_cost_draft(&c, &step, pos, deep, pow(each, deep + 1));
+            for (int s = 0; s < n; s++)
+                w = sl_work_add(w, pos, 1 + k[s]);
+            assert_true(w.tokens == step.work.tokens && w.reads == step.work.reads);
+            learn(&c, m, w, &r);
+        }
+        double best_rate = 0, none = draft_rate(m, n, pos, 0, each);
+        for (int32_t j = 0; j <= most; j++)
+            best_rate = fmax(best_rate, draft_rate(m, n, pos, j, each));
+        const double rate = step.tokens / takes(m, step.work);
+        if (rate < 0.75 * best_rate || rate < 0.97 * none)
+            fail_msg("machine %zu, %d sequences, %.2f: %.1f tokens/s, the best %.1f, none %.1f",
+                     i / (SL_COUNT(counts) * SL_COUNT(likely)), n, each, rate, best_rate, none);
+        fewest = m == &cpu && n > 32 ? SL_MIN(fewest, (int32_t)step.work.tokens - n) : fewest;
+        highest = m == &gpu && n == 1 ? SL_MAX(highest, (int32_t)step.work.tokens - n) : highest;
+    }
+    assert_int_equal(fewest, 0);
+    assert_int_equal(highest, most);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpu_is_learnt),           cmocka_unit_test(a_cpu_is_learnt),
         cmocka_unit_test(prompts_are_not_forgotten), cmocka_unit_test(little_is_known_at_first),
         cmocka_unit_test(a_change_is_followed),      cmocka_unit_test(a_long_prompt_beside_streams),
+        cmocka_unit_test(drafts_are_worth_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
