@@ -35,18 +35,24 @@ static inline int64_t sl_linear_rows_of(const struct sl_linear *l)
     return n;
 }
 
-/* Weights of one item with few tokens: long enough that taking it costs nothing against reading it,
- * short enough that threads finish together. A thread reads its items as one stream. Xeon with AMX,
- * 16 threads, the 4B shape in Q4_K, tokens/s with 8 items and 24: 49.1 and 52.3; on another
- * machine 46.8 and 46.9. */
-static inline size_t sl_linear_item_bytes(const struct sl_linear *l)
+/* Weights of one item of a job that reads n_bytes, with few tokens: long enough that taking it
+ * costs nothing against reading it, short enough that threads finish together. A thread reads its
+ * items as one stream. Xeon with AMX, 16 threads, the 4B shape in Q4_K, tokens/s with 8 items and
+ * 24: 49.1 and 52.3; on another machine 46.8 and 46.9. */
+static inline size_t sl_linear_item_bytes(const struct sl_cpu *cpu, size_t n_bytes)
 {
     enum { MIN = 16 << 10, MAX = 256 << 10, ITEMS = 24 /* of a thread */ };
+    const size_t n = n_bytes / (size_t)(cpu->n_threads * ITEMS);
+    return n < MIN ? MIN : n > MAX ? MAX : n;
+}
+
+/* Bytes of the weights of a product; of a gated one those of its gates. */
+static inline size_t sl_linear_bytes(const struct sl_linear *l)
+{
     size_t n = 0;
     for (int i = 0; i < l->n_parts; i++)
         n += l->part[i].w->n_bytes;
-    n /= (size_t)(l->cpu->n_threads * ITEMS);
-    return n < MIN ? MIN : n > MAX ? MAX : n;
+    return n;
 }
 
 /* Which part item i of the job belongs to, n_items[p] > 0 of each; *i becomes its number there.

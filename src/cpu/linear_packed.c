@@ -20,14 +20,11 @@
 #include "cpu/linear.h"
 
 #include "base/check.h"
+#include "cpu/block.h"
 
 #include <string.h>
 
-#define ITEM_ROWS (SL_I8_PANELS * SL_I8_PANEL)
-_Static_assert(SL_I8_PANEL == SL_BF16_PANEL && SL_I8_PANELS == SL_BF16_PANELS &&
-                   SL_I8_TOKENS == SL_BF16_TOKENS,
-               "one loop serves both layouts");
-_Static_assert(ITEM_ROWS % SL_CPU_SUPER == 0, "and rows of the file");
+#define ITEM_ROWS SL_ITEM_ROWS
 
 #define ASK 2 /* tokens ahead whose adapters are asked for */
 
@@ -38,13 +35,9 @@ struct late; /* outputs of a thread's last item */
 
 struct job {
     const struct sl_linear *l;
-    struct late *late;    /* [n_threads], or NULL: outputs are put at once */
-    struct sl_i8_x *x_i8; /* the block as the kernels want it, or NULL */
-    uint16_t *x_bf16;     /* likewise */
-    uint16_t *x_fp8;      /* likewise: groups of SL_FP8_GROUP columns as blocks of their own */
-    bool tiles;           /* how x_i8 is placed */
-    int t0, n_t;          /* tokens of the block */
-    int64_t k0, n_k;      /* columns of the part */
+    struct late *late; /* [n_threads], or NULL: outputs are put at once */
+    struct sl_block b; /* the tokens and columns that are worked on */
+    int t0;            /* the block's first token */
     int64_t n_panels[SL_MAX_LINEAR_PARTS], n_items[SL_MAX_LINEAR_PARTS];
     int32_t panels_per_item[SL_MAX_LINEAR_PARTS];
 };
@@ -59,191 +52,38 @@ static bool wants(const struct sl_linear *l, enum sl_cpu_layout layout)
 
 /* ---------------------------------------------------------------- activations */
 
-/* Group i of the part, for all tokens. */
-static uint16_t *fp8_block(const struct job *j, int64_t i)
-{
-    return j->x_fp8 + i * SL_FP8_GROUP * SL_ROUND_UP(j->n_t, 16);
-}
-
 static void prepare_token(void *arg, uint32_t t, int thread_idx)
 {
     const struct job *j = arg;
-    const struct sl_cpu *cpu = j->l->cpu;
-    const float *x = j->l->x + (j->t0 + (int64_t)t) * j->l->ld_x + j->k0;
     (void)thread_idx;
-    if (j->x_i8 != NULL)
-        cpu->i8.place(x, j->n_k, (int)t, j->n_t, j->tiles, j->x_i8);
-    if (j->x_bf16 != NULL)
-        cpu->bf16.place(x, j->n_k, (int)t, j->n_t, j->x_bf16);
-    for (int64_t k = 0; j->x_fp8 != NULL && k < j->n_k; k += SL_FP8_GROUP)
-        cpu->bf16.place(x + k, SL_MIN(j->n_k - k, SL_FP8_GROUP), (int)t, j->n_t,
-                        fp8_block(j, k / SL_FP8_GROUP));
+    sl_block_place(&j->b, (int)t, j->b.x + t * j->b.ld_x + j->b.k0);
 }
 
 /* The block's tokens, then A x of adapters. */
 static void prepare_item(void *arg, uint32_t item, int thread_idx)
 {
     const struct job *j = arg;
-    if (item < (uint32_t)j->n_t)
+    if (item < (uint32_t)j->b.n_t)
         prepare_token(arg, item, thread_idx);
     else
-        sl_lora_item(j->l, (int64_t)item - j->n_t, thread_idx);
-}
-
-static bool matrix_wants_tiles(const struct job *j, const struct sl_weight *w)
-{
-    const struct sl_i8_kernels *k = &j->l->cpu->i8;
-    return k->tiles != NULL && w != NULL && w->layout == SL_LAYOUT_I8 && k->tiles(w->dtype, j->n_t);
-}
-
-static bool wants_tiles(const struct job *j)
-{
-    bool any = matrix_wants_tiles(j, j->l->up);
-    for (int i = 0; i < j->l->n_parts; i++)
-        any = any || matrix_wants_tiles(j, j->l->part[i].w);
-    return any;
+        sl_lora_item(j->l, (int64_t)item - j->b.n_t, thread_idx);
 }
 
 static void prepare(struct job *j)
 {
     struct sl_cpu *cpu = j->l->cpu;
-    const int64_t n_t = SL_ROUND_UP(j->n_t, 16);
-    uint8_t *at = cpu->x_packed;
-    if (wants(j->l, SL_LAYOUT_I8)) {
-        j->tiles = wants_tiles(j);
-        j->x_i8 = (struct sl_i8_x *)(void *)at;
-        at += (size_t)(SL_CEIL_DIV(j->n_k, SL_I8_GROUP) * n_t) * sizeof *j->x_i8;
-    }
-    if (wants(j->l, SL_LAYOUT_BF16)) {
-        j->x_bf16 = (uint16_t *)(void *)at;
-        at += (size_t)(SL_ROUND_UP(j->n_k, SL_BF16_K) * n_t) * sizeof *j->x_bf16;
-    }
-    if (wants(j->l, SL_LAYOUT_FP8)) {
-        j->x_fp8 = (uint16_t *)(void *)at;
-        at += (size_t)(SL_ROUND_UP(j->n_k, SL_FP8_GROUP) * n_t) * sizeof *j->x_fp8;
-    }
-    SL_DCHECK(at <= (uint8_t *)cpu->x_packed + cpu->x_packed_bytes);
-    if (j->l->lora != NULL && j->t0 == 0 && j->k0 == 0)
-        sl_cpu_run(cpu, prepare_item, j, j->n_t + sl_lora_n_items(j->l),
-                   j->n_k * j->n_t + sl_lora_work(j->l));
+    struct sl_block *b = &j->b;
+    if (j->l->up != NULL)
+        sl_block_meet(b, j->l->up);
+    for (int i = 0; i < j->l->n_parts; i++)
+        sl_block_meet(b, j->l->part[i].w);
+    SL_ASSERT(sl_block_bytes(b) <= cpu->x_packed_bytes);
+    sl_block_cut(b, cpu->x_packed);
+    if (j->l->lora != NULL && j->t0 == 0 && j->b.k0 == 0)
+        sl_cpu_run(cpu, prepare_item, j, j->b.n_t + sl_lora_n_items(j->l),
+                   j->b.n_k * j->b.n_t + sl_lora_work(j->l));
     else
-        sl_cpu_run(cpu, prepare_token, j, j->n_t, j->n_k * j->n_t);
-}
-
-/* ---------------------------------------------------------------- products */
-
-static struct sl_i8_scratch *scratch_of(const struct sl_cpu *cpu, int thread_idx)
-{
-    return (void *)(cpu->i8_scratch + (size_t)thread_idx * cpu->i8_scratch_bytes);
-}
-
-static void dot_i8(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                   struct sl_aside *aside, float *acc, int thread_idx)
-{
-    const struct sl_cpu *cpu = j->l->cpu;
-    struct sl_i8_part a = {.w = w,
-                           .g0 = j->k0 / SL_I8_GROUP,
-                           .n_groups = SL_CEIL_DIV(j->n_k, SL_I8_GROUP),
-                           .x = j->x_i8,
-                           .n_tok = j->n_t,
-                           .tiles = j->tiles,
-                           .ahead = cpu->i8.ahead,
-                           .shape = cpu->i8.shape,
-                           .aside = aside};
-    cpu->i8.dot(&a, p, n_panels, acc, scratch_of(cpu, thread_idx));
-}
-
-static void dot_bf16(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                     struct sl_aside *aside, float *acc)
-{
-    const struct sl_bf16_kernels *k = &j->l->cpu->bf16;
-    struct sl_bf16_part a = {.panel_bytes = sl_bf16_panel_bytes(w->n_cols),
-                             .n_panels = n_panels,
-                             .k = j->n_k,
-                             .x = j->x_bf16,
-                             .n_tok = j->n_t,
-                             .first = j->k0 == 0,
-                             .shape = k->shape,
-                             .aside = aside};
-    a.panels = (const uint8_t *)w->data + (size_t)p * a.panel_bytes + j->k0 / 2 * SL_BF16_PAIR;
-    k->dot(&a, acc);
-}
-
-/* Widened, multiplied from zero, joined with the group's scales. */
-static void dot_fp8_group(const struct sl_cpu *cpu, const struct sl_fp8_part *g,
-                          struct sl_cpu_scratch *s, float *acc)
-{
-    struct sl_bf16_part a = {.panels = (const uint8_t *)s->fp8_panels,
-                             .panel_bytes = SL_FP8_CODES * sizeof *s->fp8_panels,
-                             .n_panels = g->n_panels,
-                             .k = g->n_cols,
-                             .x = g->x,
-                             .n_tok = g->n_tok,
-                             .first = true};
-    for (int i = 0; i < g->n_panels; i++)
-        cpu->fp8.widen(g->group + (size_t)i * g->panel_bytes, g->next + (size_t)i * g->panel_bytes,
-                       s->fp8_panels + i * SL_FP8_CODES);
-    cpu->bf16.dot(&a, s->fp8_sums);
-    for (int i = 0; i < g->n_panels; i++)
-        cpu->fp8.add_scaled(s->fp8_sums + i * SL_BF16_PANEL,
-                            sl_fp8_scales(g->group + (size_t)i * g->panel_bytes), g->n_tok,
-                            acc + i * SL_BF16_PANEL);
-}
-
-static void dot_fp8(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                    float *acc, struct sl_cpu_scratch *s)
-{
-    const struct sl_cpu *cpu = j->l->cpu;
-    struct sl_fp8_part g = {
-        .panel_bytes = sl_fp8_panel_bytes(w->n_cols), .n_panels = n_panels, .n_tok = j->n_t};
-    g.group = (const uint8_t *)w->data + (size_t)p * g.panel_bytes +
-              (size_t)(j->k0 / SL_FP8_GROUP) * SL_FP8_GROUP_BYTES;
-    if (j->k0 == 0)
-        memset(acc, 0, (size_t)j->n_t * ITEM_ROWS * sizeof *acc);
-    for (int64_t k = 0; k < j->n_k; k += SL_FP8_GROUP, g.group += SL_FP8_GROUP_BYTES) {
-        g.n_cols = (int)SL_ROUND_UP(SL_MIN(j->n_k - k, SL_FP8_GROUP), SL_BF16_K);
-        g.x = fp8_block(j, k / SL_FP8_GROUP);
-        g.next = g.group + SL_FP8_GROUP_BYTES;
-        if (k + SL_FP8_GROUP >= j->n_k) /* the panels behind these, as a rule */
-            g.next += (size_t)(n_panels - 1) * g.panel_bytes;
-        if (j->n_t <= SL_FP8_FEW && cpu->fp8.few != NULL)
-            cpu->fp8.few(&g, acc);
-        else
-            dot_fp8_group(cpu, &g, s, acc);
-    }
-}
-
-static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                     float *acc, struct sl_cpu_scratch *s)
-{
-    const struct sl_linear *l = j->l;
-    int64_t first = p * SL_I8_PANEL, end = SL_MIN(first + n_panels * SL_I8_PANEL, w->n_rows);
-    for (int64_t r = first; r < end; r += SL_CPU_SUPER)
-        for (int t = 0; t < j->n_t; t += SL_CPU_TOKENS)
-            sl_linear_rows_tile(&l->cpu->k, s, w, r, (int)SL_MIN(end - r, SL_CPU_SUPER),
-                                l->x + (j->t0 + t) * l->ld_x, l->ld_x,
-                                SL_MIN(j->n_t - t, SL_CPU_TOKENS),
-                                acc + t * ITEM_ROWS + (r - first), ITEM_ROWS);
-}
-
-/* acc [n_t, ITEM_ROWS] = the rows of n_panels panels from p on, times the block's tokens. */
-static void dot(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                struct sl_aside *aside, float *acc, int thread_idx)
-{
-    switch ((enum sl_cpu_layout)w->layout) {
-    case SL_LAYOUT_I8:
-        dot_i8(j, w, p, n_panels, aside, acc, thread_idx);
-        break;
-    case SL_LAYOUT_BF16:
-        dot_bf16(j, w, p, n_panels, aside, acc);
-        break;
-    case SL_LAYOUT_FP8:
-        dot_fp8(j, w, p, n_panels, acc, &j->l->cpu->scratch[thread_idx]);
-        break;
-    case SL_LAYOUT_ROWS:
-        dot_rows(j, w, p, n_panels, acc, &j->l->cpu->scratch[thread_idx]);
-        break;
-    }
+        sl_cpu_run(cpu, prepare_token, j, j->b.n_t, j->b.n_k * j->b.n_t);
 }
 
 /* ---------------------------------------------------------------- outputs */
@@ -267,7 +107,7 @@ struct late {
 /* What waits of the outputs to acc. */
 static void fetch_waiting(const struct job *j, const struct outputs *o)
 {
-    for (int t = 0; t < j->n_t && j->k0 > 0; t++)
+    for (int t = 0; t < j->b.n_t && j->b.k0 > 0; t++)
         memcpy(o->acc[0] + t * ITEM_ROWS, o->to->out + (j->t0 + t) * o->to->ld_out + o->row,
                (size_t)o->n_rows * sizeof *o->acc[0]);
 }
@@ -276,7 +116,7 @@ static void put_outputs(const struct job *j, const struct outputs *o, int t, int
 {
     const struct sl_linear *l = j->l;
     const struct sl_cpu_kernels *k = &l->cpu->k;
-    const bool last = j->k0 + j->n_k == l->n_cols, biased = o->to->bias != NULL && last;
+    const bool last = j->b.k0 + j->b.n_k == l->n_cols, biased = o->to->bias != NULL && last;
     const bool adapted = l->lora != NULL && last;
     const int part = (int)(o->to - l->part);
     for (; n > 0; t++, n--) {
@@ -310,7 +150,7 @@ static void late_run(struct sl_aside *a, int n)
 {
     struct late *late = (struct late *)(void *)a;
     const struct outputs *o = &late->o;
-    const int ahead = SL_MIN(2 * n, late->j->n_t - late->t - n);
+    const int ahead = SL_MIN(2 * n, late->j->b.n_t - late->t - n);
     for (int i = 0; i < ahead; i++) {
         const float *out = o->to->out + (late->j->t0 + late->t + n + i) * o->to->ld_out + o->row;
         for (int r = 0; r < o->n_rows; r += 16)
@@ -323,7 +163,7 @@ static void late_run(struct sl_aside *a, int n)
 static void late_end(struct late *late)
 {
     if (late->j != NULL)
-        put_outputs(late->j, &late->o, late->t, late->j->n_t - late->t);
+        put_outputs(late->j, &late->o, late->t, late->j->b.n_t - late->t);
     late->j = NULL;
 }
 
@@ -339,7 +179,7 @@ static struct sl_aside *share_of(struct late *late, int n)
 {
     if (late == NULL || late->j == NULL)
         return NULL;
-    late->aside.n = SL_CEIL_DIV(late->j->n_t - late->t, n);
+    late->aside.n = SL_CEIL_DIV(late->j->b.n_t - late->t, n);
     return &late->aside;
 }
 
@@ -348,7 +188,8 @@ static void packed_rows(const struct job *j, const struct sl_linear_part *to, in
 {
     const struct sl_linear *l = j->l;
     struct sl_cpu_scratch *s = &l->cpu->scratch[thread_idx];
-    struct sl_i8_scratch *other = scratch_of(l->cpu, thread_idx);
+    struct sl_i8_scratch *other =
+        (void *)(l->cpu->i8_scratch + (size_t)thread_idx * l->cpu->i8_scratch_bytes);
     struct late *late = j->late != NULL ? &j->late[thread_idx] : NULL;
     const int set = late != NULL && late->j != NULL ? !late->set : 0;
     struct outputs o = {.to = to, .row = p * SL_I8_PANEL};
@@ -356,11 +197,12 @@ static void packed_rows(const struct job *j, const struct sl_linear_part *to, in
     for (int i = 0; i < 2; i++)
         o.acc[i] = set == 0 ? s->packed[i] : other->outputs[i];
     fetch_waiting(j, &o);
-    dot(j, to->w, p, n_panels, share_of(late, l->up != NULL ? 2 : 1), o.acc[0], thread_idx);
+    sl_block_dot(&j->b, to->w, p, n_panels, share_of(late, l->up != NULL ? 2 : 1), o.acc[0],
+                 thread_idx);
     if (l->up != NULL)
-        dot(j, l->up, p, n_panels, share_of(late, 1), o.acc[1], thread_idx);
+        sl_block_dot(&j->b, l->up, p, n_panels, share_of(late, 1), o.acc[1], thread_idx);
     if (late == NULL) {
-        put_outputs(j, &o, 0, j->n_t);
+        put_outputs(j, &o, 0, j->b.n_t);
         return;
     }
     late_end(late);
@@ -374,7 +216,7 @@ static void packed_item(void *arg, uint32_t item, int thread_idx)
     int64_t i = item;
     const int part = sl_linear_part_at(j->n_items, l->n_parts, &i);
     const struct sl_linear_part *to = &l->part[part];
-    if (to->w->layout == SL_LAYOUT_ROWS && j->k0 + j->n_k < l->n_cols && l->up == NULL)
+    if (to->w->layout == SL_LAYOUT_ROWS && j->b.k0 + j->b.n_k < l->n_cols && l->up == NULL)
         return; /* takes all columns at once, with the last part */
     int64_t first = i * j->panels_per_item[part];
     int64_t end = SL_MIN(first + j->panels_per_item[part], j->n_panels[part]);
@@ -427,7 +269,8 @@ static int32_t panels_per_item(const struct sl_linear *l, const struct sl_weight
 {
     if (l->n <= SL_I8_STREAM) {
         size_t panel_bytes = w->n_bytes / (size_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL) + 1;
-        return (int32_t)SL_MIN(sl_linear_item_bytes(l) / panel_bytes + 1, 1u << 16);
+        return (int32_t)SL_MIN(sl_linear_item_bytes(l->cpu, sl_linear_bytes(l)) / panel_bytes + 1,
+                               1u << 16);
     }
     const int64_t n_panels = SL_CEIL_DIV(sl_linear_rows_of(l), SL_I8_PANEL);
     int32_t n = SL_I8_PANELS;
@@ -442,9 +285,9 @@ static bool puts_late(const struct job *j)
     const struct sl_cpu *cpu = j->l->cpu;
     const struct sl_i8_shape *i8 = cpu->i8.shape;
     const struct sl_bf16_shape *bf16 = cpu->bf16.shape;
-    return j->n_t > 2 * SL_I8_STREAM && j->x_fp8 == NULL &&
-           (j->x_i8 == NULL || (i8 != NULL && i8->late)) &&
-           (j->x_bf16 == NULL || (bf16 != NULL && bf16->late));
+    return j->b.n_t > 2 * SL_I8_STREAM && j->b.x_fp8 == NULL &&
+           (j->b.x_i8 == NULL || (i8 != NULL && i8->late)) &&
+           (j->b.x_bf16 == NULL || (bf16 != NULL && bf16->late));
 }
 
 /* With few tokens products are streams through the weights. */
@@ -468,10 +311,10 @@ static void tell_stream(const struct job *j)
 static void run_part(struct job *j, int64_t n_items)
 {
     const struct sl_linear *l = j->l;
-    const int64_t work = sl_linear_rows_of(l) * j->n_k * j->n_t;
+    const int64_t work = sl_linear_rows_of(l) * j->b.n_k * j->b.n_t;
     struct late late[SL_MAX_THREADS];
     prepare(j);
-    if (j->t0 == 0 && j->k0 == 0)
+    if (j->t0 == 0 && j->b.k0 == 0)
         tell_stream(j);
     j->late = puts_late(j) ? late : NULL;
     for (int i = 0; j->late != NULL && i < l->cpu->n_threads; i++)
@@ -493,11 +336,14 @@ void sl_linear_packed(const struct sl_linear *l)
         j.n_items[i] = SL_CEIL_DIV(j.n_panels[i], j.panels_per_item[i]);
         n_items += j.n_items[i];
     }
-    for (j.t0 = 0; j.t0 < l->n; j.t0 += block) {
-        j.n_t = SL_MIN(l->n - j.t0, block);
-        for (j.k0 = 0; j.k0 < l->n_cols; j.k0 += part) {
-            j.n_k = SL_MIN(l->n_cols - j.k0, part);
+    for (j.t0 = 0; j.t0 < l->n; j.t0 += block)
+        for (int64_t k0 = 0; k0 < l->n_cols; k0 += part) {
+            j.b = (struct sl_block){.cpu = l->cpu,
+                                    .x = l->x + j.t0 * l->ld_x,
+                                    .ld_x = l->ld_x,
+                                    .n_t = SL_MIN(l->n - j.t0, block),
+                                    .k0 = k0,
+                                    .n_k = SL_MIN(l->n_cols - k0, part)};
             run_part(&j, n_items);
         }
-    }
 }

@@ -139,7 +139,7 @@ static void linear_item(void *arg, uint32_t item, int thread_idx)
 
 static int32_t gemv_item_rows(const struct sl_linear *l, const struct sl_weight *w)
 {
-    size_t n = sl_linear_item_bytes(l) / w->row_bytes + 1;
+    size_t n = sl_linear_item_bytes(l->cpu, sl_linear_bytes(l)) / w->row_bytes + 1;
     return (int32_t)SL_MIN(SL_ROUND_UP(n, SL_CPU_SUPER), 1u << 20);
 }
 
