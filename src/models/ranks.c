@@ -141,8 +141,18 @@ size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t 
         width = SL_MAX(width, n);
     }
     const size_t of_layer = (size_t)max_tokens * most_columns(m, width);
+    size_t of_experts = 0;
+    for (int32_t l = 0; l < m->hp.n_layers; l++) {
+        const struct sl_layer_desc *d = &m->layers[l];
+        const size_t room =
+            d->n_experts == 0
+                ? 0
+                : (size_t)sl_expert_room_pairs(max_tokens, d->top_experts, d->intermediate) *
+                      most_columns(m, d->intermediate);
+        of_experts = SL_MAX(of_experts, room);
+    }
     const size_t of_logits = (size_t)max_logits * most_columns(m, m->hp.n_vocab);
-    return SL_MAX(of_layer, of_logits) * sizeof(float);
+    return SL_MAX(SL_MAX(of_layer, of_experts), of_logits) * sizeof(float);
 }
 
 void *sl_run_part(struct sl_run *r, void *whole)

@@ -420,6 +420,15 @@ struct sl_stack {
     void *table; /* backend's own, or NULL */
 };
 
+/* Pairs of a row and an expert whose activated middles, n_mid floats each, are kept at a time: by
+ * the operation's scratch on a CPU, and by the room of a rank. */
+static inline int32_t sl_expert_room_pairs(int32_t n, int32_t top_k, int64_t n_mid)
+{
+    const int64_t n_floats = 4 << 20, fit = n_floats / n_mid, all = (int64_t)n * top_k;
+    const int64_t most = fit < 32 ? 32 : fit > 2048 ? 2048 : fit;
+    return (int32_t)(all < most ? all : most);
+}
+
 struct sl_op_experts { /* out[t] = shared[t] + sum of weights[t, s] * down(act(gate x[t]) * (up
                           x[t])), with the matrices and biases of expert experts[t, s], added in
                           ascending order of experts */

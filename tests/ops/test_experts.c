@@ -19,16 +19,17 @@ struct model {
 };
 
 /* limits: biases, and SwiGLU with limits that most of the gates and ups are over. */
-static struct model model_make(enum sl_dtype t, int32_t n, int64_t h, int64_t i, bool limits)
+static struct model model_make(const enum sl_dtype t[3], int32_t n, int64_t h, int64_t i,
+                               bool limits)
 {
-    struct sl_rng rng = {(uint64_t)t + 1, (uint64_t)n};
+    struct sl_rng rng = {(uint64_t)t[0] + 1, (uint64_t)n};
     struct model m = {.n_experts = 6, .top_k = 3, .n = n, .h = h, .i = i};
     for (int k = 0; k < 3; k++) {
         m.mat[k] = sl_malloc((size_t)m.n_experts * sizeof *m.mat[k]);
         assert_non_null(m.mat[k]);
         for (int32_t e = 0; e < m.n_experts; e++) {
-            m.mat[k][e] = matrix_make(&rng, t, k < 2 ? i : h, k < 2 ? h : i);
-            matrix_scale_some(&rng, &m.mat[k][e], t == SL_DTYPE_FP8_E4M3 ? 1 : 0);
+            m.mat[k][e] = matrix_make(&rng, t[k], k < 2 ? i : h, k < 2 ? h : i);
+            matrix_scale_some(&rng, &m.mat[k][e], t[k] == SL_DTYPE_FP8_E4M3 ? 1 : 0);
         }
         if (limits)
             m.bias[k] = floats(&rng, (size_t)(m.n_experts * (k < 2 ? i : h)), 1.0);
@@ -192,16 +193,15 @@ static void test_experts(void **state)
     static const struct {
         enum sl_dtype dtype;
         double max_nmse, with_limits; /* which bend the error of a code that is near one */
-    } formats[] = {{SL_DTYPE_F32, 1e-11, 1e-11},
-                   {SL_DTYPE_BF16, 1e-4, 1e-4},
-                   {SL_DTYPE_Q8_0, 2e-3, 3e-3},
-                   {SL_DTYPE_Q4_K, 2e-3, 2e-3},
-                   {SL_DTYPE_FP8_E4M3, 1e-3, 1e-3}};
+    } formats[] = {{SL_DTYPE_F32, 1e-11, 1e-11}, {SL_DTYPE_BF16, 1e-4, 1e-4},
+                   {SL_DTYPE_Q8_0, 2e-3, 3e-3},  {SL_DTYPE_Q4_K, 2e-3, 2e-3},
+                   {SL_DTYPE_MXFP4, 2e-3, 3e-3}, {SL_DTYPE_FP8_E4M3, 1e-3, 1e-3}};
     (void)state;
     for (size_t f = 0; f < SL_COUNT(formats); f++)
         for (int32_t i = 0; i < 8; i++) {
             const int32_t n = 1 + i / 2 * 13;
-            struct model m = model_make(formats[f].dtype, n, 256, 256, i % 2 != 0);
+            const enum sl_dtype t = formats[f].dtype, all[3] = {t, t, t};
+            struct model m = model_make(all, n, 256, 256, i % 2 != 0);
             char what[64];
             snprintf(what, sizeof what, "%s, %d rows%s", sl_dtype_info(formats[f].dtype)->name, n,
                      i % 2 != 0 ? ", with limits" : "");
@@ -217,18 +217,40 @@ static void test_weigh_input(void **state)
     static const enum sl_dtype formats[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_Q8_0};
     (void)state;
     for (size_t f = 0; f < SL_COUNT(formats); f++) {
-        struct model m = model_make(formats[f], 27, 256, 256, false);
+        const enum sl_dtype t = formats[f], all[3] = {t, t, t};
+        struct model m = model_make(all, 27, 256, 256, false);
         m.weigh_input = true;
         check_model(&m, "weighed before", f == 0 ? 1e-11 : f == 1 ? 1e-4 : 2e-3);
         model_free(&m);
     }
 }
 
-/* More rows of an expert than it takes at a time. */
+/* Matrices that want the rows in different forms; several groups of columns, the last not whole;
+ * more panels than an item has, the last not whole. */
+static void test_mixed(void **state)
+{
+    static const enum sl_dtype formats[][3] = {
+        {SL_DTYPE_Q4_K, SL_DTYPE_Q8_0, SL_DTYPE_Q5_0},
+        {SL_DTYPE_F32, SL_DTYPE_Q4_K, SL_DTYPE_BF16},
+        {SL_DTYPE_BF16, SL_DTYPE_F16, SL_DTYPE_MXFP4},
+    };
+    (void)state;
+    for (size_t f = 0; f < SL_COUNT(formats); f++)
+        for (int32_t n = 1; n <= 76; n += 75) {
+            char what[64];
+            snprintf(what, sizeof what, "mixed formats %zu, %d rows", f, n);
+            struct model m = model_make(formats[f], n, 768, 352, n > 1);
+            check_model(&m, what, 3e-3);
+            model_free(&m);
+        }
+}
+
+/* More rows of an expert, and more pairs, than it takes at a time. */
 static void test_many_rows(void **state)
 {
+    static const enum sl_dtype f32[3] = {SL_DTYPE_F32, SL_DTYPE_F32, SL_DTYPE_F32};
     (void)state;
-    struct model m = model_make(SL_DTYPE_F32, 1100, 16, 32, true);
+    struct model m = model_make(f32, 1100, 16, 32, true);
     check_model(&m, "1,100 rows", 1e-11);
     model_free(&m);
 }
@@ -238,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_weigh_input),
+        cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_many_rows),
     };
     say_what_is_skipped();
