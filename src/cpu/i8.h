@@ -33,10 +33,15 @@
  *   Q2_K    16         f16 d[16], f16 dmin[16], u8 [4][16][4]: scale  8 vectors
  *                      and, above it, min
  *   table   16         as Q6_K, then u8 table[4][16]                  8 vectors
+ *   MXFP4   32         f32 d[16], u32 shifts[16]                      8 vectors
  *
- * In the last form a code c stands for table[c] - 128, and the table, four times the same, lies in
- * each group. It serves IQ4_NL, IQ4_XS, MXFP4, Q3_K, TQ1_0, TQ2_0 and the IQ formats of one to
- * three bits, whose weights are at most sixteen different numbers times a scale.
+ * In the table form a code c stands for table[c] - 128, and the table, four times the same, lies in
+ * each group. It serves IQ4_NL, IQ4_XS, Q3_K, TQ1_0, TQ2_0 and the IQ formats of one to three
+ * bits, whose weights are at most sixteen different numbers times a scale.
+ *
+ * MXFP4 has one such table, which the kernels know. Its scales are powers of two: sub-block i has
+ * the scale 64 >> (shifts >> 4 i & 15), a shift of 7 is the scale 0. So a weight takes 4.25 bits,
+ * as in the file.
  *
  * scale of Q4_0, Q4_1: [strip][row][sub-block of the strip]. packed of the K formats: a dword a
  * row, each of its 16-bit halves (bits 0..5, 6..11, 12..15) holding numbers of an even and an odd
@@ -148,8 +153,14 @@ enum sl_i8_form {
     SL_I8_Q5_1,
     SL_I8_Q2_K,
     SL_I8_TABLE,
+    SL_I8_MXFP4,
     SL_I8_FORMS
 };
+
+/* What the codes of MXFP4 stand for, twice, plus the zero point 128. */
+#define SL_I8_MXFP4_TABLE \
+    128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116
+#define SL_I8_MXFP4_ONE 64 /* the scale of the shift 0 */
 
 /* Where things are in a packed matrix. */
 struct sl_i8_layout {

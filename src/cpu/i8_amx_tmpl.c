@@ -452,6 +452,7 @@ static const struct form {
     [SL_I8_Q5_0] = {SPLIT, 1, 4, 64, 0, false},
     [SL_I8_Q6_K] = {SPLIT, 2, 5, 64, 0, false},
     [SL_I8_TABLE] = {SPLIT, 0, 7, 64, 0, false},
+    [SL_I8_MXFP4] = {SPLIT, 0, 7, 64, 0, false},
     [SL_I8_Q4_K] = {SPLIT_MIN, 0, -1, 64, 64, true},
     [SL_I8_Q5_K] = {SPLIT_MIN, 1, -1, 64, 64, true},
     [SL_I8_Q4_1] = {SPLIT_MIN, 0, -1, 128, 384, false},
@@ -485,11 +486,18 @@ static void unit_strip(enum sl_i8_form f, const struct sl_i8_layout *l, const ui
                        uint8_t *hi, uint8_t *lo)
 {
     const uint8_t *p = at + l->head_bytes + (size_t)i * l->strip_bytes;
+    static const _Alignas(64) uint8_t mxfp4[64] = {SL_I8_MXFP4_TABLE, SL_I8_MXFP4_TABLE,
+                                                   SL_I8_MXFP4_TABLE, SL_I8_MXFP4_TABLE};
     const bool is_qk = f == SL_I8_Q4_K || f == SL_I8_Q5_K;
-    v16i scale = is_qk ? qk_scale(at + 64, i) : _mm512_loadu_si512(at + forms[f].scales + 64 * i);
     v16i s[4];
     hi += i * TILE_BYTES;
     lo += i * TILE_BYTES;
+    if (f == SL_I8_MXFP4) {
+        mxfp4_scales(at + 64, i, s);
+        strip_table(p, s, mxfp4, hi, lo);
+        return;
+    }
+    v16i scale = is_qk ? qk_scale(at + 64, i) : _mm512_loadu_si512(at + forms[f].scales + 64 * i);
     if (f == SL_I8_Q6_K || f == SL_I8_TABLE)
         scales_of_16(scale, s);
     else if (f == SL_I8_Q2_K)

@@ -96,11 +96,9 @@ static void unpack_words(const uint8_t *head, int r, struct group *u)
 
 static void unpack_head(enum sl_i8_form form, const uint8_t *head, int r, struct group *u)
 {
-    static const int zero[SL_I8_FORMS] = {[SL_I8_Q8_0] = 128,
-                                          [SL_I8_Q4_0] = 8,
-                                          [SL_I8_Q6_K] = 32,
-                                          [SL_I8_Q5_0] = 16,
-                                          [SL_I8_TABLE] = 128};
+    static const int zero[SL_I8_FORMS] = {
+        [SL_I8_Q8_0] = 128, [SL_I8_Q4_0] = 8,    [SL_I8_Q6_K] = 32,
+        [SL_I8_Q5_0] = 16,  [SL_I8_TABLE] = 128, [SL_I8_MXFP4] = 128};
     static const int place[4] = {0, 2, 1, 3}; /* of a sub-block's scale in Q6_K */
     u->zero = zero[form];
     if (form == SL_I8_Q4_K || form == SL_I8_Q5_K) {
@@ -117,7 +115,9 @@ static void unpack_head(enum sl_i8_form form, const uint8_t *head, int r, struct
         unpack_words(head, r, u);
         return;
     }
-    for (int s = 0; s < SL_I8_GROUP / 16; s++) {
+    for (int s = 0; form == SL_I8_MXFP4 && s < SL_I8_GROUP / 16; s++)
+        u->scale[r][s] = SL_I8_MXFP4_ONE >> (half_of(head + 64, 0, r, s / 8) >> s / 2 % 4 * 4 & 15);
+    for (int s = 0; form != SL_I8_MXFP4 && s < SL_I8_GROUP / 16; s++) {
         const uint8_t v = form != SL_I8_Q8_0 ? head[64 + 64 * (s / 4) + 4 * r + place[s % 4]] : 1;
         u->scale[r][s] = form == SL_I8_Q2_K ? v & 15 : (int8_t)v;
         u->min[r][s] = form == SL_I8_Q2_K ? v >> 4 : 0;
@@ -142,13 +142,16 @@ static int code_of(enum sl_i8_form form, const uint8_t *strip, int r, int c)
 static void unpack(enum sl_i8_form form, const struct sl_i8_layout *l, const uint8_t *at,
                    int n_cols, struct group *u)
 {
+    static const uint8_t mxfp4[16] = {SL_I8_MXFP4_TABLE};
     *u = (struct group){.zero = 0};
     for (int r = 0; r < ROWS; r++) {
         unpack_head(form, at, r, u);
         for (int c = 0; c < n_cols; c++) {
             const uint8_t *strip = at + l->head_bytes + (size_t)(c / 64) * l->strip_bytes;
             const int code = code_of(form, strip, r, c % 64);
-            u->code[r][c] = form == SL_I8_TABLE ? at[320 + code] : (uint8_t)code;
+            u->code[r][c] = form == SL_I8_TABLE   ? at[320 + code]
+                            : form == SL_I8_MXFP4 ? mxfp4[code]
+                                                  : (uint8_t)code;
         }
     }
 }

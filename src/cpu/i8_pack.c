@@ -21,10 +21,10 @@
 static const struct {
     uint16_t head, strip; /* bytes */
 } sizes[SL_I8_FORMS] = {
-    [SL_I8_Q8_0] = {64, 1024},  [SL_I8_Q4_0] = {320, 512}, [SL_I8_Q4_K] = {256, 512},
-    [SL_I8_Q5_K] = {256, 640},  [SL_I8_Q6_K] = {320, 768}, [SL_I8_Q5_0] = {320, 640},
-    [SL_I8_Q4_1] = {640, 512},  [SL_I8_Q5_1] = {640, 640}, [SL_I8_Q2_K] = {320, 512},
-    [SL_I8_TABLE] = {384, 512},
+    [SL_I8_Q8_0] = {64, 1024},  [SL_I8_Q4_0] = {320, 512},  [SL_I8_Q4_K] = {256, 512},
+    [SL_I8_Q5_K] = {256, 640},  [SL_I8_Q6_K] = {320, 768},  [SL_I8_Q5_0] = {320, 640},
+    [SL_I8_Q4_1] = {640, 512},  [SL_I8_Q5_1] = {640, 640},  [SL_I8_Q2_K] = {320, 512},
+    [SL_I8_TABLE] = {384, 512}, [SL_I8_MXFP4] = {128, 512},
 };
 
 enum sl_i8_form sl_i8_form_of(enum sl_dtype t)
@@ -36,7 +36,7 @@ enum sl_i8_form sl_i8_form_of(enum sl_dtype t)
         [SL_DTYPE_Q4_1] = SL_I8_Q4_1,     [SL_DTYPE_Q5_1] = SL_I8_Q5_1,
         [SL_DTYPE_Q2_K] = SL_I8_Q2_K,     [SL_DTYPE_Q3_K] = SL_I8_TABLE,
         [SL_DTYPE_IQ4_NL] = SL_I8_TABLE,  [SL_DTYPE_IQ4_XS] = SL_I8_TABLE,
-        [SL_DTYPE_MXFP4] = SL_I8_TABLE,   [SL_DTYPE_TQ1_0] = SL_I8_TABLE,
+        [SL_DTYPE_MXFP4] = SL_I8_MXFP4,   [SL_DTYPE_TQ1_0] = SL_I8_TABLE,
         [SL_DTYPE_TQ2_0] = SL_I8_TABLE,   [SL_DTYPE_IQ2_XXS] = SL_I8_TABLE,
         [SL_DTYPE_IQ2_XS] = SL_I8_TABLE,  [SL_DTYPE_IQ2_S] = SL_I8_TABLE,
         [SL_DTYPE_IQ3_XXS] = SL_I8_TABLE, [SL_DTYPE_IQ3_S] = SL_I8_TABLE,
@@ -358,7 +358,6 @@ static void row_q2_k(const struct row *row, const uint8_t *p, uint8_t *head, uin
 
 static void row_table(const struct row *row, const uint8_t *p, uint8_t *head, uint8_t *code)
 {
-    const int most = row->t == SL_DTYPE_MXFP4 ? 64 : 127; /* powers of two stay */
     struct sl_eight e[EIGHTS];
     int scale[16] = {0};
     float d;
@@ -371,7 +370,7 @@ static void row_table(const struct row *row, const uint8_t *p, uint8_t *head, ui
         float of_run[RUNS] = {0};
         for (int i = 0; i < row->n_runs; i++)
             of_run[i] = e[4 * i].d;
-        to_whole(of_run, row->n_runs, most, &d, scale);
+        to_whole(of_run, row->n_runs, 127, &d, scale);
         for (int j = 2 * row->n_runs - 1; j >= 0; j--)
             scale[j] = scale[j / 2];
     }
@@ -380,6 +379,31 @@ static void row_table(const struct row *row, const uint8_t *p, uint8_t *head, ui
         *sixteenth(head, row->r, j) = (uint8_t)scale[j];
     for (int j = 0; row->r == 0 && j < 64; j++)
         head[320 + j] = (uint8_t)(row->table->value[j % 16] + 128);
+    memset(code, 0, SL_I8_GROUP);
+    for (int i = 0; i < 32 * row->n_runs; i++)
+        code[i] = row->table->code[e[i / 8].q[i % 8] + 128];
+}
+
+/* The scales are powers of two, and stay so: 64, 32, ... 1 or 0. */
+static void row_mxfp4(const struct row *row, const uint8_t *p, uint8_t *head, uint8_t *code)
+{
+    struct sl_eight e[EIGHTS];
+    float of_run[RUNS] = {0}, d;
+    int scale[RUNS] = {0};
+    uint32_t shifts = 0;
+    load_eights(row, p, e);
+    for (int i = 0; i < row->n_runs; i++)
+        of_run[i] = e[4 * i].d;
+    to_whole(of_run, row->n_runs, SL_I8_MXFP4_ONE, &d, scale);
+    for (int i = 0; i < RUNS; i++) {
+        uint32_t shift = 0;
+        while (SL_I8_MXFP4_ONE >> shift > scale[i])
+            shift++;
+        SL_ASSERT(SL_I8_MXFP4_ONE >> shift == scale[i]);
+        shifts |= shift << 4 * i;
+    }
+    store_f32(head + 4 * row->r, d);
+    store_u32(head + 64 + 4 * row->r, shifts);
     memset(code, 0, SL_I8_GROUP);
     for (int i = 0; i < 32 * row->n_runs; i++)
         code[i] = row->table->code[e[i / 8].q[i % 8] + 128];
@@ -394,11 +418,12 @@ void sl_i8_pack(enum sl_dtype t, int64_t n_rows, int64_t n_cols, const uint8_t *
         void (*row)(const struct row *row, const uint8_t *p, uint8_t *head, uint8_t *code);
         void (*put)(const uint8_t *code, uint8_t *at);
     } by_form[SL_I8_FORMS] = {
-        [SL_I8_Q8_0] = {row_q8_0, put_bytes},   [SL_I8_Q4_0] = {row_q4_0, put_nibbles},
-        [SL_I8_Q4_K] = {row_q4_k, put_nibbles}, [SL_I8_Q5_K] = {row_q5_k, put_fifths},
-        [SL_I8_Q6_K] = {row_q6_k, put_sixths},  [SL_I8_Q5_0] = {row_runs, put_fifths},
-        [SL_I8_Q4_1] = {row_runs, put_nibbles}, [SL_I8_Q5_1] = {row_runs, put_fifths},
-        [SL_I8_Q2_K] = {row_q2_k, put_nibbles}, [SL_I8_TABLE] = {row_table, put_nibbles},
+        [SL_I8_Q8_0] = {row_q8_0, put_bytes},     [SL_I8_Q4_0] = {row_q4_0, put_nibbles},
+        [SL_I8_Q4_K] = {row_q4_k, put_nibbles},   [SL_I8_Q5_K] = {row_q5_k, put_fifths},
+        [SL_I8_Q6_K] = {row_q6_k, put_sixths},    [SL_I8_Q5_0] = {row_runs, put_fifths},
+        [SL_I8_Q4_1] = {row_runs, put_nibbles},   [SL_I8_Q5_1] = {row_runs, put_fifths},
+        [SL_I8_Q2_K] = {row_q2_k, put_nibbles},   [SL_I8_TABLE] = {row_table, put_nibbles},
+        [SL_I8_MXFP4] = {row_mxfp4, put_nibbles},
     };
     const enum sl_i8_form form = sl_i8_form_of(t);
     struct table table = {.code = {0}};

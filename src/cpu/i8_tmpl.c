@@ -17,7 +17,16 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum i8_kind { KIND_Q8_0, KIND_Q4_0, KIND_QK, KIND_Q6_K, KIND_Q4_1, KIND_Q2_K, KIND_TABLE };
+enum i8_kind {
+    KIND_Q8_0,
+    KIND_Q4_0,
+    KIND_QK,
+    KIND_Q6_K,
+    KIND_Q4_1,
+    KIND_Q2_K,
+    KIND_TABLE,
+    KIND_MXFP4
+};
 
 struct i8_format { /* constant, so that everything about it is inlined */
     enum i8_kind kind;
@@ -37,12 +46,14 @@ static const struct i8_format i8_q4_1 = {KIND_Q4_1, 640, 512, 0, 8, 8};
 static const struct i8_format i8_q5_1 = {KIND_Q4_1, 640, 640, 1, 8, 4};
 static const struct i8_format i8_q2_k = {KIND_Q2_K, 320, 512, 0, 4, 4};
 static const struct i8_format i8_table = {KIND_TABLE, 384, 512, 0, 4, 4}; /* sums of 32 bits */
+static const struct i8_format i8_mxfp4 = {KIND_MXFP4, 128, 512, 0, 8, 8}; /* likewise */
 
 #define PASS       4  /* tokens that share a pass over a packed group */
 #define FEW        12 /* up to so many, a panel is read from end to end */
 #define MAX_PAIRS  8
 #define STEP(f)    (I8_VNNI ? (f).sub_quads : (f).n_exact) /* quads between two vi_scaled */
 #define SIXTEEN(f) ((f).sub_quads == 4)                    /* columns of a sub-block */
+#define LOOKS(f)   ((f).kind == KIND_TABLE || (f).kind == KIND_MXFP4) /* codes up in a table */
 #define N_PAIRS(f) (SIXTEEN(f) ? 8 : 4)
 
 /* The whole numbers of a group's head, as the products want them. */
@@ -159,6 +170,26 @@ INLINE void head_table(const uint8_t *p, struct i8_head *h)
     }
 }
 
+INLINE void head_mxfp4(const uint8_t *p, struct i8_head *h)
+{
+    static const uint8_t table[16] = {SL_I8_MXFP4_TABLE};
+    static const uint8_t scales[16] = {64, 32, 16, 8, 4, 2, 1, 0};
+    const v16i four = vi_set1(0x0F0F0F0F), byte = vi_set1(0xFF), v = vi_loadu(p + 64);
+    const v16i scale = vi_four(scales);
+    /* the sub-blocks 0, 2, 4, 6 as bytes, and 1, 3, 5, 7 */
+    v16i even = vi_lookup(scale, vi_and(v, four));
+    v16i odd = vi_lookup(scale, vi_and(vi_srl16(v, 4), four));
+    h->table = vi_four(table);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        h->scale[2 * i] = vi_and(even, byte);
+        h->scale[2 * i + 1] = vi_and(odd, byte);
+        even = vi_srl(even, 8);
+        odd = vi_srl(odd, 8);
+        h->pair[i] = vi_or(vi_sll(h->scale[2 * i], 7), vi_sll(h->scale[2 * i + 1], 23));
+    }
+}
+
 INLINE void head_qk(const uint8_t *p, struct i8_head *h)
 {
     const v16i six = vi_set1(0x003F003F), top = vi_set1(0x00300030);
@@ -196,6 +227,8 @@ INLINE void head_of(const struct i8_format f, const uint8_t *p, struct i8_head *
         head_q2_k(p, h);
     else if (f.kind == KIND_TABLE)
         head_table(p, h);
+    else if (f.kind == KIND_MXFP4)
+        head_mxfp4(p, h);
     else if (f.kind == KIND_QK)
         head_qk(p, h);
     else
@@ -240,7 +273,7 @@ INLINE void two_quads(const struct i8_format f, const struct i8_head *h, const u
         *lo = vi_merge(plane_bits(f, plane, i, 4 - f.more), vi_set1(ones << 4), *lo);
         *hi = vi_merge(plane_bits(f, plane, i, 0), vi_set1(ones), *hi);
     }
-    if (f.kind == KIND_TABLE) {
+    if (LOOKS(f)) {
         *lo = vi_lookup(h->table, *lo);
         *hi = vi_lookup(h->table, *hi);
     }
@@ -297,7 +330,7 @@ INLINE void finish(const struct i8_format f, const uint8_t *head, const struct i
         a = v_fma(v_from_int(sum), v_mul(v_load_f16(head), xd), a);
         a = v_fnma(v_from_int(correction(f, h, x)), v_mul(v_load_f16(head + 32), xd), a);
     } else {
-        if (f.kind == KIND_TABLE)
+        if (LOOKS(f))
             sum = I8_VNNI ? vi_sub(sum, correction(f, h, x)) : sum;
         else if (f.kind == KIND_Q8_0)
             sum = I8_VNNI ? vi_sub(sum, vi_set1(128 * (x->sum128[0] + x->sum128[1]))) : sum;
@@ -313,19 +346,19 @@ INLINE void finish(const struct i8_format f, const uint8_t *head, const struct i
 /* Sums of words without VNNI, of 32 bits with it and of looked up numbers, which are bytes. */
 INLINE v16i quad_of(const struct i8_format f, v16i sub, v16i codes, v16i x)
 {
-    return f.kind == KIND_TABLE ? vi_quad8(sub, codes, x) : vi_quad(sub, codes, x);
+    return LOOKS(f) ? vi_quad8(sub, codes, x) : vi_quad(sub, codes, x);
 }
 
 INLINE v16i quad_at(const struct i8_format f, v16i sub, v16i codes, const int8_t *x)
 {
-    if (I8_VNNI || f.kind != KIND_TABLE)
+    if (I8_VNNI || !LOOKS(f))
         return vi_quad_at(sub, codes, x);
     return vi_quad8(sub, codes, vi_dword(x));
 }
 
 INLINE v16i scaled(const struct i8_format f, v16i sum, v16i sub, v16i scale)
 {
-    return f.kind == KIND_TABLE ? vi_add(sum, vi_mullo(sub, scale)) : vi_scaled(sum, sub, scale);
+    return LOOKS(f) ? vi_add(sum, vi_mullo(sub, scale)) : vi_scaled(sum, sub, scale);
 }
 
 /* ---------------------------------------------------------------- few tokens */
@@ -369,7 +402,7 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
     /* Sums 2^(4 - f.more) times as large stay below 2^29 in the K formats; the scales of the
      * others have more bits. */
     const bool late = I8_VNNI && (f.kind == KIND_QK || f.kind == KIND_Q6_K || f.kind == KIND_Q2_K);
-    const bool up = I8_VNNI && f.kind != KIND_TABLE; /* a looked up number has no room for it */
+    const bool up = I8_VNNI && !LOOKS(f); /* a looked up number has no room for it */
     head_of(f, group, &h);
     UNROLL
     for (int t = 0; t < n_t; t++)
@@ -390,7 +423,7 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
                     two_quads_up(f, strip, i, ahead, &plane, &a, &b);
                 else
                     two_quads(f, &h, strip, i, &a, &b);
-                if (f.kind == KIND_TABLE && ahead > 0)
+                if (LOOKS(f) && ahead > 0)
                     __builtin_prefetch(vector_at(f, strip, i) + ahead, 0, 2);
                 UNROLL
                 for (int t = 0; t < n_t; t++) {
@@ -646,16 +679,17 @@ DOT(q4_1)
 DOT(q5_1)
 DOT(q2_k)
 DOT(table)
+DOT(mxfp4)
 
 static void i8_dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                    struct sl_i8_scratch *s)
 {
     static void (*const dots[SL_I8_FORMS])(const struct sl_i8_part *a, int64_t p, int n_panels,
                                            float *acc, struct sl_i8_scratch *s) = {
-        [SL_I8_Q8_0] = dot_q8_0,   [SL_I8_Q4_0] = dot_q4_0, [SL_I8_Q4_K] = dot_q4_k,
-        [SL_I8_Q5_K] = dot_q5_k,   [SL_I8_Q6_K] = dot_q6_k, [SL_I8_Q5_0] = dot_q5_0,
-        [SL_I8_Q4_1] = dot_q4_1,   [SL_I8_Q5_1] = dot_q5_1, [SL_I8_Q2_K] = dot_q2_k,
-        [SL_I8_TABLE] = dot_table,
+        [SL_I8_Q8_0] = dot_q8_0,   [SL_I8_Q4_0] = dot_q4_0,   [SL_I8_Q4_K] = dot_q4_k,
+        [SL_I8_Q5_K] = dot_q5_k,   [SL_I8_Q6_K] = dot_q6_k,   [SL_I8_Q5_0] = dot_q5_0,
+        [SL_I8_Q4_1] = dot_q4_1,   [SL_I8_Q5_1] = dot_q5_1,   [SL_I8_Q2_K] = dot_q2_k,
+        [SL_I8_TABLE] = dot_table, [SL_I8_MXFP4] = dot_mxfp4,
     };
     dots[sl_i8_form_of(a->w->dtype)](a, p, n_panels, acc, s);
 }

@@ -114,6 +114,18 @@ static inline void scales_of_16(v16i scale, v16i s[4])
     s[3] = twice_high(second);
 }
 
+/* Of strip i, from the shifts of its two sub-blocks of 32 columns. */
+static inline void mxfp4_scales(const uint8_t *shifts, int i, v16i s[4])
+{
+    const v16i v = _mm512_loadu_si512(shifts), one = vi_set1(SL_I8_MXFP4_ONE);
+    const v16i four = vi_set1(15);
+    for (int k = 0; k < 2; k++) {
+        const v16i shift = vi_and(_mm512_srlv_epi32(v, vi_set1(8 * i + 4 * k)), four);
+        const v16i scale = _mm512_srlv_epi32(one, shift);
+        s[2 * k] = s[2 * k + 1] = vi_or(scale, vi_sll(scale, 16));
+    }
+}
+
 /* The code that stands for zero is 1 << zero; below 0: code 0. */
 INLINE void strip_codes(const uint8_t *p, const int more, int zero, const v16i s[4], uint8_t *hi,
                         uint8_t *lo)

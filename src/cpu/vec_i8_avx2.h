@@ -38,6 +38,14 @@ static inline v16i vi_loadu(const void *p)
 }
 #define vi_load vi_loadu
 
+/* Sixteen bytes four times. */
+static inline v16i vi_four(const uint8_t *p)
+{
+    const __m256i v =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return VI_PAIR(v, v);
+}
+
 static inline void vi_store(void *p, v16i x)
 {
     _mm256_store_si256((__m256i *)p, x.a);

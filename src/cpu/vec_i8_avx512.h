@@ -20,6 +20,12 @@
 /* m's ones of a, m's zeros of b */
 #define vi_select(m, a, b) _mm512_ternarylogic_epi32((m), (a), (b), 0xCA)
 
+/* Sixteen bytes four times. */
+static inline v16i vi_four(const uint8_t *p)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
 /* As vectors of the compiler's: it and others disagree about the sign of the intrinsics' n. */
 typedef uint16_t i8_words __attribute__((vector_size(64)));
 typedef int16_t i8_signed_words __attribute__((vector_size(64)));
