@@ -31,16 +31,26 @@ VARIANTS = {
     "amx": AVX2 + [f"-DGGML_{f}=ON" for f in AMX],
 }
 
-# Family, and what --shape needs besides, for the models that people run in these sizes.
+# What mkmodel makes of the models that people run in these sizes. The mixtures of experts are Qwen3-30B-A3B with 12
+# of its 48 layers and gpt-oss-20b with 8 of 24. Their vocabularies are cut as the layers are, so that the output
+# matrix has the share of a token that it has in the whole model.
 MODELS = {
-    "tiny": ["--family", "llama", "--hidden", "256", "--intermediate", "512", "--head-dim", "64", "--context",
-             "32768"],
-    "0.6b": ["--family", "qwen3"],
-    "1b": ["--family", "llama", "--rope", "llama3", "--theta", "500000"],
-    "4b": ["--family", "qwen3"],
-    "8b": ["--family", "llama", "--rope", "llama3", "--theta", "500000"],
+    "tiny": ["--shape", "tiny", "--family", "llama", "--hidden", "256", "--intermediate", "512", "--head-dim", "64",
+             "--context", "32768", "--vocab", "bytes"],
+    "0.6b": ["--shape", "0.6b", "--family", "qwen3", "--vocab", "bytes"],
+    "1b": ["--shape", "1b", "--family", "llama", "--rope", "llama3", "--theta", "500000", "--vocab", "bytes"],
+    "4b": ["--shape", "4b", "--family", "qwen3", "--vocab", "bytes"],
+    "8b": ["--shape", "8b", "--family", "llama", "--rope", "llama3", "--theta", "500000", "--vocab", "bytes"],
+    "qwen3moe": ["--family", "qwen3moe", "--hidden", "2048", "--intermediate", "6144", "--layers", "12", "--heads",
+                 "32", "--kv-heads", "4", "--head-dim", "128", "--experts", "128", "--top-experts", "8",
+                 "--expert-intermediate", "768", "--vocab", "bytes", "--vocab", "37984", "--context", "40960",
+                 "--untied"],
+    "gpt-oss": ["--family", "gpt-oss", "--hidden", "2880", "--intermediate", "2880", "--layers", "8", "--heads", "64",
+                "--kv-heads", "8", "--head-dim", "64", "--experts", "32", "--top-experts", "4",
+                "--expert-intermediate", "2880", "--vocab", "bytes", "--vocab", "67072", "--context", "40960",
+                "--untied"],
 }
-FORMATS = ["q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "bf16", "f16", "f32"]
+FORMATS = ["q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4", "bf16", "f16", "f32"]
 
 
 class Failed(Exception):
@@ -211,6 +221,11 @@ class GgufHeader:
             align = self.meta.get("general.alignment", 32)
             self.data_bytes = os.path.getsize(path) - -(-self.f.tell() // align) * align
 
+    def bytes_of(self, name: str) -> int:
+        """With the padding behind it."""
+        start = self.tensors[name][0]
+        return min((o for o, _ in self.tensors.values() if o > start), default=self.data_bytes) - start
+
     def u(self, n: int) -> int:
         raw = self.f.read(n)
         if len(raw) < n:
@@ -236,17 +251,20 @@ def gguf_facts(path: str) -> Model:
     try:
         h = GgufHeader(path)
         arch = h.meta["general.architecture"]
-        start, dims = h.tensors["token_embd.weight"]
+        dims = h.tensors["token_embd.weight"][1]
         heads = h.meta[f"{arch}.attention.head_count"]
         head_dim = h.meta.get(f"{arch}.attention.key_length", h.meta[f"{arch}.embedding_length"] // heads)
         kv_heads = h.meta.get(f"{arch}.attention.head_count_kv", heads)
         n_layers, context = h.meta[f"{arch}.block_count"], h.meta[f"{arch}.context_length"]
+        n_experts, n_used = h.meta.get(f"{arch}.expert_count", 0), h.meta.get(f"{arch}.expert_used_count", 0)
     except (KeyError, ValueError, OSError) as e:
         raise Failed(f"{path}: cannot read it as a model in a GGUF file: {e}") from e
-    embedding = 0
+    unread = 0
     if "output.weight" in h.tensors:  # then a token needs one row of the embedding
-        embedding = min((o for o, _ in h.tensors.values() if o > start), default=h.data_bytes) - start
-    return Model(path, h.data_bytes - embedding, n_layers * 2 * kv_heads * head_dim * 2, dims[1], context)
+        unread = h.bytes_of("token_embd.weight")
+    if n_experts > 0:
+        unread += sum(h.bytes_of(t) for t in h.tensors if "_exps." in t) * (n_experts - n_used) // n_experts
+    return Model(path, h.data_bytes - unread, n_layers * 2 * kv_heads * head_dim * 2, dims[1], context)
 
 
 def model_file(args) -> Model:
@@ -261,8 +279,8 @@ def model_file(args) -> Model:
             raise Failed(f"{path} is not there, nor {args.mkmodel} to make it (run make)")
         say(f"making {path}")
         os.makedirs(args.models, exist_ok=True)
-        run("mkmodel", [args.mkmodel, "--shape", args.model, *MODELS[args.model], "--vocab", "bytes", "--dtype",
-                        args.format, "--format", "gguf", "--quiet", "--out", path + ".part"], 1800)
+        run("mkmodel", [args.mkmodel, *MODELS[args.model], "--dtype", args.format, "--format", "gguf", "--quiet",
+                        "--out", path + ".part"], 1800)
         os.rename(path + ".part", path)
     return gguf_facts(path)
 
