@@ -797,6 +797,27 @@ FAMILIES = {
         torch.bfloat16,
         "new",
     ),
+    "gemma3n": (  # the last two layers read keys of the two before; the first two cut their gates
+        "Gemma3n",
+        dict(
+            intermediate_size=24,
+            num_hidden_layers=4,
+            head_dim=16,
+            sliding_window=9,
+            pad_token_id=0,
+            vocab_size_per_layer_input=90,  # ids behind it count as 0
+            hidden_size_per_layer_input=8,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            num_kv_shared_layers=2,
+            laurel_rank=12,
+            activation_sparsity_pattern=[0.7, 0.9, 0.0, 0.0],
+            final_logit_softcapping=3.0,
+            altup_num_inputs=4,
+            rope_parameters=dict(full_attention=plain(3000.0), sliding_attention=plain(100.0)),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "gemma4": (  # values of the full layers are made of what their keys are, which are fewer
         "Gemma4",
         dict(
@@ -1078,7 +1099,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    one = 0 if type(model).__name__.startswith(("GemmaFor", "Gemma2For", "Gemma3", "Nemotron")) else 1  # whose norms are 1 + w
+    one = 0 if type(model).__name__.startswith(("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "Nemotron")) else 1  # whose norms are 1 + w
     with torch.no_grad():
         for name, p in model.named_buffers():
             if name.endswith("layer_scalar"):
@@ -1089,7 +1110,7 @@ def randomise(model, generator):
                 p.copy_(noise * 0.1)
             elif name.endswith("bias"):
                 p.copy_(noise * 0.3)
-            elif name.endswith("q_norm.weight") and type(model).__name__.startswith("Gemma4"):
+            elif name.endswith("q_norm.weight") and type(model).__name__.startswith(("Gemma3n", "Gemma4")):
                 p.copy_(0.4 + noise * 0.1)  # scores are not scaled
             elif name.endswith("expert_bias"):
                 p.copy_(noise * 0.1)
@@ -1199,7 +1220,7 @@ def to_mxfp4(stored, generator):
 
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | FAMILIES)[name]
-    kind = family + "TextConfig" if family in ("Gemma3", "Gemma4", "Llama4") else family + "Config"
+    kind = family + "TextConfig" if family in ("Gemma3", "Gemma3n", "Gemma4", "Llama4") else family + "Config"
     small = SMALL if family != "Dbrx" else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}
     config = getattr(transformers, kind)(**{**small, **args})
     config.architectures = [family + "ForCausalLM"]

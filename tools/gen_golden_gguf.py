@@ -12,6 +12,7 @@ import json
 import math
 import pathlib
 import re
+import statistics
 import struct
 import sys
 
@@ -340,6 +341,55 @@ def write_gemma4(name):
     print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
 
 
+def write_gemma3n(name):
+    config, tensors = gemma_text(name)
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "gemma3n")
+    n_layers = config["num_hidden_layers"]
+    windowed = [t == "sliding_attention" for t in config["layer_types"]]
+    full, local = (config["rope_parameters"][t] for t in ("full_attention", "sliding_attention"))
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(n_layers)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_freq_base(full["rope_theta"])
+    writer.add_float32("gemma3n.rope.freq_base_swa", local["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windowed)
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_altup_active_idx(config["altup_active_idx"])
+    writer.add_altup_num_inputs(config["altup_num_inputs"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    normal = statistics.NormalDist()
+    writer.add_activation_sparsity_scale(
+        [normal.inv_cdf(s) if s > 0 else -math.inf for s in config["activation_sparsity_pattern"]])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3N, n_layers)
+    stacks = {"altup_projections": [], "altup_unembed_projections": []}
+    for hf, bits in sorted(tensors):
+        whole = hf.split(".")[1]
+        if whole in stacks:  # which llama.cpp's converter stacks
+            stacks[whole].append(bits)
+            continue
+        to = names.get_name(hf + ".weight" if hf.endswith("correct_output_scale") else hf, try_suffixes=(".weight",))
+        assert to, hf
+        if bits.ndim == 1:
+            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    for hf, to in (("altup_projections", "altup_proj.weight"), ("altup_unembed_projections", "altup_unembd_proj.weight")):
+        writer.add_tensor(to, np.stack(stacks[hf]).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 def write_decoder(name, arch, permuted, plus):
     config = read_config(name)
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
@@ -451,10 +501,12 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4]
+    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, "gemma3n"]
     for model in names:
         if model in POOLING:
             write(model, POOLING[model])
+        elif model == "gemma3n":
+            write_gemma3n(model)
         elif model in GEMMA4:
             write_gemma4(model)
         else:

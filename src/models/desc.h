@@ -148,7 +148,11 @@ struct sl_hparams {
     int32_t n_shared_layers;            /* the last ones, which read keys of layers before them */
     bool wide_shared;                   /* and whose MLP is twice as wide */
     int32_t layer_width, n_layer_vocab; /* of embeddings for each layer; 0: there are none */
+    int32_t n_streams, active_stream;   /* residual streams; 0: one */
+    int32_t laurel_rank;
     /* Where a file says it for each layer; 0: it does not. */
+    double layer_sparsity[SL_MAX_LAYERS];   /* share of a gate that is cut off; GGUF: */
+    double layer_deviations[SL_MAX_LAYERS]; /* what is below the mean and so many deviations */
     int32_t layer_head_dims[SL_MAX_LAYERS], layer_kv_heads[SL_MAX_LAYERS];
     int32_t layer_intermediate[SL_MAX_LAYERS];
     uint32_t layer_has[SL_MAX_LAYERS]; /* GGUF: bits of `has` that the layer's tensors show */
@@ -186,6 +190,7 @@ enum sl_hparam_type {
     SL_HP_LAYER_FLAGS,  /* a list of 0 and 1, one per layer */
     SL_HP_LAYER_INTS,   /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
                            objects by layer, of which `value` names the member */
+    SL_HP_LAYER_FLOATS, /* as LAYER_INTS, [SL_MAX_LAYERS] double; a default for all where absent */
     SL_HP_LAYERS,       /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1; with a def
                            they become that, and all others SL_LAYER_OFF */
     SL_HP_LAYER_THETAS, /* a number for each layer, 0 or the same: which are rotated, and theta */
@@ -263,6 +268,14 @@ enum sl_slot { /* the places a forward step reads weights from */
                                     */
                SL_SLOT_INPUT_OUT,
                SL_SLOT_INPUT_OUT_NORM,
+               SL_SLOT_STREAM_NORM, /* of what a router of streams reads, and the router; */
+               SL_SLOT_STREAM_ROUTER,
+               SL_SLOT_STREAM_PREDICT, /* weights of streams before a layer and behind it */
+               SL_SLOT_STREAM_CORRECT,
+               SL_SLOT_STREAM_SCALE, /* of what the layer's own input is gated by */
+               SL_SLOT_LAUREL_LEFT,  /* beside attention */
+               SL_SLOT_LAUREL_RIGHT,
+               SL_SLOT_LAUREL_NORM,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -279,6 +292,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LAYER_EMBED, /* for each layer; the projection of embeddings, its norm */
                SL_SLOT_LAYER_PROJ,
                SL_SLOT_LAYER_PROJ_NORM,
+               SL_SLOT_STREAMS_IN, /* a matrix for each stream but the first */
+               SL_SLOT_STREAMS_OUT,
                SL_SLOT_POOLER, /* of a classifier */
                SL_SLOT_POOLER_BIAS,
                SL_SLOT_CLASSIFIER,
@@ -315,6 +330,10 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_FULL_HD_HALF, /* half head_dim of layers without a window */
               SL_DIM_W,            /* width of a layer's own input */
               SL_DIM_LAYERS_W,     /* of those of all layers */
+              SL_DIM_STREAMS,      /* residual streams, */
+              SL_DIM_STREAMS_2,    /* its square, */
+              SL_DIM_MORE_STREAMS, /* those behind the first */
+              SL_DIM_LAUREL,       /* of the thin matrices beside attention */
               SL_DIM_V_LAYERS,     /* vocabulary of embeddings for each layer */
               SL_DIM_CONTEXT,      /* positions */
               SL_DIM_TYPES,        /* token types */
@@ -339,6 +358,7 @@ enum sl_weight_flags {
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
     SL_W_TRANSPOSED = 1 << 3, /* the fused tensor is [cols, rows]; not where it is MXFP4 */
     SL_W_OVER_ROOT = 1 << 4,  /* a vector that is divided by the root of the width */
+    SL_W_OVER_WIDTH = 1 << 7, /* likewise, by the width */
     SL_W_BY_HEADS = 1 << 6,   /* in a folder's fused tensor the rows of its parts take turns by KV
                                  heads; GGUF files have the parts one after another */
     SL_W_FLAT = 1 << 5,       /* a vector that safetensors hold as a matrix of one row */
@@ -416,6 +436,9 @@ struct sl_layer_desc {
     bool norm_v;       /* values are normed by head, without weights */
     float attn_scale;  /* of q . k */
     float softcap;     /* of scores; 0: none */
+    float attn_end_scale; /* of the stream behind attention; 0: 1 */
+    bool cuts_gate;       /* what is below the mean and so many deviations, by row */
+    float gate_deviations;
     float residual_scale; /* of what its sublayers add to the stream */
     float mlp_scale;      /* the same, of the MLP alone */
     float value_scale;    /* of values; as attention is linear in them, of what it adds */

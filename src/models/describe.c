@@ -64,7 +64,8 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->window == b->window && a->chunks == b->chunks && a->clip == b->clip &&
            a->weigh_input == b->weigh_input && a->mlp_scale == b->mlp_scale &&
            a->value_scale == b->value_scale && a->shares_kv == b->shares_kv &&
-           a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->attn_scale == b->attn_scale &&
+           a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->cuts_gate == b->cuts_gate &&
+           a->gate_deviations == b->gate_deviations && a->attn_scale == b->attn_scale &&
            a->softcap == b->softcap;
 }
 

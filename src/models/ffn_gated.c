@@ -46,6 +46,11 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, 
                                                 {up, mlp->up_bias, factor, up->n_rows}},
                                        .lora = lora,
                                    });
+    if (l->cuts_gate)
+        m->be->vt->cut_gate(m->be, &(struct sl_op_cut_gate){.x = gated,
+                                                            .n = n,
+                                                            .h = (int32_t)gate->n_rows,
+                                                            .deviations = l->gate_deviations});
     m->be->vt->activate(
         m->be,
         &(struct sl_op_activate){

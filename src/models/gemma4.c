@@ -166,28 +166,6 @@ static void plan_full(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
         l->n_kv_heads = hp->full_kv_heads;
 }
 
-/* What a layer reads that has no keys of its own: those of the last one like it that has. */
-static int share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
-                      struct sl_error *err)
-{
-    struct sl_layer_desc *l = &layers[idx];
-    int32_t from = hp->n_layers - hp->n_shared_layers - 1;
-    while (from >= 0 && layers[from].rope != l->rope)
-        from--;
-    if (from < 0)
-        return sl_fail(err, SL_EFORMAT,
-                       "layer %d shares keys with a layer of its kind, but none of the first %d is "
-                       "one",
-                       idx, hp->n_layers - hp->n_shared_layers);
-    l->shares_kv = true;
-    l->kv_source = from;
-    l->n_kv_heads = layers[from].n_kv_heads;
-    l->head_dim = layers[from].head_dim;
-    l->has &= ~(unsigned)(SL_HAS_K | SL_HAS_V);
-    l->v_is_k = layers[from].v_is_k;
-    return 0;
-}
-
 /* An MLP, or as one branch of two beside the experts. */
 static void plan_mlp(const struct sl_hparams *hp, int32_t width, struct sl_layer_desc *l)
 {
@@ -219,7 +197,7 @@ static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
         l->head_dim = hp->layer_head_dims[idx];
     if (hp->layer_kv_heads[idx] != 0)
         l->n_kv_heads = hp->layer_kv_heads[idx];
-    int rc = shared ? share_keys(hp, idx, layers, err) : 0;
+    int rc = shared ? sl_plan_share_keys(hp, idx, layers, err) : 0;
     if (rc != 0)
         return rc;
     l->v_dim = l->head_dim;

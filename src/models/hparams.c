@@ -437,6 +437,46 @@ static int read_layer_ints(const struct source *src, const struct sl_hparam_desc
     return 0;
 }
 
+static int set_layer_float(const struct sl_hparam_desc *row, const struct spelling *sp,
+                           int32_t layer, double x, double *floats, struct sl_error *err)
+{
+    if (!(x >= row->min && x <= row->max))
+        return sl_fail(err, SL_EFORMAT, "%s of layer %d is %g, must be %g to %g", sp->text, layer,
+                       x, row->min, row->max);
+    floats[layer] = x;
+    return 0;
+}
+
+static int read_layer_floats(const struct source *src, const struct sl_hparam_desc *row,
+                             const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
+{
+    double *floats = (double *)(void *)((uint8_t *)hp + row->offset);
+    struct sl_gguf_array a = {.n = 0};
+    int rc = 0;
+    if (src->gguf != NULL)
+        rc = layer_array(src, sp, SL_GGUF_F32, hp->n_layers, &a, err);
+    const bool list = json_is_array(sp->value);
+    if (sp->value != NULL && !list && !json_is_number(sp->value))
+        return wrong_type(sp, "a number or a list of numbers", err);
+    if (list && json_array_size(sp->value) != (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
+                       json_array_size(sp->value), hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers && rc >= 0; i++) {
+        const json_t *v = list ? json_array_get(sp->value, (size_t)i) : sp->value;
+        double x = v != NULL ? json_number_value(v) : row->def;
+        float f;
+        if (v != NULL && !json_is_number(v))
+            return sl_fail(err, SL_EFORMAT, "%s[%d] must be a number", sp->text, i);
+        if (a.n > 0) {
+            memcpy(&f, a.data + (size_t)i * sizeof f, sizeof f);
+            x = (double)f;
+        }
+        if (a.n > 0 || src->gguf == NULL)
+            rc = set_layer_float(row, sp, i, x, floats, err);
+    }
+    return SL_MIN(rc, 0);
+}
+
 static int read_layers(const struct sl_hparam_desc *row, const struct spelling *sp,
                        struct sl_hparams *hp, struct sl_error *err)
 {
@@ -542,6 +582,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_layer_types(src, row, &sp, hp, err);
     case SL_HP_LAYER_INTS:
         return read_layer_ints(src, row, &sp, hp, err);
+    case SL_HP_LAYER_FLOATS:
+        return read_layer_floats(src, row, &sp, hp, err);
     case SL_HP_LAYER_FLAGS:
         return read_layer_flags(row, &sp, hp, err);
     case SL_HP_LAYERS:
@@ -555,9 +597,12 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
 /* Where a GGUF's tensor says how many there are of something. */
 static int32_t *counted_by(struct sl_hparams *hp, enum sl_slot slot, int32_t *max)
 {
-    *max = slot == SL_SLOT_EMBED || slot == SL_SLOT_LAYER_EMBED ? SL_MAX_VOCAB : SL_MAX_LABELS;
+    *max = slot == SL_SLOT_EMBED || slot == SL_SLOT_LAYER_EMBED ? SL_MAX_VOCAB
+           : slot == SL_SLOT_LAUREL_LEFT                        ? SL_MAX_HIDDEN
+                                                                : SL_MAX_LABELS;
     return slot == SL_SLOT_EMBED         ? &hp->n_vocab
            : slot == SL_SLOT_LAYER_EMBED ? &hp->n_layer_vocab
+           : slot == SL_SLOT_LAUREL_LEFT ? &hp->laurel_rank
            : slot == SL_SLOT_TYPES       ? &hp->n_types
            : slot == SL_SLOT_CLASSIFIER  ? &hp->n_labels
                                          : NULL;
@@ -572,11 +617,13 @@ static int counts_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc
         int32_t max, *count = counted_by(hp, w->slot, &max);
         if (count == NULL || w->gguf == NULL || (w->when & ~hp->has) != 0)
             continue;
-        const struct sl_ckpt_tensor *t = sl_ckpt_find(ckpt, w->gguf);
+        char first[SL_MAX_TENSOR_NAME];
+        sl_bind_name(w->gguf, 0, 0, first); /* of a layer's: the first one's */
+        const struct sl_ckpt_tensor *t = sl_ckpt_find(ckpt, first);
         if (t == NULL)
             return 0; /* bind.c says what is missing and why */
         if (t->dims[0] < 1 || t->dims[0] > max)
-            return sl_fail(err, SL_ELIMIT, "tensor \"%s\" has %lld rows, must be 1 to %d", w->gguf,
+            return sl_fail(err, SL_ELIMIT, "tensor \"%s\" has %lld rows, must be 1 to %d", first,
                            (long long)t->dims[0], max);
         *count = (int32_t)t->dims[0];
     }

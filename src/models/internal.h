@@ -292,10 +292,14 @@ struct sl_run {
     float *layer_inputs; /* [L, T, W] what each layer gets beside x; */
     float *layer_rows;   /* [max_logits, W] that of the last layer's rows that go on */
     float *input_gate;   /* [T, W] of a layer, */
-    void *gated_input;   /* [T, W] activations: times its input */
-    void *expert_room;   /* scratch of the experts */
-    struct sl_host_layer *host_layers; /* [n_host_layers] whose experts the host computes; */
-    void *host_room;                   /* and its scratch */
+    float *streams;      /* [n_streams - 1, T, H] all but the first; */
+    float *stream_keep;  /* [T, H] the first before a layer; */
+    float *stream_route, *stream_coefs; /* [T, n_streams], [T, n_streams^2] */
+    float *laurel;                      /* [T, laurel_rank] */
+    void *gated_input;                  /* [T, W] activations: times its input */
+    void *expert_room;                  /* scratch of the experts */
+    struct sl_host_layer *host_layers;  /* [n_host_layers] whose experts the host computes; */
+    void *host_room;                    /* and its scratch */
     size_t host_room_bytes;
     float *shared;       /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit; /* [T] */
@@ -333,6 +337,16 @@ static inline void sl_run_next_part(struct sl_run *r)
 {
     atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
 }
+/* run.c: out(act(gate r->norm) * input) of a layer, to r->y. */
+void sl_run_layer_input(struct sl_run *r, int32_t layer, const float *inputs, int32_t n);
+/* streams.c: of a model with several residual streams, of which r->x is the first: before all
+ * layers; before a layer, and r->norm is what attention reads; beside attention, from r->norm;
+ * behind a layer; behind all, where r->norm becomes the batch's rows of logits, normed. */
+void sl_streams_begin(struct sl_run *r, int32_t n);
+void sl_streams_predict(struct sl_run *r, int32_t layer, int32_t n);
+void sl_streams_laurel(struct sl_run *r, int32_t layer, int32_t n);
+void sl_streams_correct(struct sl_run *r, int32_t layer, const float *inputs, int32_t n);
+void sl_streams_end(struct sl_run *r, const struct sl_batch *b);
 /* ffn_gated.c, ffn_plain.c, ffn_experts.c: n rows of x -> y. sl_ffn_shared: the MLP beside a
  * layer's experts, this rank's columns. */
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
@@ -352,7 +366,8 @@ void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32
 /* Whether gate and up are one operation. */
 static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)
 {
-    return (be->vt->gated_acts >> l->act & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0;
+    return (be->vt->gated_acts >> l->act & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0 &&
+           !l->cuts_gate;
 }
 
 /* Weights in the backend's memory; NULL: the layer has none. */

@@ -175,6 +175,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
     for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_PLUS_ONE) != 0; i++)
         file[i] += 1;
+    for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_WIDTH) != 0; i++)
+        file[i] /= (float)m->hp.hidden;
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_ROOT) != 0; i++)
         file[i] /= sqrtf((float)m->hp.hidden);
     if (!rows_reordered(m, p->desc))
@@ -392,6 +394,13 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc == 0 && m->hp.layer_width > 0 && be->vt->layer_inputs == NULL)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "embeddings for each layer have no kernel on this device: choose device cpu");
+    if (rc == 0 && m->hp.n_streams > 0 && be->vt->mix_streams == NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "several residual streams (AltUp) have no kernel on this device: choose "
+                     "device cpu");
+    if (rc == 0 && m->hp.n_streams > 0 && m->facts.whole)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "a model of several residual streams (AltUp) cannot be pooled by the mean");
     if (rc == 0 && m->facts.task == SL_TASK_TOKEN_EMBED && be->vt->device != NULL)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "a vector for each token (token_embed) is not built for this device: choose "

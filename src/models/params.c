@@ -28,6 +28,10 @@ int sl_params_create(struct sl_model *m, struct sl_error *err)
     for (size_t i = (size_t)m->hp.n_layers * SL_SLOT_COUNT; i < n_slots; i++)
         m->first[i] = 1; /* for now: how many */
     for (int32_t i = 0; i < m->desc->n_weights; i++)
+        if (m->desc->weights[i].slot >= SL_SLOT_FIRST_GLOBAL)
+            m->first[(size_t)m->hp.n_layers * SL_SLOT_COUNT + (size_t)m->desc->weights[i].slot] =
+                (uint32_t)sl_params_n(m, &m->desc->weights[i], 0);
+    for (int32_t i = 0; i < m->desc->n_weights; i++)
         for (int32_t l = 0; l < m->hp.n_layers && m->desc->weights[i].slot < SL_SLOT_FIRST_GLOBAL;
              l++)
             m->first[(size_t)l * SL_SLOT_COUNT + (size_t)m->desc->weights[i].slot] =

@@ -5,6 +5,7 @@
  */
 #include "base/check.h"
 #include "models/internal.h"
+#include "models/tables.h"
 
 #include <math.h>
 
@@ -80,6 +81,27 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
     return rc;
 }
 
+int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
+                       struct sl_error *err)
+{
+    struct sl_layer_desc *l = &layers[idx];
+    int32_t from = hp->n_layers - hp->n_shared_layers - 1;
+    while (from >= 0 && layers[from].rope != l->rope)
+        from--;
+    if (from < 0)
+        return sl_fail(err, SL_EFORMAT,
+                       "layer %d shares keys with a layer of its kind, but none of the first %d is "
+                       "one",
+                       idx, hp->n_layers - hp->n_shared_layers);
+    l->shares_kv = true;
+    l->kv_source = from;
+    l->n_kv_heads = layers[from].n_kv_heads;
+    l->head_dim = layers[from].head_dim;
+    l->has &= ~(unsigned)(SL_HAS_K | SL_HAS_V);
+    l->v_is_k = layers[from].v_is_k;
+    return 0;
+}
+
 int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     switch (dim) {
@@ -113,6 +135,14 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return hp->layer_width;
     case SL_DIM_LAYERS_W:
         return (int64_t)hp->n_layers * hp->layer_width;
+    case SL_DIM_STREAMS:
+        return hp->n_streams;
+    case SL_DIM_STREAMS_2:
+        return (int64_t)hp->n_streams * hp->n_streams;
+    case SL_DIM_MORE_STREAMS:
+        return hp->n_streams - 1;
+    case SL_DIM_LAUREL:
+        return hp->laurel_rank;
     case SL_DIM_V_LAYERS:
         return hp->n_layer_vocab;
     case SL_DIM_CONTEXT:

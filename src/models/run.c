@@ -39,7 +39,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 29 + SL_MAX_ROPES };
+enum { N_CUTS = 34 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -104,6 +104,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I),
              shared = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_S);
+    const uint64_t streams = (uint64_t)hp->n_streams;
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
@@ -127,6 +128,11 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, layer_rows), rows * w * f},
         {offsetof(struct sl_run, input_gate), t * w * f},
         {offsetof(struct sl_run, gated_input), t * w * act},
+        {offsetof(struct sl_run, streams), streams > 0 ? (streams - 1) * t * h * f : 0},
+        {offsetof(struct sl_run, stream_keep), streams > 0 ? t * h * f : 0},
+        {offsetof(struct sl_run, stream_route), t * streams * f},
+        {offsetof(struct sl_run, stream_coefs), t * streams * streams * f},
+        {offsetof(struct sl_run, laurel), t * (uint64_t)hp->laurel_rank * f},
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
@@ -387,7 +393,10 @@ static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float
     const bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
     const float scale = l->residual_scale * (part == FFN ? l->mlp_scale : l->value_scale);
     add(r, scale, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
-        part == last ? layer_scale(r, layer) : 0, n, r->norm);
+        part == last   ? layer_scale(r, layer)
+        : part == ATTN ? l->attn_end_scale
+                       : 0,
+        n, r->norm);
 }
 
 /* As add_to_stream behind attention, where the MLP reads the stream as it was before. Its norm is
@@ -488,6 +497,10 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
     }
     if ((m->hp.has & SL_HAS_LAYER_INPUTS) != 0)
         make_layer_inputs(r, b);
+    if (m->hp.n_streams > 0) {
+        sl_streams_begin(r, b->n_tokens);
+        return;
+    }
     norm_alone(r, r->x, norm_of_input(r, 0, ATTN), b->n_tokens);
 }
 
@@ -565,10 +578,8 @@ void sl_run_scale_logits(struct sl_run *r, float *logits, int64_t n)
             &(struct sl_op_scale_logits){.x = logits, .n = n, .scale = m->logit_scale, .cap = cap});
 }
 
-/* x += norm(out(act(gate x) * input)); r->norm is x. inputs: the layer's own, a row for each of x.
- */
-static void add_layer_input(struct sl_run *r, int32_t layer, const float *inputs, float *x,
-                            int32_t n)
+/* inputs: the layer's own, a row for each of r->norm. */
+void sl_run_layer_input(struct sl_run *r, int32_t layer, const float *inputs, int32_t n)
 {
     struct sl_backend *be = r->m->be;
     const struct sl_weight *gate = sl_run_mat(r, layer, SL_SLOT_INPUT_GATE);
@@ -596,7 +607,6 @@ static void add_layer_input(struct sl_run *r, int32_t layer, const float *inputs
                            .out = r->y,
                            .ld_out = out->n_rows,
                        });
-    add_to_stream(r, layer, INPUT, x, n);
 }
 
 static void head(struct sl_run *r, int32_t n)
@@ -630,6 +640,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     const void *att = r->att;
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
+    const bool streams = m->hp.n_streams > 0; /* whose rows are gathered behind the last layer */
     bool all = m->facts.whole; /* rows go through the end of the last layer, to be pooled */
 
     check_batch(r, batch);
@@ -640,12 +651,16 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
         sl_run_next_part(r);
+        if (streams)
+            sl_streams_predict(r, l, n);
         mix(r, l, batch);
+        if (streams)
+            sl_streams_laurel(r, l, n);
         sl_run_next_part(r);
         const float *inputs = NULL;
         if ((m->layers[l].has & SL_HAS_LAYER_INPUTS) != 0)
             inputs = r->layer_inputs + (int64_t)l * batch->n_tokens * m->hp.layer_width;
-        if (l == last && !all) {
+        if (l == last && !all && !streams) {
             n = batch->n_logits;
             if (n == 0)
                 break;
@@ -669,9 +684,15 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         sl_run_next_part(r);
         feed_forward(r, l, x, n);
         add_to_stream(r, l, FFN, x, n);
-        if (inputs != NULL)
-            add_layer_input(r, l, inputs, x, n);
+        if (streams) {
+            sl_streams_correct(r, l, inputs, n);
+        } else if (inputs != NULL) {
+            sl_run_layer_input(r, l, inputs, n);
+            add_to_stream(r, l, INPUT, x, n);
+        }
     }
+    if (streams && (n = batch->n_logits) > 0)
+        sl_streams_end(r, batch);
     sl_run_next_part(r);
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)
         head(r, n);

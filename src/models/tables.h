@@ -436,6 +436,10 @@
                        "layer_output_norm.bias", H, NONE)
 /* clang-format on */
 
+/* plan.c: layer idx has no keys of its own but reads those of the last layer with its table of
+ * rotations that has. */
+int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
+                       struct sl_error *err);
 /* granite.c: windows, rotations and sinks of the models that have them. */
 void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *layers);
 

@@ -327,6 +327,40 @@ struct sl_op_layer_inputs {
     int64_t ld_out; /* so many values apart */
 };
 
+enum { SL_MAX_STREAMS = 4 }; /* residual streams of a model */
+
+struct sl_op_mix_streams { /* x_i += sum over j of coefs[t, i, j] x_j, all at once (AltUp) */
+    float *x, *others;     /* the first stream [T, h]; the others, each [T, h], */
+    int64_t ld_others;     /* so many values apart */
+    const float *coefs;    /* [T, n_streams, n_streams] */
+    int32_t n_streams, n, h;
+    float *keep; /* [T, h]: the first one as it is then */
+};
+
+struct sl_op_correct_streams { /* d = x - keep; x = keep + (coefs[t, 0] + 1) d; others_i +=
+                                  (coefs[t, i] + 1) d; out = x * w */
+    float *x, *others;
+    int64_t ld_others;
+    const float *coefs; /* [T, n_streams] */
+    const float *keep;  /* [T, h] */
+    const float *w;     /* [h]; NULL: out = x */
+    int32_t n_streams, n, h;
+    void *out; /* [T, h] activations */
+};
+
+struct sl_op_match_rms { /* y *= rms(x) / max(rms(y)^2, min)^(1/2), by rows */
+    const float *x;
+    float *y; /* [T, h] */
+    int32_t n, h;
+    float min;
+};
+
+struct sl_op_cut_gate { /* x = max(x - (mean + deviations * standard deviation), 0), by rows */
+    float *x;           /* [T, h] */
+    int32_t n, h;
+    float deviations;
+};
+
 struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     const void *x;         /* [T] rows of row_bytes, a multiple of 4 */
     const int32_t *rows;

@@ -451,6 +451,23 @@ static const struct edit gemma1_edits[] = {
     {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
 };
 
+static const struct edit gemma3n_edits[] = {
+    {"altup_num_inputs", "5", SL_EFORMAT, "altup_num_inputs is 5, must be 2 to 4"},
+    {"altup_num_inputs", "4", SL_EFORMAT, "altup_projections.2.weight\" is missing"},
+    {"altup_active_idx", "1", SL_EUNSUPPORTED, "altup_active_idx is 1: not supported, must be 0"},
+    {"altup_correct_scale", "false", SL_EUNSUPPORTED, "altup_correct_scale is false"},
+    {"activation_sparsity_pattern", "0.5", 0, NULL},
+    {"activation_sparsity_pattern", "null", 0, NULL},
+    {"activation_sparsity_pattern", "[0.5]", SL_EFORMAT, "has 1 entries, num_hidden_layers is 6"},
+    {"activation_sparsity_pattern", "[0, 0, 0, 0, 0, 1]", SL_EFORMAT, "of layer 5 is 1, must be"},
+    {"activation_sparsity_pattern", "[0, 0, 0, 0, 0, \"a\"]", SL_EFORMAT, "[5] must be a number"},
+    {"activation_sparsity_pattern", "\"a\"", SL_EFORMAT, "must be a number or a list"},
+    {"num_kv_shared_layers", "6", SL_EFORMAT, "must be less than the number of layers, 6"},
+    {"num_kv_shared_layers", "5", SL_EFORMAT, "shares keys with a layer of its kind"},
+    {"laurel_rank", "33", SL_EFORMAT, "laurel.linear_left.weight"},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias true is not supported"},
+};
+
 static const struct edit gpt_neox_edits[] = {
     {"num_key_value_heads", "2", SL_EUNSUPPORTED, "2 key heads that differ from the 4 heads"},
     {"rotary_pct", "0.2", SL_EFORMAT, "3 dimensions of a head of 16 are rotated"},

@@ -207,6 +207,29 @@ static void test_cohere_defaults(void **state)
     }
 }
 
+static void test_more_config_json(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    make_folder("gemma", OUT "/edit_gemma1", &s);
+    for (size_t i = 0; i < SL_COUNT(gemma1_edits); i++)
+        apply(OUT "/edit_gemma1", &gemma1_edits[i]);
+    make_folder("gemma3n", OUT "/edit_gemma3n", &s);
+    for (size_t i = 0; i < SL_COUNT(gemma3n_edits); i++)
+        apply(OUT "/edit_gemma3n", &gemma3n_edits[i]);
+    make_folder("gpt_neox", OUT "/edit_gpt_neox", &s);
+    set_key(OUT "/edit_gpt_neox", "partial_rotary_factor", NULL);
+    set_key(OUT "/edit_gpt_neox", "rope_parameters", NULL);
+    for (size_t i = 0; i < SL_COUNT(gpt_neox_edits); i++)
+        apply(OUT "/edit_gpt_neox", &gpt_neox_edits[i]);
+    make_folder("falcon", OUT "/edit_falcon", &s);
+    for (size_t i = 0; i < SL_COUNT(falcon_edits); i++)
+        apply(OUT "/edit_falcon", &falcon_edits[i]);
+    make_folder("eurobert", OUT "/edit_eurobert", &s);
+    for (size_t i = 0; i < SL_COUNT(eurobert_edits); i++)
+        apply(OUT "/edit_eurobert", &eurobert_edits[i]);
+}
+
 static void test_config_json(void **state)
 {
     (void)state;
@@ -273,20 +296,6 @@ static void test_config_json(void **state)
     make_folder("cohere2", OUT "/edit_cohere2", &s);
     for (size_t i = 0; i < SL_COUNT(cohere2_edits); i++)
         apply(OUT "/edit_cohere2", &cohere2_edits[i]);
-    make_folder("gemma", OUT "/edit_gemma1", &s);
-    for (size_t i = 0; i < SL_COUNT(gemma1_edits); i++)
-        apply(OUT "/edit_gemma1", &gemma1_edits[i]);
-    make_folder("gpt_neox", OUT "/edit_gpt_neox", &s);
-    set_key(OUT "/edit_gpt_neox", "partial_rotary_factor", NULL);
-    set_key(OUT "/edit_gpt_neox", "rope_parameters", NULL);
-    for (size_t i = 0; i < SL_COUNT(gpt_neox_edits); i++)
-        apply(OUT "/edit_gpt_neox", &gpt_neox_edits[i]);
-    make_folder("falcon", OUT "/edit_falcon", &s);
-    for (size_t i = 0; i < SL_COUNT(falcon_edits); i++)
-        apply(OUT "/edit_falcon", &falcon_edits[i]);
-    make_folder("eurobert", OUT "/edit_eurobert", &s);
-    for (size_t i = 0; i < SL_COUNT(eurobert_edits); i++)
-        apply(OUT "/edit_eurobert", &eurobert_edits[i]);
     make_folder("phi", OUT "/edit_phi", &s);
     for (size_t i = 0; i < SL_COUNT(phi_edits); i++)
         apply(OUT "/edit_phi", &phi_edits[i]);
@@ -924,6 +933,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_json),
+        cmocka_unit_test(test_more_config_json),
         cmocka_unit_test(test_end_ids),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_gguf_metadata),

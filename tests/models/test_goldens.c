@@ -60,6 +60,7 @@ static const char *const goldens[] = {
     "ministral",
     "olmo3",
     "seed_oss",
+    "gemma3n",
     "gemma4",
     "gemma4_e2b",
     "cohere",
@@ -136,7 +137,8 @@ static const char *const ggufs[] = {"olmo2",
                                     "phimoe",
                                     "dbrx",
                                     "afmoe",
-                                    "llama4_hub"};
+                                    "llama4_hub",
+                                    "gemma3n"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

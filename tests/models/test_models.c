@@ -46,7 +46,7 @@ static const struct variant variants[] = {
     {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
     {"starcoder2", SL_DTYPE_F16, "f16", false}, {"cohere2", SL_DTYPE_BF16, "bf16", false},
     {"phi", SL_DTYPE_Q8_0, "f32", false},       {"gemma4-text", SL_DTYPE_BF16, "f16", false},
-    {"cohere2_moe", SL_DTYPE_BF16, "bf16", false},
+    {"gemma3n", SL_DTYPE_BF16, "bf16", false}, {"cohere2_moe", SL_DTYPE_BF16, "bf16", false},
     {"gpt_neox", SL_DTYPE_BF16, "bf16", false}, {"falcon", SL_DTYPE_F16, "f16", false},
     {"gemma", SL_DTYPE_BF16, "bf16", false},
     {"phimoe", SL_DTYPE_Q8_0, "f16", false},

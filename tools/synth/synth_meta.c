@@ -106,6 +106,11 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
             sl_buf_printf(b, "%s%d", l ? ", " : "[", ((const int32_t *)(const void *)at)[l]);
         sl_buf_putc(b, ']');
         break;
+    case SL_HP_LAYER_FLOATS:
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            sl_buf_printf(b, "%s%.17g", l ? ", " : "[", ((const double *)(const void *)at)[l]);
+        sl_buf_putc(b, ']');
+        break;
     case SL_HP_LAYERS:
         for (int32_t l = 0, n = 0; l < hp->n_layers; l++)
             if (at[l] == (row->def != 0 ? (uint8_t)row->def : 1))
