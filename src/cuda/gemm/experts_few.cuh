@@ -22,7 +22,7 @@
 #include "cuda/gemm/linear_stream.cuh"
 
 #define SL_FEW_WARPS     4
-#define SL_FEW_SINGLE    2 /* warps, where every pair is a tile: blocks spread better over the SMs */
+#define SL_FEW_SINGLE    2 /* warps, where every pair is a tile: blocks spread better */
 #define SL_FEW_SUM_WARPS 8 /* experts at a time */
 #define SL_FEW_SWAP      (SL_FEW_WARPS / 2 * 32 * 16)
 #define SL_FEW_ZEROS     640 /* bytes, which lanes of absent rows read */
