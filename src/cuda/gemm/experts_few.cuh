@@ -100,18 +100,21 @@ template <class F> struct sl_few_walk {
         sl_mma_bf16(acc, a[1], b + 2);
     }
     /* n of a piece's steps. The fragments of its first half are there; those of what follows are
-     * made. */
+     * made. more: a piece follows; else the first half is read once more, and not multiplied. */
     __device__ __forceinline__ void piece(float (&acc)[4], uint32_t (&a)[2][2][4],
-                                          uint32_t (&b)[2][4], const uint8_t *smem, int n)
+                                          uint32_t (&b)[2][4], const uint8_t *smem, int n,
+                                          bool more)
     {
 #pragma unroll
         for (int i = 0; i < steps; i++) {
-            if (i >= n)
-                return;
             rows(b[1], smem, 2 * i + 1);
             multiply(acc, a[0], b[0]);
             frags(a[1], 1);
             if (i + 1 < steps) {
+                if (i + 1 == n) {
+                    multiply(acc, a[1], b[1]);
+                    return;
+                }
                 take(at, i + 1);
                 rows(b[0], smem, 2 * i + 2);
             } else {
@@ -119,7 +122,7 @@ template <class F> struct sl_few_walk {
                 ask();
                 wait();
                 at = next(at);
-                x += x_piece;
+                x += more ? x_piece : 0;
                 take(at, 0);
                 rows(b[0], smem, 0);
             }
@@ -127,8 +130,6 @@ template <class F> struct sl_few_walk {
             frags(a[0], 0);
         }
     }
-    /* Behind the last step something is read, too, of the ring and of what lies behind a row; it is
-     * not multiplied. */
     __device__ __forceinline__ void all(float (&acc)[1][4], const uint8_t *smem, int n_k64)
     {
         uint32_t a[2][2][4], b[2][4];
@@ -138,9 +139,9 @@ template <class F> struct sl_few_walk {
         frags(a[0], 0);
 #pragma unroll 1
         for (; n_k64 >= steps; n_k64 -= steps)
-            piece(acc[0], a, b, smem, steps);
+            piece(acc[0], a, b, smem, steps, n_k64 > steps);
         if (n_k64 > 0)
-            piece(acc[0], a, b, smem, n_k64);
+            piece(acc[0], a, b, smem, n_k64, false);
         sl_wf_restore<F>(acc);
     }
 };
