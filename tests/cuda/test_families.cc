@@ -240,12 +240,12 @@ static std::vector<outcome> run(const golden &g, const struct sl_engine_config &
     return out;
 }
 
-/* Root mean square of the differences in standard deviations of what is wanted. Two positions of a
- * golden do not count: where two experts are as good as equally likely, bf16 may choose the other
- * one. */
+/* The median difference in standard deviations of what is wanted. Not the largest or the mean:
+ * where two experts are as good as equally likely, bf16 may choose the other one, and what attends
+ * to that position differs, too. */
 static double difference(const golden &g, const std::vector<float> &have)
 {
-    double sum = 0, squares = 0, errors = 0;
+    double sum = 0, squares = 0;
     const double n = static_cast<double>(have.size());
     std::vector<double> error;
     assert_int_equal(have.size() + 1, g.logprobs.size());
@@ -256,9 +256,7 @@ static double difference(const golden &g, const std::vector<float> &have)
         error.push_back(std::fabs(static_cast<double>(have[i]) - want));
     }
     std::sort(error.begin(), error.end());
-    for (size_t i = 0; i + 2 < error.size(); i++)
-        errors += error[i] * error[i];
-    return std::sqrt(errors / n) / std::sqrt(squares / n - sum / n * (sum / n));
+    return error[error.size() / 2] / std::sqrt(squares / n - sum / n * (sum / n));
 }
 
 /* ------------------------------------------------------------------ tests */
@@ -291,7 +289,7 @@ static void near_transformers_and_the_same_bits(void **)
         const std::vector<outcome> want = run(g, cfg, false);
         const double off = difference(g, want[0].prompt);
         printf("%-20s %.4f\n", g.name.c_str(), off);
-        if (off > 0.03)
+        if (off > 0.02)
             fail_msg("%s: log probabilities are %.3f deviations from transformers'", g.name.c_str(),
                      off);
         if (!(run(g, cfg, true) == want))
