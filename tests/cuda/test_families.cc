@@ -43,7 +43,7 @@ static const char *const simulated[] = {
     "afmoe",  "phimoe"};
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys: refused, and said
  * so. */
-static const char *const cpu_only[] = {"gemma4_e2b", "gemma4_moe", "mimo_v2_flash"};
+static const char *const cpu_only[] = {"gemma3n", "gemma4_e2b", "gemma4_moe", "mimo_v2_flash"};
 
 template <size_t N> static bool is_in(const char *const (&list)[N], const std::string &name)
 {
