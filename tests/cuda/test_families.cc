@@ -45,6 +45,10 @@ static const char *const simulated[] = {
  * so. */
 static const char *const cpu_only[] = {"gemma3n", "gemma4_e2b", "gemma4_moe", "mimo_v2_flash"};
 
+/* Which factors of LongRoPE it has depends on the context that is served, which must be the
+ * golden's own: no token could be generated. */
+static const char *const no_room[] = {"phi3_short"};
+
 template <size_t N> static bool is_in(const char *const (&list)[N], const std::string &name)
 {
     return std::any_of(list, list + N, [&](const char *s) { return name == s; });
@@ -283,7 +287,7 @@ static void near_transformers_and_the_same_bits(void **)
 {
     int n = 0;
     for (const golden &g : goldens()) {
-        if (is_in(cpu_only, g.name))
+        if (is_in(cpu_only, g.name) || is_in(no_room, g.name))
             continue;
         const std::string path = with_tokenizer(g.name);
         struct sl_engine_config cfg = config_of(path);
