@@ -34,7 +34,7 @@ template <class F> struct sl_few_walk {
     /* Of 64 columns, of a piece; instructions count for codes of few bits, room for the others. */
     static constexpr int steps = subs > 1 ? subs : F::unit_bytes <= 640 ? 4 : 1;
     static constexpr int bytes = steps / subs * F::unit_bytes;
-    static constexpr int slots = bytes > 3500 ? 3 : 4;
+    static constexpr int slots = bytes > 3500 ? 3 : bytes > 1500 ? 4 : 8; /* 8 to 13 KB */
     static constexpr int ring_bytes = slots * bytes;
     const uint8_t *src;
     uint8_t *ring;       /* of the warp */
