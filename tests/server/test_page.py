@@ -627,6 +627,8 @@ def test_dashboard(chromium, server):
     assert out[-1][1]["choices"][0]["finish_reason"] == "abort"
     b.wait("!" + button)
     b.wait("document.getElementById('requests-note').textContent === 'No request is running.'")
+    # A click on a row that had just ended is answered with 404, which Chromium reports by itself.
+    b.errors[:] = [e for e in b.errors if not (" 404 " in e and e.endswith("/api/cancel"))]
     quiet(b, server)
 
 
