@@ -11,6 +11,7 @@ int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int3
     const size_t keys = n_tiles * sl_kv_tile_bytes(l->dtype, head_dim);
     const size_t values = n_tiles * sl_kv_tile_bytes(l->dtype, v_dim);
     int32_t i = 0;
+    SL_ASSERT(l->n_groups == 0 || !l->groups[l->n_groups - 1].state);
     while (i < l->n_groups && l->groups[i].window != window)
         i++;
     if (i == SL_MAX_KV_GROUPS)
@@ -26,6 +27,24 @@ int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int3
                                             .k_offset = (uint32_t)g->page_bytes,
                                             .v_offset = (uint32_t)(g->page_bytes + keys)};
     g->page_bytes += keys + values;
+    g->n_layers++;
+    return 0;
+}
+
+int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
+                           struct sl_error *err)
+{
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && n_bytes > 0);
+    if (l->n_groups == 0 || !l->groups[l->n_groups - 1].state) {
+        if (l->n_groups == SL_MAX_KV_GROUPS)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "layers with %d different windows, and with a recurrent state",
+                           SL_MAX_KV_GROUPS);
+        l->groups[l->n_groups++] = (struct sl_kv_layer_group){.state = true};
+    }
+    struct sl_kv_layer_group *g = &l->groups[l->n_groups - 1];
+    l->states[layer] = (struct sl_state_place){.in = true, .offset = g->page_bytes};
+    g->page_bytes += SL_ROUND_UP(n_bytes, SL_STATE_ALIGN);
     g->n_layers++;
     return 0;
 }

@@ -3,7 +3,9 @@
  *
  * Layers that need the same positions form a group, which has a pool of pages of its own (group.h).
  * A page is one block of tokens of all layers of its group, contiguous, so that it moves between
- * tiers as one piece: in it, layer by layer, the tiles of K then of V (struct sl_kv_view).
+ * tiers as one piece: in it, layer by layer, the tiles of K then of V (struct sl_kv_view). Layers
+ * with a recurrent state are a group too, whose page holds the state of all of them behind the last
+ * token computed in its block (struct sl_state_view).
  */
 #ifndef SL_KV_LAYOUT_H
 #define SL_KV_LAYOUT_H
@@ -17,7 +19,13 @@ struct sl_kv_place { /* of a layer, in the pages of its group */
     uint32_t k_offset, v_offset;
 };
 
+struct sl_state_place { /* of a layer, in the pages of the group with states */
+    bool in;
+    size_t offset;
+};
+
 struct sl_kv_layer_group {
+    bool state;       /* of recurrent layers; window is 0 */
     int32_t window;   /* positions that a row sees, its own included; 0: all before it */
     int32_t n_layers; /* with a place of their own */
     size_t page_bytes;
@@ -26,16 +34,26 @@ struct sl_kv_layer_group {
 struct sl_kv_layout {
     int32_t block_size; /* tokens of a page, whole tiles */
     enum sl_dtype dtype;
-    int32_t n_groups; /* a group without a window is the first */
+    int32_t n_groups; /* a group without a window is the first, one of states the last */
     struct sl_kv_layer_group groups[SL_MAX_KV_GROUPS];
     struct sl_kv_place places[SL_MAX_LAYERS]; /* of the model's layers */
+    struct sl_state_place states[SL_MAX_LAYERS];
 };
+
+/* Does a row see every position before it? */
+static inline bool sl_kv_layers_full(const struct sl_kv_layer_group *g)
+{
+    return g->window == 0 && !g->state;
+}
 
 /* Gives a layer a place. Layers without a window come first; SL_EUNSUPPORTED: more different
  * windows than there can be groups. */
 SL_MUST_CHECK int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window,
                                    int32_t n_kv_heads, int32_t head_dim, int32_t v_dim,
                                    struct sl_error *err);
+/* Gives a layer a place for n_bytes of state, after all places of keys. */
+SL_MUST_CHECK int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
+                                         struct sl_error *err);
 /* Bytes of a block's pages in all groups. */
 static inline size_t sl_kv_block_bytes(const struct sl_kv_layout *l)
 {
@@ -79,6 +97,19 @@ static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t
     v.dtype = l->dtype;
     v.block_size = l->block_size;
     v.group = p->group;
+    return v;
+}
+
+static inline struct sl_state_view sl_state_view(const struct sl_kv_layout *l,
+                                                 uint8_t *const *pools, int layer)
+{
+    const int32_t group = l->n_groups - 1;
+    struct sl_state_view v;
+    v.pool = pools[group];
+    v.page_bytes = l->groups[group].page_bytes;
+    v.offset = l->states[layer].offset;
+    v.block_size = l->block_size;
+    v.group = group;
     return v;
 }
 

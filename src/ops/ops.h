@@ -102,6 +102,24 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
 }
 
+/* One layer's part of the pages that hold recurrent state, float32. A page holds the state behind
+ * the last token that was computed in its block. Of a span at pos, with its table t of the group:
+ *
+ *   begin   pos 0: zeros; else the page t[(pos - 1) / block_size]
+ *   store   behind each token that is the last of its block or of the span, to the page t[block],
+ *           if that is not below 0; behind the span's last one it never is
+ *
+ * So a state that is stored behind a complete block is what a sequence with that prefix begins at,
+ * and a step that begins and ends in one block changes its page in place. */
+struct sl_state_view {
+    uint8_t *pool;
+    size_t page_bytes, offset;
+    int32_t block_size;
+    int32_t group; /* whose table of the batch names its pages */
+};
+
+#define SL_STATE_ALIGN 64 /* of the layers' parts of a page */
+
 /* A rank is one of several backends that run the same model on the same batches; each computes
  * some columns of what the others need whole. Ranks whose backends can reach each other's memory
  * share a struct sl_comm. */
