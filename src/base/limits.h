@@ -25,6 +25,8 @@
 #define SL_MAX_TOP_EXPERTS 32 /* of a token */
 #define SL_MAX_HEADS       1024
 #define SL_MAX_HEAD_DIM    1024
+#define SL_MAX_STATE_DIM   256 /* of a head of a recurrent state */
+#define SL_MAX_CONV_TAPS   8
 #define SL_MAX_LABELS      4096 /* of a classifier */
 #define SL_MAX_HIDDEN      (1 << 20)
 #define SL_MAX_VOCAB       (4 << 20)

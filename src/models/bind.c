@@ -151,7 +151,7 @@ static int check_format(const struct sl_param *p, const struct sl_ckpt_tensor *t
 {
     const struct sl_weight_desc *w = p->desc;
     const struct sl_dtype_info *info = sl_dtype_info(t->dtype);
-    if (w->cols == SL_DIM_NONE) {
+    if (sl_weight_is_values(w)) {
         if (info->block_elems != 1 || t->dtype == SL_DTYPE_FP8_E4M3)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "tensor \"%s\" is %s; norms and biases must be f32, f16 or bf16",
@@ -195,11 +195,19 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
-/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix of one row. */
+/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix of one row.
+ * PyTorch's convolutions of single channels have a dimension of 1 in the middle. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
 {
     const bool vector = p->desc->cols == SL_DIM_NONE;
     const bool flat = vector && (p->desc->flags & SL_W_FLAT) != 0;
+    if (!vector && (p->desc->flags & SL_W_VALUES) != 0 && t->n_dims == 3 && t->dims[1] == 1) {
+        p->slice = *t;
+        p->slice.n_dims = 2;
+        p->slice.dims[1] = t->dims[2];
+        p->slice.dims[2] = 1;
+        return &p->slice;
+    }
     if (vector ? !flat || t->n_dims != 2 || t->dims[0] != 1 : t->n_dims != 1 || p->n_rows != 1)
         return t;
     p->slice = *t;

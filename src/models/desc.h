@@ -77,6 +77,12 @@ enum sl_has {
     SL_HAS_LAYER_SCALE = 1 << 23,  /* a factor of the residual stream behind each layer */
     SL_HAS_BRANCHES = 1 << 24,     /* experts beside an MLP, each between norms of its own */
     SL_HAS_ATTN_NORM = 1 << 25,    /* of an encoder whose first layer has none */
+    SL_HAS_ATTN = 1 << 26,         /* in a model with recurrent layers: one with attention, */
+    SL_HAS_STATE = 1 << 27,        /* a recurrent one, */
+    SL_HAS_CONV_BIAS = 1 << 28,    /* whose convolution has a bias, */
+    SL_HAS_STATE_BIAS = 1 << 29,   /* or its projections, */
+    SL_HAS_STATE_NORM = 1 << 30,   /* or a norm of what comes out */
+    SL_HAS_FFN = 1 << 19,          /* an MLP, where some layers have none */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -276,6 +282,27 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LAUREL_LEFT,  /* beside attention */
                SL_SLOT_LAUREL_RIGHT,
                SL_SLOT_LAUREL_NORM,
+               /* of layers with a recurrent state: */
+               SL_SLOT_STATE_IN,   /* what goes through the convolution, channel by channel, */
+               SL_SLOT_STATE_GATE, /* what gates that which comes out, */
+               SL_SLOT_STATE_DT,   /* how long a step is for each head, or how much it decays, */
+               SL_SLOT_STATE_BETA, /* how much of it is new; */
+               SL_SLOT_STATE_IN_BIAS,
+               SL_SLOT_STATE_GATE_BIAS,
+               SL_SLOT_STATE_DT_BIAS, /* inside the softplus */
+               SL_SLOT_CONV,          /* [channels, taps] values */
+               SL_SLOT_CONV_BIAS,
+               SL_SLOT_STATE_A, /* of the decay, below 0 */
+               SL_SLOT_STATE_D, /* of what goes in, added to what comes out */
+               SL_SLOT_STATE_NORM,
+               SL_SLOT_STATE_OUT,
+               SL_SLOT_STATE_OUT_BIAS,
+               SL_SLOT_STATE_X, /* Mamba 1: of what left the convolution, the rank of dt, b and c;
+                                 */
+               SL_SLOT_STATE_DT_UP,     /* from that rank to dt of each channel; */
+               SL_SLOT_STATE_RANK_NORM, /* norms of these three */
+               SL_SLOT_STATE_B_NORM,
+               SL_SLOT_STATE_C_NORM,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -323,7 +350,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_Q,            /* n_heads * head_dim, of a layer */
               SL_DIM_K,            /* n_kv_heads * head_dim, of a layer */
               SL_DIM_VALUES,       /* n_kv_heads * v_dim, of a layer */
-              SL_DIM_ATT,          /* n_heads * v_dim, of a layer: what attention gives */
+              SL_DIM_ATT,          /* what a layer's mixer gives; attention: n_heads * v_dim */
               SL_DIM_HD,           /* head_dim, of a layer */
               SL_DIM_HEADS,        /* n_heads, of a layer */
               SL_DIM_ROPE,         /* frequencies of the model's first table of rotations */
@@ -335,6 +362,17 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_MORE_STREAMS, /* those behind the first */
               SL_DIM_LAUREL,       /* of the thin matrices beside attention */
               SL_DIM_V_LAYERS,     /* vocabulary of embeddings for each layer */
+              SL_DIM_CONV,         /* channels of a layer's convolution, */
+              SL_DIM_CONV_IN,      /* rows of what goes into it: with its gates */
+              SL_DIM_TAPS,         /* its taps */
+              SL_DIM_STATE_HEADS,  /* heads with a state, of a layer, */
+              SL_DIM_STATE_DT,     /* values of a token that its decay is made of, */
+              SL_DIM_STATE_ROWS,   /* heads * values of a head: what a recurrence gives, */
+              SL_DIM_STATE_KEYS,   /* groups * k_dim: of keys, or of b and c, */
+              SL_DIM_STATE_K,      /* k_dim */
+              SL_DIM_STATE_V,      /* values of a head */
+              SL_DIM_STATE_RANK,   /* of dt, Mamba 1; */
+              SL_DIM_STATE_X,      /* that and twice k_dim */
               SL_DIM_CONTEXT,      /* positions */
               SL_DIM_TYPES,        /* token types */
               SL_DIM_LABELS,       /* of a classifier */
@@ -361,10 +399,14 @@ enum sl_weight_flags {
     SL_W_OVER_WIDTH = 1 << 7, /* likewise, by the width */
     SL_W_BY_HEADS = 1 << 6,   /* in a folder's fused tensor the rows of its parts take turns by KV
                                  heads; GGUF files have the parts one after another */
+    SL_W_VALUES = 1 << 8,     /* a matrix kept as float32, row by row, as a vector is; a file may
+                                 have it with a dimension of 1 between rows and columns */
+    SL_W_MINUS_EXP = 1 << 9,  /* a vector, or values: safetensors hold the logarithm of what GGUF
+                                 files hold negated, as kernels want it */
     SL_W_FLAT = 1 << 5,       /* a vector that safetensors hold as a matrix of one row */
 };
 
-enum { SL_MAX_FUSED = 3 }; /* parts of a tensor */
+enum { SL_MAX_FUSED = 5 }; /* parts of a tensor */
 
 struct sl_weight_desc {
     enum sl_slot slot;
@@ -383,10 +425,27 @@ struct sl_weight_desc {
     unsigned flags;
 };
 
+/* Kept as float32; else it is a matrix of products, or of rows. */
+static inline bool sl_weight_is_values(const struct sl_weight_desc *w)
+{
+    return w->cols == SL_DIM_NONE || (w->flags & SL_W_VALUES) != 0;
+}
+
 /* ---------------------------------------------------------------- layers */
 
-enum sl_mixer { SL_MIX_GQA };
-enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN, SL_FFN_EXPERTS };
+enum sl_mixer {
+    SL_MIX_GQA,
+    SL_MIX_NONE,  /* the layer is its MLP alone */
+    SL_MIX_CONV,  /* a gated short convolution (LFM2) */
+    SL_MIX_DELTA, /* the gated delta rule behind a convolution */
+    SL_MIX_SSM,   /* a state space model behind a convolution (Mamba) */
+};
+enum sl_ffn {
+    SL_FFN_GATED,
+    SL_FFN_PLAIN,
+    SL_FFN_EXPERTS,
+    SL_FFN_NONE /* the layer is its mixer alone */
+};
 enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean, maybe with a bias */ };
 /* What q and k are normed by, before they are rotated. */
 enum sl_qk_norm {
@@ -403,10 +462,29 @@ enum sl_norm_place {
     SL_NORM_SUM = 1 << 2, /* norm(x + f(x)), alone */
 };
 
+/* The shape of a recurrent layer. Channels of its convolution, in their order: CONV the hidden
+ * width; DELTA queries and keys of all groups, values; SSM x, b and c of all groups (Mamba 1: x).
+ */
+struct sl_state_desc {
+    int32_t n_taps;
+    int32_t n_heads, n_groups; /* of values; of keys, or of b and c */
+    int32_t k_dim, v_dim;      /* of a head: its state is [k_dim, v_dim] */
+    int32_t dt_rank;           /* Mamba 1; 0: dt comes of the layer's input */
+    bool by_row;               /* DELTA: a decay for each row of the state */
+    float beta_scale;          /* DELTA */
+    float dt_min, dt_max;      /* SSM */
+    float norm_eps;
+    bool norm;         /* what comes out is normed, by group of heads, */
+    bool norm_heads;   /* by head and with the same weights for each, */
+    bool gate_first;   /* behind the gate, not before it; */
+    bool sigmoid_gate; /* the gate's activation, else silu */
+};
+
 /* One layer of the walk in run.c: all that is known of its shape. */
 struct sl_layer_desc {
     unsigned has; /* enum sl_has: which optional tensors it has */
     enum sl_mixer mixer;
+    struct sl_state_desc state; /* of mixers that have one */
     enum sl_ffn ffn;
     enum sl_act act;
     enum sl_norm_kind norm;

@@ -11,8 +11,14 @@
 static const char *const score_names[] = {[SL_ROUTE_SOFTMAX] = "softmax",
                                           [SL_ROUTE_SIGMOID] = "sigmoid",
                                           [SL_ROUTE_MIXER] = "sparsemixer"};
-static const char *const ffn_names[] = {
-    [SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain", [SL_FFN_EXPERTS] = "experts"};
+static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated",
+                                        [SL_FFN_PLAIN] = "plain",
+                                        [SL_FFN_EXPERTS] = "experts",
+                                        [SL_FFN_NONE] = "none"};
+static const char *const mixer_names[] = {
+    [SL_MIX_GQA] = "gqa",           [SL_MIX_NONE] = "none",       [SL_MIX_CONV] = "short_conv",
+    [SL_MIX_DELTA] = "gated_delta", [SL_MIX_SSM] = "state_space",
+};
 static const char *const act_names[] = {
     [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
     [SL_ACT_TANH] = "tanh", [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2"};
@@ -28,12 +34,14 @@ static const char *rope_name(const struct sl_model *m, int32_t idx)
 
 static const char *mixer_name(const struct sl_layer_desc *l)
 {
-    return l->whole ? "whole" : "gqa";
+    return l->mixer == SL_MIX_GQA && l->whole ? "whole" : mixer_names[l->mixer];
 }
 
 /* What of a token's keys stays: of an encoder only while a layer is computed. */
 static const char *kv_name(const struct sl_layer_desc *l)
 {
+    if (l->mixer != SL_MIX_GQA)
+        return sl_has_state(l) ? "state" : "none";
     return l->whole ? "step" : "full";
 }
 
@@ -53,11 +61,15 @@ static const char *norms_name(const struct sl_layer_desc *l)
 
 static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
 {
-    return a->has == b->has && a->mixer == b->mixer && a->ffn == b->ffn && a->act == b->act &&
-           a->norm == b->norm && a->norms == b->norms && a->qk_norm == b->qk_norm &&
-           a->qk_norm_after == b->qk_norm_after && a->temperature.beta == b->temperature.beta &&
-           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
-           a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
+    const bool same_state = a->state.n_heads == b->state.n_heads &&
+                            a->state.n_groups == b->state.n_groups &&
+                            a->state.k_dim == b->state.k_dim && a->state.v_dim == b->state.v_dim &&
+                            a->state.n_taps == b->state.n_taps;
+    return same_state && a->has == b->has && a->mixer == b->mixer && a->ffn == b->ffn &&
+           a->act == b->act && a->norm == b->norm && a->norms == b->norms &&
+           a->qk_norm == b->qk_norm && a->qk_norm_after == b->qk_norm_after &&
+           a->temperature.beta == b->temperature.beta && a->n_heads == b->n_heads &&
+           a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
            a->top_experts == b->top_experts && a->shared_intermediate == b->shared_intermediate &&
            a->swiglu.limit == b->swiglu.limit && a->rope == b->rope && a->whole == b->whole &&
@@ -137,6 +149,17 @@ static void text_count(struct sl_buf *out, uint64_t n)
         sl_buf_printf(out, "%llu", (unsigned long long)n);
 }
 
+static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
+{
+    const struct sl_state_desc *s = &l->state;
+    sl_buf_puts(out, mixer_name(l));
+    if (s->n_heads > 0)
+        sl_buf_printf(out, ", %d heads, %d groups, states of %d x %d", s->n_heads, s->n_groups,
+                      s->k_dim, s->v_dim);
+    if (sl_has_state(l))
+        sl_buf_printf(out, ", convolution of %d", s->n_taps);
+}
+
 static void text_attention(const struct sl_model *m, const struct sl_layer_desc *l,
                            struct sl_buf *out)
 {
@@ -195,9 +218,14 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         for (j = i + 1; j < m->hp.n_layers && alike(l, &m->layers[j]);)
             j++;
         sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
-        text_attention(m, l, out);
+        if (l->mixer == SL_MIX_GQA)
+            text_attention(m, l, out);
+        else
+            text_state(l, out);
         if (l->ffn == SL_FFN_EXPERTS)
             text_experts(l, out);
+        else if (l->ffn == SL_FFN_NONE)
+            sl_buf_puts(out, "; no MLP");
         else
             sl_buf_printf(out, "; %s %s of %d", ffn_names[l->ffn], act_names[l->act],
                           l->intermediate);
@@ -232,7 +260,8 @@ static void text_tensor(const struct sl_model *m, struct sl_backend *be, const s
                         bool first, struct sl_buf *out)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    const char *route = t->n_dims == 2 ? route_of(m, sl_param_backend(m, be, p), t->dtype) : NULL;
+    const char *route =
+        !sl_weight_is_values(p->desc) ? route_of(m, sl_param_backend(m, be, p), t->dtype) : NULL;
     char shape[64];
     if (first)
         sl_buf_puts(out, "tensors\n");

@@ -73,7 +73,7 @@ static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
 int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *w = p->src, *inv = NULL, *plain = NULL;
-    if (p->desc->cols == SL_DIM_NONE || w->dtype != SL_DTYPE_FP8_E4M3)
+    if (sl_weight_is_values(p->desc) || w->dtype != SL_DTYPE_FP8_E4M3)
         return 0;
     int rc = find_beside(m, w, "_scale_inv", &inv, err);
     if (rc >= 0)

@@ -174,7 +174,7 @@ int sl_int4_bind(const struct sl_model *m, const char *name, struct sl_param *p,
     struct search s = {.ckpt = m->ckpt, .module = name};
     const char *suffix = m->hp.int4 == SL_INT4_PACKED ? "weight_packed" : "qweight";
     const struct sl_ckpt_tensor *codes = NULL;
-    if (m->hp.int4 == SL_INT4_NONE || p->desc->cols == SL_DIM_NONE ||
+    if (m->hp.int4 == SL_INT4_NONE || sl_weight_is_values(p->desc) ||
         !sl_ends_with(name, ".weight"))
         return 0;
     s.n_module = (int)(strlen(name) - strlen("weight"));

@@ -296,6 +296,10 @@ struct sl_run {
     float *stream_keep;  /* [T, H] the first before a layer; */
     float *stream_route, *stream_coefs; /* [T, n_streams], [T, n_streams^2] */
     float *laurel;                      /* [T, laurel_rank] */
+    float *state_in, *conv_out;         /* [T, channels] of recurrent layers: before the
+                                           convolution and behind it */
+    float *state_gate, *state_out;      /* [T, heads * v_dim] */
+    float *state_dt, *state_beta;       /* [T, heads], DELTA by_row [T, heads, k_dim] */
     void *gated_input;                  /* [T, W] activations: times its input */
     void *expert_room;                  /* scratch of the experts */
     struct sl_host_layer *host_layers;  /* [n_host_layers] whose experts the host computes; */
@@ -320,6 +324,16 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+/* mixer_state.c: the same of recurrent layers; the bytes of their state. */
+void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+size_t sl_mixer_state_bytes(const struct sl_layer_desc *l, int64_t hidden);
+static inline bool sl_has_state(const struct sl_layer_desc *l)
+{
+    return l->mixer == SL_MIX_CONV || l->mixer == SL_MIX_DELTA || l->mixer == SL_MIX_SSM;
+}
+/* Channels of its convolution. */
+int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);
 /* ranks.c: where this rank puts its part of what others need whole: `whole` itself if it is alone.
  * Then sl_run_gather makes n rows of n_cols columns whole, on all ranks; NULL: not on this one. */
 void *sl_run_part(struct sl_run *r, void *whole);

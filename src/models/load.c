@@ -164,7 +164,7 @@ static int place(struct sl_backend *be, const float *host, size_t n_bytes, float
 static float *read_vector(const struct sl_model *m, const struct sl_param *p)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    size_t n = (size_t)t->dims[0];
+    size_t n = (size_t)(t->dims[0] * t->dims[1]);
     float *file = sl_malloc(2 * n * sizeof *file), *ours = file == NULL ? NULL : file + n;
     if (file == NULL)
         return NULL;
@@ -175,6 +175,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
     for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_PLUS_ONE) != 0; i++)
         file[i] += 1;
+    for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_MINUS_EXP) != 0; i++)
+        file[i] = -expf(file[i]);
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_WIDTH) != 0; i++)
         file[i] /= (float)m->hp.hidden;
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_ROOT) != 0; i++)
@@ -191,14 +193,15 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
 static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struct sl_error *err)
 {
     const struct sl_rows rows = sl_param_rows(m, p);
-    const size_t n_bytes = (size_t)rows.n * sizeof(float);
+    const int64_t row = p->n_cols; /* 1, of a vector */
+    const size_t n_bytes = (size_t)(rows.n * row) * sizeof(float);
     float *all = sl_malloc((size_t)n * n_bytes);
     bool read = all != NULL;
     for (int32_t i = 0; i < n && read; i++) {
         float *v = read_vector(m, &p[i]);
         read = v != NULL;
         if (read)
-            memcpy(all + i * rows.n, v + rows.first, n_bytes);
+            memcpy(all + i * rows.n * row, v + rows.first * row, n_bytes);
         sl_free(v);
     }
     p->vec_bytes = (size_t)n * n_bytes;
@@ -317,8 +320,8 @@ static void add_memory(const struct sl_model *m, struct sl_backend *be, const st
 {
     const struct sl_ckpt_tensor t =
         sl_rank_part(p->src, sl_rank_rows(m, p->desc->shard, p->n_rows, rank));
-    if (p->desc->cols == SL_DIM_NONE) {
-        *allocated += (uint64_t)t.dims[0] * sizeof(float);
+    if (sl_weight_is_values(p->desc)) {
+        *allocated += (uint64_t)(t.dims[0] * t.dims[1]) * sizeof(float);
         return;
     }
     uint64_t packed = be->vt->weight_bytes(be, use_of(m, p), t.dtype, t.dims[0], t.dims[1]);
@@ -398,6 +401,10 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "several residual streams (AltUp) have no kernel on this device: choose "
                      "device cpu");
+    if (rc == 0 && sl_layers_max(&m->hp, m->layers, SL_DIM_CONV) > 0 && be->vt->short_conv == NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "layers with a recurrent state have no kernel on this device: choose device "
+                     "cpu");
     if (rc == 0 && m->hp.n_streams > 0 && m->facts.whole)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "a model of several residual streams (AltUp) cannot be pooled by the mean");
@@ -416,7 +423,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
             continue;
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
-        if (p->desc->cols != SL_DIM_NONE)
+        if (!sl_weight_is_values(p->desc))
             rc = load_matrix(m, p, err);
         else if (p->stack_idx == 0)
             rc = load_vectors(m, p, sl_params_n(m, p->desc, (int32_t)(p->layer - m->layers)), err);

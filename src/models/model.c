@@ -301,6 +301,8 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
     int32_t n = 0;
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
         const struct sl_layer_desc *l = &m->layers[i];
+        if (l->mixer != SL_MIX_GQA)
+            continue;
         const struct sl_heads h = {l->n_heads, l->n_kv_heads, l->head_dim, l->v_dim};
         int32_t k = 0;
         while (k < SL_MIN(n, n_max) && memcmp(&kinds[k], &h, sizeof h) != 0)
@@ -322,17 +324,22 @@ static int32_t window_of(const struct sl_model *m, int32_t layer)
     return l->window < m->hp.context && !l->whole ? l->window : 0;
 }
 
-/* Layers that see everything first: theirs is the first group. */
+/* Layers that see everything first: theirs is the first group. States last. */
 static int place_layers(const struct sl_model *m, struct sl_kv_layout *l, struct sl_error *err)
 {
     int rc = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++) {
             const struct sl_layer_desc *d = &m->layers[i];
-            if (d->kv_source == i && (window_of(m, i) > 0) == (pass > 0))
+            const bool has_keys = d->mixer == SL_MIX_GQA && d->kv_source == i;
+            if (has_keys && (window_of(m, i) > 0) == (pass > 0))
                 rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim, d->v_dim,
                                       err);
         }
+    for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++)
+        if (sl_has_state(&m->layers[i]))
+            rc = sl_kv_layout_add_state(l, i, sl_mixer_state_bytes(&m->layers[i], m->hp.hidden),
+                                        err);
     return rc;
 }
 

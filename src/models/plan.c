@@ -22,11 +22,27 @@ static void check_source(const struct sl_layer_desc *layers, int32_t idx)
               l->whole == from->whole);
 }
 
+static void check_state(const struct sl_layer_desc *l)
+{
+    const struct sl_state_desc *s = &l->state;
+    SL_ASSERT(s->n_taps >= 2 && s->n_taps <= SL_MAX_CONV_TAPS);
+    if (l->mixer == SL_MIX_CONV)
+        return;
+    SL_ASSERT(s->n_heads > 0 && s->n_groups > 0 && s->n_heads % s->n_groups == 0);
+    SL_ASSERT(s->k_dim > 0 && s->k_dim <= SL_MAX_STATE_DIM && s->v_dim > 0 &&
+              s->v_dim <= SL_MAX_STATE_DIM);
+    SL_ASSERT(s->norm || !s->norm_heads);
+    SL_ASSERT(l->mixer == SL_MIX_SSM ? s->dt_max > s->dt_min : s->beta_scale > 0);
+}
+
 /* What a family may not say, whatever the file says. */
 static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_desc *layers,
                         int32_t idx)
 {
     const struct sl_layer_desc *l = &layers[idx];
+    if (sl_has_state(l))
+        check_state(l);
+    SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
     SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0);
     SL_ASSERT(l->head_dim > 0 && l->v_dim > 0 && l->intermediate > 0 && l->window >= 0);
     SL_ASSERT(l->rope >= -1 && l->rope < desc->n_ropes);
@@ -122,6 +138,9 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_VALUES:
         return (int64_t)l->n_kv_heads * l->v_dim;
     case SL_DIM_ATT:
+        if (l->mixer != SL_MIX_GQA)
+            return l->mixer == SL_MIX_CONV ? hp->hidden
+                                           : (int64_t)l->state.n_heads * l->state.v_dim;
         return (int64_t)l->n_heads * l->v_dim;
     case SL_DIM_HD:
         return l->head_dim;
@@ -145,6 +164,28 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return hp->laurel_rank;
     case SL_DIM_V_LAYERS:
         return hp->n_layer_vocab;
+    case SL_DIM_CONV:
+        return sl_conv_channels(l, hp->hidden);
+    case SL_DIM_CONV_IN:
+        return (l->mixer == SL_MIX_CONV ? 3 : 1) * sl_conv_channels(l, hp->hidden);
+    case SL_DIM_TAPS:
+        return l->state.n_taps;
+    case SL_DIM_STATE_HEADS:
+        return l->state.n_heads;
+    case SL_DIM_STATE_DT:
+        return (int64_t)l->state.n_heads * (l->state.by_row ? l->state.k_dim : 1);
+    case SL_DIM_STATE_ROWS:
+        return (int64_t)l->state.n_heads * l->state.v_dim;
+    case SL_DIM_STATE_KEYS:
+        return (int64_t)l->state.n_groups * l->state.k_dim;
+    case SL_DIM_STATE_K:
+        return l->state.k_dim;
+    case SL_DIM_STATE_V:
+        return l->state.v_dim;
+    case SL_DIM_STATE_RANK:
+        return l->state.dt_rank;
+    case SL_DIM_STATE_X:
+        return l->state.dt_rank + 2 * (int64_t)l->state.k_dim;
     case SL_DIM_CONTEXT:
         return hp->context;
     case SL_DIM_TYPES:

@@ -39,7 +39,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 34 + SL_MAX_ROPES };
+enum { N_CUTS = 40 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -103,7 +103,11 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I),
-             shared = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_S);
+             shared = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_S),
+             conv = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_CONV),
+             conv_in = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_CONV_IN),
+             state = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_ROWS),
+             dt = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_DT);
     const uint64_t streams = (uint64_t)hp->n_streams;
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
@@ -133,6 +137,13 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, stream_route), t * streams * f},
         {offsetof(struct sl_run, stream_coefs), t * streams * streams * f},
         {offsetof(struct sl_run, laurel), t * (uint64_t)hp->laurel_rank * f},
+        {offsetof(struct sl_run, state_in), t * conv_in * f},
+        {offsetof(struct sl_run, conv_out), t * conv * f},
+        {offsetof(struct sl_run, state_gate), t * state * f},
+        {offsetof(struct sl_run, state_out), t * state * f},
+        {offsetof(struct sl_run, state_dt), t * dt * f},
+        {offsetof(struct sl_run, state_beta),
+         t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_HEADS) * f},
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
@@ -229,6 +240,12 @@ static void check_tables(const struct sl_run *r, const struct sl_batch *b, const
     for (int32_t g = 0; g < l->n_groups; g++) {
         const int32_t window = l->groups[g].window;
         int32_t first = window > 0 ? SL_MAX(s->pos - window + 1, 0) / l->block_size : 0;
+        if (l->groups[g].state) {
+            const int32_t *table = sl_batch_tables(b, g) + s->table_idx;
+            SL_DCHECK(s->pos == 0 || table[(s->pos - 1) / l->block_size] >= 0);
+            SL_DCHECK(table[(s->pos + s->n - 1) / l->block_size] >= 0);
+            continue;
+        }
         for (int32_t p = first; p * l->block_size < s->pos + s->n; p++)
             SL_DCHECK(sl_batch_tables(b, g)[s->table_idx + p] >= 0);
     }
@@ -326,7 +343,9 @@ static struct norm norm_behind(const struct sl_run *r, int32_t layer, enum part 
     const bool has_input = (r->m->layers[layer].has & SL_HAS_LAYER_INPUTS) != 0;
     switch (part) {
     case ATTN:
-        return norm_of_input(r, layer, FFN);
+        if (r->m->layers[layer].ffn != SL_FFN_NONE)
+            return norm_of_input(r, layer, FFN);
+        return norm_of_input(r, layer + 1, ATTN);
     case FFN:
         return has_input ? (struct norm){.kind = SL_NORM_RMS} : norm_of_input(r, layer + 1, ATTN);
     case INPUT:
@@ -383,7 +402,9 @@ static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct norm_slots *s = &norm_slots[part];
-    const enum part last = (l->has & SL_HAS_LAYER_INPUTS) != 0 ? INPUT : FFN;
+    const enum part last = (l->has & SL_HAS_LAYER_INPUTS) != 0 ? INPUT
+                           : l->ffn == SL_FFN_NONE             ? ATTN
+                                                               : FFN;
     if (l->norms == SL_NORM_SUM) {
         const struct norm norm = {l->norm, sl_run_vec(r, layer, s->w),
                                   sl_run_vec(r, layer, s->bias)};
@@ -538,6 +559,13 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     case SL_MIX_GQA:
         sl_mixer_gqa_attend(r, layer, b);
         break;
+    case SL_MIX_CONV:
+    case SL_MIX_DELTA:
+    case SL_MIX_SSM:
+        sl_mixer_state(r, layer, b);
+        break;
+    case SL_MIX_NONE:
+        break;
     }
 }
 
@@ -546,6 +574,13 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
         sl_mixer_gqa_output(r, layer, att, n, r->y);
+        break;
+    case SL_MIX_CONV:
+    case SL_MIX_DELTA:
+    case SL_MIX_SSM:
+        sl_mixer_state_output(r, layer, att, n, r->y);
+        break;
+    case SL_MIX_NONE:
         break;
     }
 }
@@ -564,6 +599,8 @@ static void feed_forward(struct sl_run *r, int32_t layer, const float *x, int32_
             sl_ffn_branches(r, layer, x, n, r->y);
         else
             sl_ffn_experts(r, layer, r->norm, n, r->y);
+        break;
+    case SL_FFN_NONE:
         break;
     }
 }
@@ -666,9 +703,13 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
                 break;
             size_t att_bytes = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_ATT) * act_bytes;
             gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
-            gather(r, batch, r->att, att_bytes, r->q);
             x = r->rows;
-            att = r->q;
+            if (m->layers[l].mixer == SL_MIX_NONE) {
+                norm_alone(r, x, norm_of_input(r, l, ATTN), n);
+            } else {
+                gather(r, batch, r->att, att_bytes, r->q);
+                att = r->q;
+            }
             if (inputs != NULL) {
                 gather(r, batch, inputs, (size_t)m->hp.layer_width * sizeof(float), r->layer_rows);
                 inputs = r->layer_rows;
@@ -679,11 +720,13 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         mix_output(r, l, att, n);
         if (m->layers[l].parallel)
             add_parallel(r, l, x, n, l == last && !all);
-        else
+        else if (m->layers[l].mixer != SL_MIX_NONE)
             add_to_stream(r, l, ATTN, x, n);
         sl_run_next_part(r);
-        feed_forward(r, l, x, n);
-        add_to_stream(r, l, FFN, x, n);
+        if (m->layers[l].ffn != SL_FFN_NONE) {
+            feed_forward(r, l, x, n);
+            add_to_stream(r, l, FFN, x, n);
+        }
         if (streams) {
             sl_streams_correct(r, l, inputs, n);
         } else if (inputs != NULL) {

@@ -379,6 +379,85 @@ struct sl_op_cut_gate { /* x = max(x - (mean + deviations * standard deviation),
     float deviations;
 };
 
+/* Recurrences are computed token after token, whatever a span's length, so that a text has the same
+ * bits however it is cut into spans. Their state is float32 (struct sl_state_view). */
+
+/* A causal convolution of each channel: out[t, c] = act(bias[c] + sum over i of w[c, i] * in[t -
+ * (n_taps - 1) + i, c]) * post[t, c] with in = x * pre. State: in of the n_taps - 1 tokens before,
+ * the oldest first, [n_taps - 1, C]. */
+struct sl_op_short_conv {
+    const struct sl_batch *batch;
+    const float *x;          /* [T, C], rows ld apart, as those of pre and post */
+    const float *pre, *post; /* NULL: 1 */
+    int64_t ld;
+    const float *w;    /* [C, n_taps] */
+    const float *bias; /* [C] or NULL */
+    int32_t n_channels, n_taps;
+    bool silu; /* act; else there is none */
+    struct sl_state_view state;
+    float *out; /* [T, C]; not x */
+    void *act;  /* or, where out is NULL, [T, C] activations */
+};
+
+/* The gated delta rule of each head, whose state S is [k_dim, v_dim]:
+ *   S = decay S;  S += k (beta (v - k S));  out = q S
+ * with q and k of length 1, q times scale; decay = exp(a softplus(decay_in + dt_bias)) of the head,
+ * or of each row of S (KDA), and beta = beta_scale sigmoid(beta_in). Heads of v share those of q
+ * and k in their order, n_heads / n_k_heads each. Sums over k_dim are in its order. */
+struct sl_op_delta_rule {
+    const struct sl_batch *batch;
+    const float *q, *k, *v; /* [T, n_k_heads, k_dim] twice, [T, n_heads, v_dim]; rows ld apart */
+    int64_t ld;
+    const float *decay_in; /* [T, n_heads], or by_row [T, n_heads, k_dim] */
+    const float *beta_in;  /* [T, n_heads] */
+    const float *a;        /* [n_heads], below 0 */
+    const float *dt_bias;  /* as a row of decay_in */
+    bool by_row;
+    float l2_eps, scale, beta_scale;
+    int32_t n_heads, n_k_heads, k_dim, v_dim;
+    struct sl_state_view state; /* [n_heads, k_dim, v_dim] */
+    float *out;                 /* [T, n_heads, v_dim] */
+};
+
+/* State space models. Of channel i of a head, state h [n_state]:
+ *   h[s] = exp(dt a) h[s] + dt x b[s];  out = sum over s of h[s] c[s] + d x
+ * with dt = min(max(softplus(dt_in + dt_bias), dt_min), dt_max). Mamba 2: a for each head; Mamba 1:
+ * heads of one channel, a for each value of the state. Groups of heads share b and c in their
+ * order. The sum over s is in its order. */
+struct sl_op_ssm {
+    const struct sl_batch *batch;
+    const float *x; /* [T, n_heads, head_dim], rows ld_x apart */
+    int64_t ld_x;
+    const float *b, *c; /* [T, n_groups, n_state], rows ld_bc apart */
+    int64_t ld_bc;
+    const float *dt_in; /* [T, n_heads], rows ld_dt apart */
+    int64_t ld_dt;
+    const float *a;       /* [n_heads], or by_state [n_heads, n_state]; below 0 */
+    const float *dt_bias; /* [n_heads] or NULL */
+    const float *d;       /* [n_heads] or NULL */
+    float dt_min, dt_max;
+    int32_t n_heads, n_groups, head_dim, n_state;
+    bool by_state;              /* head_dim is 1 */
+    struct sl_state_view state; /* [n_state, n_heads, head_dim] */
+    float *out;                 /* [T, n_heads, head_dim] */
+};
+
+/* What comes out of a recurrence: out = rmsnorm(x) w act(gate) by groups of a row, or, gate_first,
+ * rmsnorm(x act(gate)) w. */
+struct sl_op_gated_norm {
+    const float *x;    /* [T, n_groups, dim] */
+    const float *gate; /* the same, rows ld_gate apart; NULL: there is none */
+    int64_t ld_gate;
+    const float *w; /* [n_groups, dim], or shared_w [dim]; NULL: 1 */
+    bool shared_w, gate_first;
+    bool bare;    /* there is no norm: out = x act(gate) */
+    bool sigmoid; /* act; else silu */
+    float eps;
+    int32_t n, n_groups, dim;
+    void *out; /* [T, n_groups, dim] activations, rows ld_out apart */
+    int64_t ld_out;
+};
+
 struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     const void *x;         /* [T] rows of row_bytes, a multiple of 4 */
     const int32_t *rows;

@@ -127,11 +127,13 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     t->n_mats = w->mats == SL_DIM_NONE ? 1 : (int32_t)sl_layer_dim(&s->hp, shape, w->mats);
     t->stacked = w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) &&
-        (t->n_dims == 1 || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
+        (sl_weight_is_values(w) || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
         t->dtype = SL_DTYPE_BF16;
     if (s->experts_apart && t->stacked && t->n_dims == 2)
         t->dtype = s->experts_dtype;
-    if (t->n_dims == 1 && gguf)
+    if (sl_weight_is_values(w) && sl_dtype_info(t->dtype)->block_elems != 1)
+        t->dtype = SL_DTYPE_F32;
+    if (sl_weight_is_values(w) && gguf)
         t->dtype = SL_DTYPE_F32;
     if (gguf && desc->gguf_interleaved && (w->flags & SL_W_ROPE_ROWS) != 0)
         t->reorder_hd = shape->head_dim;
@@ -159,6 +161,24 @@ static int64_t source_row(const struct tensor *t, int64_t row)
     return head * t->reorder_hd + (d % 2) * (t->reorder_hd / 2) + d / 2;
 }
 
+/* A GGUF keeps norms and their like in f32: they hold the values the folder's format would, and
+ * what converters make of them. */
+static void as_container(const struct sl_synth *s, const struct tensor *t, float *x, int64_t n)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(s->dtype);
+    for (int64_t i = 0; i < n && info->block_elems == 1 && t->dtype != s->dtype; i++) {
+        uint8_t tmp[4];
+        info->from_f32(&x[i], tmp, 1);
+        info->to_f32(tmp, &x[i], 1);
+    }
+    if (s->format != SL_CKPT_GGUF)
+        return;
+    for (int64_t i = 0; i < n && (t->w->flags & SL_W_PLUS_ONE) != 0; i++)
+        x[i] += 1;
+    for (int64_t i = 0; i < n && (t->w->flags & SL_W_MINUS_EXP) != 0; i++)
+        x[i] = -expf(x[i]);
+}
+
 static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t row, float *out)
 {
     if (t->turned) { /* a column of the matrix */
@@ -170,6 +190,8 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
     if (t->n_dims == 2) {
         draw(sl_rng_at(t->key, (uint64_t)source_row(t, row)), 1.0f / sqrtf((float)t->dims[1]), 0,
              out, t->dims[1]);
+        if (sl_weight_is_values(t->w))
+            as_container(s, t, out, t->dims[1]);
         return;
     }
     if (t->w->slot == SL_SLOT_ROPE_FREQS) {
@@ -184,17 +206,7 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
     }
     bool bias = strstr(t->name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
     draw(t->key, 0.1f, bias || plus_one ? 0 : 1, out, t->dims[0]);
-    const struct sl_dtype_info *info = sl_dtype_info(s->dtype);
-    if (info->block_elems == 1 && t->dtype != s->dtype) {
-        /* a GGUF keeps norms in f32: hold the values the folder's format would */
-        for (int64_t i = 0; i < t->dims[0]; i++) {
-            uint8_t tmp[4];
-            info->from_f32(&out[i], tmp, 1);
-            info->to_f32(tmp, &out[i], 1);
-        }
-    }
-    for (int64_t i = 0; i < t->dims[0] && plus_one && s->format == SL_CKPT_GGUF; i++)
-        out[i] += 1;
+    as_container(s, t, out, t->dims[0]);
     if (t->reorder_hd != 0) {
         float head[SL_MAX_HEAD_DIM];
         for (int64_t h = 0; h < t->dims[0]; h += t->reorder_hd) {

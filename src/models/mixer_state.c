@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT
+ * Layers with a recurrent state: projections, a short convolution, and a recurrence whose output is
+ * normed and gated; then the output projection, apart as that of attention is. A layer's part of a
+ * page holds the convolution's last inputs, then the state of its heads.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden)
+{
+    const struct sl_state_desc *s = &l->state;
+    const int64_t keys = (int64_t)s->n_groups * s->k_dim, rows = (int64_t)s->n_heads * s->v_dim;
+    if (!sl_has_state(l))
+        return 0;
+    if (l->mixer == SL_MIX_CONV)
+        return hidden;
+    return s->dt_rank > 0 ? rows : rows + 2 * keys;
+}
+
+/* Of the convolution's part of the state. */
+static size_t tail_bytes(const struct sl_layer_desc *l, int64_t hidden)
+{
+    const size_t n = (size_t)(l->state.n_taps - 1) * (size_t)sl_conv_channels(l, hidden);
+    return SL_ROUND_UP(n * sizeof(float), (size_t)SL_STATE_ALIGN);
+}
+
+size_t sl_mixer_state_bytes(const struct sl_layer_desc *l, int64_t hidden)
+{
+    const struct sl_state_desc *s = &l->state;
+    const size_t n =
+        l->mixer == SL_MIX_CONV ? 0 : (size_t)s->n_heads * (size_t)s->k_dim * (size_t)s->v_dim;
+    return tail_bytes(l, hidden) + n * sizeof(float);
+}
+
+static struct sl_state_view tail_view(const struct sl_run *r, int32_t layer)
+{
+    return sl_state_view(&r->cfg.kv, r->cfg.kv_pool, layer);
+}
+
+static struct sl_state_view heads_view(const struct sl_run *r, int32_t layer)
+{
+    struct sl_state_view v = tail_view(r, layer);
+    v.offset += tail_bytes(&r->m->layers[layer], r->m->hp.hidden);
+    return v;
+}
+
+/* Every projection of r->norm that the layer has. */
+static void project(struct sl_run *r, int32_t layer, int32_t n)
+{
+    const struct {
+        enum sl_slot w, bias;
+        float *out;
+    } all[SL_MAX_LINEAR_PARTS] = {
+        {SL_SLOT_STATE_IN, SL_SLOT_STATE_IN_BIAS, r->state_in},
+        {SL_SLOT_STATE_GATE, SL_SLOT_STATE_GATE_BIAS, r->state_gate},
+        {SL_SLOT_STATE_DT, SL_SLOT_COUNT, r->state_dt},
+        {SL_SLOT_STATE_BETA, SL_SLOT_COUNT, r->state_beta},
+    };
+    struct sl_op_linear_multi a = {.x = r->norm, .ld_x = r->m->hp.hidden, .n = n};
+    for (size_t i = 0; i < SL_COUNT(all); i++) {
+        const struct sl_param *w = sl_param(r->m, layer, all[i].w);
+        if (w->loaded)
+            a.part[a.n_parts++] = (struct sl_linear_part){
+                &w->mat, all[i].bias != SL_SLOT_COUNT ? sl_run_vec(r, layer, all[i].bias) : NULL,
+                all[i].out, w->mat.n_rows};
+    }
+    r->m->be->vt->linear_multi(r->m->be, &a);
+}
+
+static void convolve(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const int32_t h = r->m->hp.hidden;
+    const bool gated = l->mixer == SL_MIX_CONV; /* state_in: what opens it, what opens the end, x */
+    struct sl_op_short_conv a = {.batch = batch,
+                                 .x = r->state_in + (gated ? 2 * h : 0),
+                                 .pre = gated ? r->state_in : NULL,
+                                 .post = gated ? r->state_in + h : NULL,
+                                 .w = sl_run_vec(r, layer, SL_SLOT_CONV),
+                                 .bias = sl_run_vec(r, layer, SL_SLOT_CONV_BIAS),
+                                 .n_channels = (int32_t)sl_conv_channels(l, h),
+                                 .n_taps = l->state.n_taps,
+                                 .silu = !gated,
+                                 .state = tail_view(r, layer),
+                                 .out = gated ? NULL : r->conv_out,
+                                 .act = gated ? r->att : NULL};
+    a.ld = gated ? 3 * (int64_t)h : a.n_channels;
+    r->m->be->vt->short_conv(r->m->be, &a);
+}
+
+static void delta_rule(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const struct sl_state_desc *s = &l->state;
+    const int64_t keys = (int64_t)s->n_groups * s->k_dim;
+    r->m->be->vt->delta_rule(r->m->be, &(struct sl_op_delta_rule){
+                                           .batch = batch,
+                                           .q = r->conv_out,
+                                           .k = r->conv_out + keys,
+                                           .v = r->conv_out + 2 * keys,
+                                           .ld = sl_conv_channels(l, r->m->hp.hidden),
+                                           .decay_in = r->state_dt,
+                                           .beta_in = r->state_beta,
+                                           .a = sl_run_vec(r, layer, SL_SLOT_STATE_A),
+                                           .dt_bias = sl_run_vec(r, layer, SL_SLOT_STATE_DT_BIAS),
+                                           .by_row = s->by_row,
+                                           .l2_eps = 1e-6f,
+                                           .scale = l->attn_scale,
+                                           .beta_scale = s->beta_scale,
+                                           .n_heads = s->n_heads,
+                                           .n_k_heads = s->n_groups,
+                                           .k_dim = s->k_dim,
+                                           .v_dim = s->v_dim,
+                                           .state = heads_view(r, layer),
+                                           .out = r->state_out,
+                                       });
+}
+
+static void ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const struct sl_state_desc *s = &l->state;
+    const int64_t rows = (int64_t)s->n_heads * s->v_dim, keys = (int64_t)s->n_groups * s->k_dim;
+    const int64_t ld = sl_conv_channels(l, r->m->hp.hidden);
+    r->m->be->vt->ssm(r->m->be, &(struct sl_op_ssm){
+                                    .batch = batch,
+                                    .x = r->conv_out,
+                                    .ld_x = ld,
+                                    .b = r->conv_out + rows,
+                                    .c = r->conv_out + rows + keys,
+                                    .ld_bc = ld,
+                                    .dt_in = r->state_dt,
+                                    .ld_dt = s->n_heads,
+                                    .a = sl_run_vec(r, layer, SL_SLOT_STATE_A),
+                                    .dt_bias = sl_run_vec(r, layer, SL_SLOT_STATE_DT_BIAS),
+                                    .d = sl_run_vec(r, layer, SL_SLOT_STATE_D),
+                                    .dt_min = s->dt_min,
+                                    .dt_max = s->dt_max,
+                                    .n_heads = s->n_heads,
+                                    .n_groups = s->n_groups,
+                                    .head_dim = s->v_dim,
+                                    .n_state = s->k_dim,
+                                    .state = heads_view(r, layer),
+                                    .out = r->state_out,
+                                });
+}
+
+static void norm_and_gate(struct sl_run *r, int32_t layer, int32_t n)
+{
+    const struct sl_state_desc *s = &r->m->layers[layer].state;
+    const int32_t n_groups = s->norm_heads ? s->n_heads : s->n_groups;
+    const int64_t rows = (int64_t)s->n_heads * s->v_dim;
+    const bool gated = sl_param(r->m, layer, SL_SLOT_STATE_GATE)->loaded;
+    r->m->be->vt->gated_norm(r->m->be, &(struct sl_op_gated_norm){
+                                           .x = r->state_out,
+                                           .gate = gated ? r->state_gate : NULL,
+                                           .ld_gate = rows,
+                                           .w = sl_run_vec(r, layer, SL_SLOT_STATE_NORM),
+                                           .shared_w = s->norm_heads,
+                                           .gate_first = s->gate_first,
+                                           .bare = !s->norm,
+                                           .sigmoid = s->sigmoid_gate,
+                                           .eps = s->norm_eps,
+                                           .n = n,
+                                           .n_groups = n_groups,
+                                           .dim = (int32_t)(rows / n_groups),
+                                           .out = r->att,
+                                           .ld_out = rows,
+                                       });
+}
+
+void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    project(r, layer, batch->n_tokens);
+    convolve(r, layer, batch);
+    switch (r->m->layers[layer].mixer) {
+    case SL_MIX_DELTA:
+        delta_rule(r, layer, batch);
+        break;
+    case SL_MIX_SSM:
+        ssm(r, layer, batch);
+        break;
+    case SL_MIX_CONV:
+    case SL_MIX_GQA:
+    case SL_MIX_NONE:
+        return;
+    }
+    norm_and_gate(r, layer, batch->n_tokens);
+}
+
+void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y)
+{
+    const struct sl_weight *mat = sl_run_mat(r, layer, SL_SLOT_STATE_OUT);
+    r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
+                                       .x = att,
+                                       .ld_x = mat->n_cols,
+                                       .w = mat,
+                                       .bias = sl_run_vec(r, layer, SL_SLOT_STATE_OUT_BIAS),
+                                       .n = n,
+                                       .out = y,
+                                       .ld_out = mat->n_rows,
+                                   });
+}
