@@ -212,6 +212,7 @@ static void serve(void **state)
     sweep_all(&(struct flow){"server start", flow_serve, NULL, flow_request, SERVER_KINDS});
     served_start(&s, 1);
     assert_true(served_ready(&s));
+    serve_at_once(&calls[4]);
     for (size_t i = 0; i < SL_COUNT(calls); i++)
         sweep_all(&(struct flow){names[i], flow_http, &calls[i], flow_http, HTTP_KINDS});
     assert_int_equal(served_stop(&s), 0);
