@@ -90,7 +90,7 @@ static void conv_part(void *arg, uint32_t item, int thread_idx)
         for (int32_t c = 0; c < n; c++) {
             float sum = a->bias != NULL ? a->bias[c0 + c] : 0;
             for (int32_t i = 0; i < taps; i++)
-                sum += a->w[(int64_t)(c0 + c) * taps + i] * in[(t + i) % taps][c];
+                sum += a->w[(int64_t)i * a->n_channels + c0 + c] * in[(t + i) % taps][c];
             if (a->silu)
                 sum *= sigmoid(sum);
             out[c] = a->post != NULL ? sum * a->post[at + c] : sum;
@@ -215,7 +215,7 @@ static void ssm_step(const struct sl_op_ssm *a, int64_t row, int32_t head, float
     for (int32_t s = 0; s < a->n_state; s++) {
         float *h = state + s * stride;
         if (a->by_state)
-            decay = expf(dt * a->a[(int64_t)head * a->n_state + s]);
+            decay = expf(dt * a->a[(int64_t)s * a->n_heads + head]);
         for (int32_t i = 0; i < dim; i++) {
             h[i] = decay * h[i] + dt * x[i] * b[s];
             out[i] += h[i] * c[s];

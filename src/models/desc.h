@@ -399,8 +399,9 @@ enum sl_weight_flags {
     SL_W_OVER_WIDTH = 1 << 7, /* likewise, by the width */
     SL_W_BY_HEADS = 1 << 6,   /* in a folder's fused tensor the rows of its parts take turns by KV
                                  heads; GGUF files have the parts one after another */
-    SL_W_VALUES = 1 << 8,     /* a matrix kept as float32, row by row, as a vector is; a file may
-                                 have it with a dimension of 1 between rows and columns */
+    SL_W_VALUES = 1 << 8,     /* a matrix kept as float32, column by column (kernels read a value
+                                 of many rows at once); a file may have it with a dimension of 1
+                                 between rows and columns */
     SL_W_MINUS_EXP = 1 << 9,  /* a vector, or values: safetensors hold the logarithm of what GGUF
                                  files hold negated, as kernels want it */
     SL_W_FLAT = 1 << 5,       /* a vector that safetensors hold as a matrix of one row */

@@ -200,8 +200,9 @@ static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struc
     for (int32_t i = 0; i < n && read; i++) {
         float *v = read_vector(m, &p[i]);
         read = v != NULL;
-        if (read)
-            memcpy(all + i * rows.n * row, v + rows.first * row, n_bytes);
+        for (int64_t r = 0; read && r < rows.n; r++)
+            for (int64_t c = 0; c < row; c++) /* column by column */
+                all[(i * row + c) * rows.n + r] = v[(rows.first + r) * row + c];
         sl_free(v);
     }
     p->vec_bytes = (size_t)n * n_bytes;

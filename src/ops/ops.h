@@ -382,7 +382,7 @@ struct sl_op_cut_gate { /* x = max(x - (mean + deviations * standard deviation),
 /* Recurrences are computed token after token, whatever a span's length, so that a text has the same
  * bits however it is cut into spans. Their state is float32 (struct sl_state_view). */
 
-/* A causal convolution of each channel: out[t, c] = act(bias[c] + sum over i of w[c, i] * in[t -
+/* A causal convolution of each channel: out[t, c] = act(bias[c] + sum over i of w[i, c] * in[t -
  * (n_taps - 1) + i, c]) * post[t, c] with in = x * pre. State: in of the n_taps - 1 tokens before,
  * the oldest first, [n_taps - 1, C]. */
 struct sl_op_short_conv {
@@ -390,7 +390,7 @@ struct sl_op_short_conv {
     const float *x;          /* [T, C], rows ld apart, as those of pre and post */
     const float *pre, *post; /* NULL: 1 */
     int64_t ld;
-    const float *w;    /* [C, n_taps] */
+    const float *w;    /* [n_taps, C] */
     const float *bias; /* [C] or NULL */
     int32_t n_channels, n_taps;
     bool silu; /* act; else there is none */
@@ -403,15 +403,17 @@ struct sl_op_short_conv {
  *   S = decay S;  S += k (beta (v - k S));  out = q S
  * with q and k of length 1, q times scale; decay = exp(a softplus(decay_in + dt_bias)) of the head,
  * or of each row of S (KDA), and beta = beta_scale sigmoid(beta_in). Heads of v share those of q
- * and k in their order, n_heads / n_k_heads each. Sums over k_dim are in its order. */
+ * and k in their order, n_heads / n_k_heads each. Sums over k_dim are in its order. The operation
+ * may work in the memory of q, k, decay_in and beta_in: what they hold afterwards is undefined. */
 struct sl_op_delta_rule {
     const struct sl_batch *batch;
-    const float *q, *k, *v; /* [T, n_k_heads, k_dim] twice, [T, n_heads, v_dim]; rows ld apart */
+    float *q, *k;   /* [T, n_k_heads, k_dim], rows ld apart */
+    const float *v; /* [T, n_heads, v_dim], rows ld apart */
     int64_t ld;
-    const float *decay_in; /* [T, n_heads], or by_row [T, n_heads, k_dim] */
-    const float *beta_in;  /* [T, n_heads] */
-    const float *a;        /* [n_heads], below 0 */
-    const float *dt_bias;  /* as a row of decay_in */
+    float *decay_in;      /* [T, n_heads], or by_row [T, n_heads, k_dim] */
+    float *beta_in;       /* [T, n_heads] */
+    const float *a;       /* [n_heads], below 0 */
+    const float *dt_bias; /* as a row of decay_in */
     bool by_row;
     float l2_eps, scale, beta_scale;
     int32_t n_heads, n_k_heads, k_dim, v_dim;
@@ -432,7 +434,7 @@ struct sl_op_ssm {
     int64_t ld_bc;
     const float *dt_in; /* [T, n_heads], rows ld_dt apart */
     int64_t ld_dt;
-    const float *a;       /* [n_heads], or by_state [n_heads, n_state]; below 0 */
+    const float *a;       /* [n_heads], or by_state [n_state, n_heads]; below 0 */
     const float *dt_bias; /* [n_heads] or NULL */
     const float *d;       /* [n_heads] or NULL */
     float dt_min, dt_max;
