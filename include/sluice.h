@@ -132,6 +132,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     int32_t max_num_seqs;           /* sequences in one step */
     int32_t max_num_batched_tokens; /* token budget of one step = chunk size of prefill */
     int32_t block_size;             /* tokens per KV page */
+    int32_t max_state_slots;        /* recurrent states, of sequences and of cached prefixes;
+                                       default: two for each sequence, and a fifth of the pool */
     int32_t max_queued;             /* requests waiting beyond which submit says SL_EBUSY */
     int32_t priority_max_wait_ms;   /* who waited that long gets a turn, whatever its priority;
                                        default 30000 */
@@ -174,6 +176,7 @@ enum sl_model_task {
 };
 
 struct sl_kv_group_info {
+    bool state;     /* recurrent layers: a page holds their state; window is 0 */
     int32_t window; /* positions a token sees, its own included; 0: all before it */
     int32_t n_layers, n_pages;
     uint64_t page_bytes;

@@ -70,7 +70,7 @@ enum sl_evict_cause {
 
 struct sl_kv_group_stats { /* pages of a group of layers */
     int32_t n_free, n_cached;
-    uint64_t n_evicted; /* cached ones of a windowed group, given up while the block stayed */
+    uint64_t n_evicted; /* cached ones, given up while the block stayed; none of a full group */
 };
 
 struct sl_stats { /* a consistent copy */

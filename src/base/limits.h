@@ -74,6 +74,7 @@
 #define SL_MAX_GRAMMAR_CACHE (512u << 20) /* bytes they may have together */
 
 /* engine */
+#define SL_MAX_STATE_SLOTS (1 << 20)
 #define SL_MAX_SEQS        1024 /* sequences of one step */
 #define SL_MAX_STEP_TOKENS (1 << 17)
 #define SL_MAX_NGRAM       64 /* tokens looked up in a text */

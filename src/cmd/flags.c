@@ -293,6 +293,8 @@ const struct sl_flag sl_flags_engine[] = {
      "tokens in a KV page, a multiple of 16 (default: 16)"},
     {SL_FLAG_U64, 0, "kv-cache-memory-bytes", NULL, ENGINE(kv_cache_bytes), 1, 0x1p50, "N",
      "KV pool, e.g. 2G (default: fits the context)"},
+    {SL_FLAG_INT, 0, "max-state-slots", "max-mamba-cache-size", ENGINE(max_state_slots), 2,
+     SL_MAX_STATE_SLOTS, "N", "recurrent states kept, 2 a sequence (default: by the pool)"},
     {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
      "auto (bf16, on a GPU f16), f32, f16, bf16, q8_0 or fp8"},
     {SL_FLAG_STR, 0, "activation-dtype", NULL, ENGINE(activation_dtype), 0, 0, "T",

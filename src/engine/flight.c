@@ -288,16 +288,35 @@ int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f, struct sl_error
     return choose_picks(eng, f, err);
 }
 
-void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs)
+static void drop_pick(struct sl_flight_seq *fs)
 {
     struct sl_seq *seq = &fs->rs->seq;
     SL_ASSERT(fs->n_picks == 1 && fs->epoch == seq->n_preempted);
     SL_ASSERT(seq->n_pending > 0 && fs->n > 0 && fs->n_rows > 0);
-    sl_sched_rollback(&eng->sched, seq, 1);
     seq->n_pending--;
-    fs->n--;
     fs->n_rows--;
     fs->n_picks = 0;
+}
+
+void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs)
+{
+    struct sl_seq *seq = &fs->rs->seq;
+    drop_pick(fs);
+    if (sl_sched_has_states(&eng->sched)) {
+        sl_sched_requeue(&eng->sched, seq, false);
+        seq->holds = true; /* what its next token is chosen by is late: not to come to that again */
+        return;
+    }
+    sl_sched_rollback(&eng->sched, seq, 1);
+    fs->n--;
+}
+
+void sl_flight_unpick(struct sl_engine *eng, struct sl_flight_seq *fs)
+{
+    if (sl_sched_has_states(&eng->sched))
+        drop_pick(fs);
+    else
+        sl_flight_rollback(eng, fs);
 }
 
 int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)

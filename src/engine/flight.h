@@ -63,8 +63,13 @@ static inline int32_t sl_flight_first(const struct sl_flight_seq *fs)
 {
     return fs->pos + fs->n + 1 - fs->n_picks;
 }
-/* Rolls back the choice of the sequence's last row: the row's token is computed again later. */
+/* Rolls back the choice of the sequence's last row: the row's token is computed again later. A
+ * recurrent state cannot be rolled back: the sequence then waits to be computed again from its last
+ * checkpoint on. */
 void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs);
+/* What the sequence's last row was to choose is known already. The row's token is computed again
+ * with what follows, unless there is a state, which is right as it is. */
+void sl_flight_unpick(struct sl_engine *eng, struct sl_flight_seq *fs);
 /* Waits for the results: afterwards picked is filled for every row. */
 SL_MUST_CHECK int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err);
 /* A sequence ends: its results are not wanted any more. */

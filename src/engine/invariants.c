@@ -138,6 +138,15 @@ static int check_flight_tables(const struct sl_engine *eng, const struct sl_flig
                                "I10: a step in flight writes page %d of group %d, sequence "
                                "%llu.%d holds page %d",
                                table[p], g, WHO(fs->rs), b->pages[g][p]);
+        if (eng->kv.groups[g].cfg.kind != SL_GROUP_STATE)
+            continue;
+        const int32_t begin = (fs->pos - 1) / bs, last = (fs->pos + fs->n - 1) / bs;
+        if ((fs->pos > 0 && b->pages[g][begin] == SL_NO_PAGE) || b->pages[g][last] == SL_NO_PAGE)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I10: a step in flight begins at the state of block %d of sequence "
+                           "%llu.%d and ends in block %d, whose pages are %d and %d",
+                           fs->pos > 0 ? begin : -1, WHO(fs->rs), last,
+                           fs->pos > 0 ? b->pages[g][begin] : SL_NO_PAGE, b->pages[g][last]);
     }
     return 0;
 }

@@ -10,13 +10,13 @@
 #define MAX_MASK_WAIT_NS UINT64_C(20000000)
 
 /* Its next token is known: the row in flight that was to choose it is not needed. */
-static void rollback_row(struct sl_engine *eng, struct sl_rseq *rs)
+static void unpick_row(struct sl_engine *eng, struct sl_rseq *rs)
 {
     for (int32_t i = 0; i < eng->n_flights && rs->seq.n_pending > 0; i++) {
         struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
         for (int32_t k = 0; k < f->n_seqs; k++)
             if (f->seqs[k].rs == rs && f->seqs[k].n_picks > 0)
-                sl_flight_rollback(eng, &f->seqs[k]);
+                sl_flight_unpick(eng, &f->seqs[k]);
     }
     SL_ASSERT(rs->seq.n_pending == 0);
 }
@@ -30,7 +30,7 @@ static bool append_forced(struct sl_engine *eng, struct sl_rseq *rs)
     if (rs->n_forced == 0 || rs->logprobs != NULL)
         return true;
     SL_ASSERT(rs->n_forced > 0 && rs->n_forced <= SL_MAX_JUMP && rs->mask_token >= 0);
-    rollback_row(eng, rs);
+    unpick_row(eng, rs);
     sl_engine_forget_counts(eng, rs); /* a device that counts has not seen them */
     for (int32_t i = 0; i < rs->n_forced && runs; i++) {
         runs = sl_engine_append(eng, rs, rs->forced[i]);

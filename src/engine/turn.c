@@ -108,7 +108,7 @@ static void redo_flights(struct sl_engine *eng)
                 fs->rs->seq.n_pending--;
             fs->rs->seq.n_drafted = 0;
             sl_engine_forget_counts(eng, fs->rs);
-            sl_sched_requeue(&eng->sched, &fs->rs->seq);
+            sl_sched_requeue(&eng->sched, &fs->rs->seq, true);
         }
         drop_flight(eng, f);
     }

@@ -7,7 +7,8 @@
 int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, int32_t n_nodes,
                   int32_t block_size, struct sl_error *err)
 {
-    SL_ASSERT((cfg->kind == SL_GROUP_WINDOW) == (cfg->window > 0) && cfg->n_pages > 0);
+    SL_ASSERT((cfg->kind != SL_GROUP_FULL) == (cfg->window > 0) && cfg->n_pages > 0);
+    SL_ASSERT(cfg->kind != SL_GROUP_STATE || cfg->window == SL_STATE_WINDOW);
     *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size};
     /* From the other end than nodes: a node's number that is taken for a page's is soon noticed. */
     int rc = sl_id_pool_init(&g->pool, cfg->n_pages, true, err);
@@ -42,6 +43,8 @@ int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, in
 {
     if (cfg->kind == SL_GROUP_FULL)
         return n_nodes;
+    if (cfg->kind == SL_GROUP_STATE)
+        return SL_MIN(n_nodes, 2);
     return SL_MIN(n_nodes, SL_CEIL_DIV(cfg->window - 1, block_size) + 2);
 }
 

@@ -7,11 +7,14 @@
  *   WINDOW  a row at position p sees positions above p - window only: a node gets its page when its
  *           tokens are about to be computed; once no later row of any sequence sees the block, the
  *           page stays cached for prompts that match, and may be evicted while the node stays
+ *   STATE   of recurrent layers: a page holds the state behind the last token computed in its
+ *           block. A row needs the state before it, so this is a window of 2 positions, but sparse:
+ *           only the last block of a step gets a page, and those where a checkpoint is wanted
  *
  * A page is in one of three states:
  *   free    in no node
- *   cached  in a node of the tree, without an owner: WINDOW pages stand in the group's list and are
- *           evicted alone, FULL pages go with their node
+ *   cached  in a node of the tree, without an owner: WINDOW and STATE pages stand in the group's
+ *           list and are evicted alone, FULL pages go with their node
  *   owned   by the sequences whose rows to come read or write it
  * free + cached + owned = all pages of the group, always. Engine thread only; nothing is allocated
  * after init.
@@ -23,18 +26,22 @@
 #include "kv/lru.h"
 #include "kv/pool.h"
 
-enum sl_kv_group_kind { SL_GROUP_FULL, SL_GROUP_WINDOW };
+enum sl_kv_group_kind { SL_GROUP_FULL, SL_GROUP_WINDOW, SL_GROUP_STATE };
 enum sl_kv_where { SL_KV_NOWHERE, SL_KV_DEVICE }; /* the bytes of a node's page */
+
+#define SL_STATE_WINDOW 2 /* the state before a row is the one behind the row before */
 
 struct sl_kv_group_config {
     enum sl_kv_group_kind kind;
-    int32_t window; /* WINDOW: positions a row sees, its own included */
+    int32_t window; /* WINDOW: positions a row sees, its own included; STATE: SL_STATE_WINDOW */
     int32_t n_pages;
 };
 
 struct sl_kv_slot { /* a node's page */
     int32_t page;   /* SL_NO_PAGE iff where is SL_KV_NOWHERE */
     enum sl_kv_where where;
+    bool wanted;     /* STATE: a checkpoint for others, kept when its sequence is further on */
+    int32_t n_saved; /* STATE, cached: blocks that would be computed again without it */
 };
 
 struct sl_kv_group {
@@ -42,7 +49,7 @@ struct sl_kv_group {
     int32_t block_size;
     struct sl_id_pool pool;   /* of pages */
     struct sl_kv_slot *slots; /* [n_nodes] */
-    struct sl_lru lru;        /* WINDOW: nodes whose page is cached */
+    struct sl_lru lru;        /* not FULL: nodes whose page is cached */
     uint64_t n_evicted;       /* pages that left their node to it */
 };
 
@@ -70,15 +77,18 @@ static inline int32_t sl_group_n_room(const struct sl_kv_group *g)
     return sl_id_pool_n_there(&g->pool) + g->lru.n;
 }
 
-/* The fewest pages with which one sequence alone always gets on, if a step that has not landed took
- * no more than one: that block, what its first row sees before it, and the block after it. */
+/* The fewest pages with which one sequence alone always gets on. WINDOW: if a step that has not
+ * landed took no more than one: that block, what its first row sees before it, and the block after
+ * it. STATE: the state that a step begins at and the one it ends with; what needs a third waits for
+ * the step to land. */
 int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, int32_t block_size);
 
 /* Gives a node without a page one, with one owner; evicts the oldest page that is cached alone if
  * none is free. There is room. */
 void sl_group_take(struct sl_kv_group *g, int32_t node);
 void sl_group_own(struct sl_kv_group *g, int32_t node); /* one owner more */
-/* One owner less. keep: a WINDOW page that lost the last one stays cached; else it is free. */
+/* One owner less. keep: a page, not a FULL one, that lost the last one stays cached; else it is
+ * free. */
 void sl_group_disown(struct sl_kv_group *g, int32_t node, bool keep);
 void sl_group_drop(struct sl_kv_group *g, int32_t node); /* frees the node's page, if it has one */
 /* The page of from, with its owners, becomes that of to, which has none. */

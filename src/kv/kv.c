@@ -15,6 +15,7 @@ static int init_groups(struct sl_kv *kv, const struct sl_kv_config *cfg, struct 
         const struct sl_kv_group_config *g = &cfg->groups[i];
         SL_ASSERT(g->kind == SL_GROUP_FULL ? i == 0 && g->n_pages == cfg->n_nodes
                                            : g->n_pages <= cfg->n_nodes);
+        SL_ASSERT(g->kind != SL_GROUP_STATE || i == cfg->n_groups - 1);
         SL_ASSERT(g->n_pages >= sl_group_least(g, cfg->n_nodes, cfg->block_size));
         rc = sl_group_init(&kv->groups[i], g, cfg->n_nodes, cfg->block_size, err);
         kv->n_groups += rc == 0;
@@ -53,6 +54,13 @@ static struct sl_kv_group *full_group(const struct sl_kv *kv)
 {
     const struct sl_kv_group *g = &kv->groups[0];
     return g->cfg.kind == SL_GROUP_FULL ? (struct sl_kv_group *)(uintptr_t)g : NULL;
+}
+
+/* NULL: no group is of states. */
+static struct sl_kv_group *state_group(const struct sl_kv *kv)
+{
+    const struct sl_kv_group *g = &kv->groups[kv->n_groups - 1];
+    return g->cfg.kind == SL_GROUP_STATE ? (struct sl_kv_group *)(uintptr_t)g : NULL;
 }
 
 /* Nodes that are free and whose pages have memory. */
@@ -117,6 +125,13 @@ static bool kv_evict(struct sl_kv *kv)
     return node != SL_NO_NODE;
 }
 
+static void take_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int32_t idx)
+{
+    sl_group_take(&kv->groups[i], b->nodes[idx]);
+    b->pages[i][idx] = sl_group_page(&kv->groups[i], b->nodes[idx]);
+    b->n_owned[i]++;
+}
+
 bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why)
 {
     if (n_there(kv) == 0 && kv_grow(kv, 1, 1) == 0) {
@@ -132,26 +147,90 @@ bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause wh
         b->pages[i][idx] = SL_NO_PAGE;
         if (g->cfg.kind != SL_GROUP_FULL)
             continue;
-        sl_group_take(g, node);
-        b->pages[i][idx] = sl_group_page(g, node);
+        take_page(kv, i, b, idx);
         b->end[i] = b->n;
     }
     return true;
 }
 
-bool sl_kv_cover(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t end)
+/* The last block that has a page of states, where that was taken for positions from n_done on and
+ * nothing was computed into it; -1: none. */
+static int32_t spare_state(const struct sl_kv *kv, const struct sl_kv_blocks *b, int32_t n_done)
+{
+    const int32_t i = kv->n_groups - 1, last = b->end[i] - 1;
+    return last >= 0 && last * kv->block_size >= n_done && b->pages[i][last] != SL_NO_PAGE ? last
+                                                                                           : -1;
+}
+
+/* A page of states for the last block before end alone: a spare one moves there. */
+static void cover_state(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done, int32_t end)
+{
+    const int32_t i = kv->n_groups - 1, spare = spare_state(kv, b, n_done);
+    if (end <= b->end[i])
+        return;
+    if (spare >= 0) {
+        sl_group_move(&kv->groups[i], b->nodes[spare], b->nodes[end - 1]);
+        b->pages[i][end - 1] = b->pages[i][spare];
+        b->pages[i][spare] = SL_NO_PAGE;
+    } else {
+        take_page(kv, i, b, end - 1);
+    }
+    b->end[i] = end;
+}
+
+/* Pages that cover takes of group i. */
+static int32_t cover_need(const struct sl_kv *kv, int32_t i, const struct sl_kv_blocks *b,
+                          int32_t n_done, int32_t end)
+{
+    const int32_t n = SL_MAX(end - b->end[i], 0);
+    if (kv->groups[i].cfg.kind != SL_GROUP_STATE)
+        return n;
+    return n > 0 && spare_state(kv, b, n_done) < 0;
+}
+
+bool sl_kv_cover(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done, int32_t end)
 {
     SL_ASSERT(end >= 0 && end <= b->n);
     for (int32_t i = 0; i < kv->n_groups; i++)
-        if (end - b->end[i] > sl_group_n_room(&kv->groups[i]))
+        if (cover_need(kv, i, b, n_done, end) > sl_group_n_room(&kv->groups[i]))
             return false;
     for (int32_t i = 0; i < kv->n_groups; i++) {
-        for (int32_t *at = &b->end[i]; *at < end; (*at)++) {
-            sl_group_take(&kv->groups[i], b->nodes[*at]);
-            b->pages[i][*at] = sl_group_page(&kv->groups[i], b->nodes[*at]);
-        }
+        if (kv->groups[i].cfg.kind == SL_GROUP_STATE)
+            cover_state(kv, b, n_done, end);
+        else
+            for (int32_t *at = &b->end[i]; *at < end; (*at)++)
+                take_page(kv, i, b, *at);
     }
     return true;
+}
+
+/* Does the step complete the block before this checkpoint without having a page there? */
+static bool lacks_checkpoint(const struct sl_kv *kv, const struct sl_kv_blocks *b, int32_t depth,
+                             int32_t n_done, int32_t n_after)
+{
+    const int32_t at = depth * kv->block_size;
+    return at > n_done && at <= n_after && b->pages[kv->n_groups - 1][depth - 1] == SL_NO_PAGE;
+}
+
+int32_t sl_kv_n_wanted(const struct sl_kv *kv, const struct sl_kv_blocks *b, int32_t n_done,
+                       int32_t n_after)
+{
+    int32_t n = 0;
+    for (int i = 0; i < SL_KV_CHECKPOINTS && state_group(kv) != NULL; i++)
+        n += lacks_checkpoint(kv, b, b->wanted[i], n_done, n_after);
+    return n;
+}
+
+void sl_kv_checkpoint(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done, int32_t n_after,
+                      int32_t n)
+{
+    SL_ASSERT(state_group(kv) != NULL);
+    for (int i = 0; i < SL_KV_CHECKPOINTS && n > 0; i++) {
+        if (!lacks_checkpoint(kv, b, b->wanted[i], n_done, n_after))
+            continue;
+        take_page(kv, kv->n_groups - 1, b, b->wanted[i] - 1);
+        n--;
+    }
 }
 
 /* Does a page without owners of this node stay cached? */
@@ -160,15 +239,49 @@ static bool keeps_pages(const struct sl_kv *kv, int32_t node)
     return kv->tree.nodes[node].in_tree && !kv->tree.nodes[node].dead;
 }
 
+/* b left a state cached behind so many blocks. The last one stays, of the others those that are
+ * wanted. */
+static void keep_state(struct sl_kv_group *g, struct sl_kv_blocks *b, int32_t depth)
+{
+    const int32_t older = SL_MIN(depth, b->kept);
+    b->kept = SL_MAX(depth, b->kept);
+    if (older == 0 || older == b->kept)
+        return;
+    const int32_t node = b->nodes[older - 1];
+    if (!g->slots[node].wanted && sl_lru_has(&g->lru, node))
+        sl_group_drop(g, node);
+}
+
+/* b gives up its page of block idx in group i, if it has one. */
+static void leave_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int32_t idx,
+                       bool forget)
+{
+    struct sl_kv_group *g = &kv->groups[i];
+    const int32_t node = b->nodes[idx];
+    const bool keep = keeps_pages(kv, node) && !forget;
+    if (b->pages[i][idx] == SL_NO_PAGE)
+        return;
+    b->pages[i][idx] = SL_NO_PAGE;
+    b->n_owned[i]--;
+    if (g->cfg.kind == SL_GROUP_STATE)
+        b->borrowed = false; /* the first one to go */
+    if (g->cfg.kind != SL_GROUP_STATE || !keep) {
+        sl_group_disown(g, node, keep);
+        return;
+    }
+    for (int k = 0; k < SL_KV_CHECKPOINTS; k++)
+        g->slots[node].wanted |= b->wanted[k] == idx + 1;
+    sl_group_disown(g, node, true);
+    keep_state(g, b, idx + 1);
+}
+
 void sl_kv_pass(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done)
 {
     for (int32_t i = 0; i < kv->n_groups; i++) {
         const int32_t to = sl_group_first_seen(&kv->groups[i], n_done);
         SL_ASSERT(to <= b->end[i]);
-        for (int32_t *at = &b->first[i]; *at < to; (*at)++) {
-            sl_group_disown(&kv->groups[i], b->nodes[*at], keeps_pages(kv, b->nodes[*at]));
-            b->pages[i][*at] = SL_NO_PAGE;
-        }
+        for (int32_t *at = &b->first[i]; *at < to; (*at)++)
+            leave_page(kv, i, b, *at, false);
     }
 }
 
@@ -220,6 +333,18 @@ static void drop_node(struct sl_kv *kv, int32_t node, bool forget)
     free_node(kv, node);
 }
 
+/* b has one more owner of the page of its block idx in group i. */
+static void own_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int32_t idx)
+{
+    struct sl_kv_group *g = &kv->groups[i];
+    sl_group_own(g, b->nodes[idx]);
+    g->slots[b->nodes[idx]].wanted = true; /* found once: it may be again */
+    b->pages[i][idx] = sl_group_page(g, b->nodes[idx]);
+    b->n_owned[i]++;
+    if (g->cfg.kind == SL_GROUP_STATE)
+        b->borrowed = g->pool.refs[b->pages[i][idx]] > 1;
+}
+
 /* A walk down the tree along a text. */
 struct kv_walk {
     int32_t n, node;               /* blocks found, the last one's node */
@@ -247,8 +372,8 @@ static bool walk_on(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
     return true;
 }
 
-void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                 int32_t max, struct sl_kv_blocks *b)
+int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                    int32_t max, struct sl_kv_blocks *b)
 {
     struct kv_walk w = {.node = SL_NO_NODE};
     SL_ASSERT(b->n == 0);
@@ -264,10 +389,10 @@ void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv
             b->pages[i][idx] = SL_NO_PAGE;
             if (idx < b->first[i])
                 continue;
-            sl_group_own(&kv->groups[i], b->nodes[idx]);
-            b->pages[i][idx] = sl_group_page(&kv->groups[i], b->nodes[idx]);
+            own_page(kv, i, b, idx);
         }
     }
+    return w.n;
 }
 
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
@@ -288,6 +413,8 @@ static void kv_replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, in
     for (int32_t i = 0; i < kv->n_groups; i++) {
         struct sl_kv_group *g = &kv->groups[i];
         SL_ASSERT(idx >= b->first[i] && idx < b->end[i]); /* just computed: its rows are seen */
+        if (b->pages[i][idx] == SL_NO_PAGE)
+            continue; /* no state was wanted there */
         if (sl_group_page(g, same) == SL_NO_PAGE) {
             sl_group_move(g, mine, same);
         } else {
@@ -318,16 +445,18 @@ void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool f
     SL_ASSERT(n_keep >= 0 && n_keep <= b->n);
     while (b->n > n_keep) {
         const int32_t idx = --b->n, node = b->nodes[idx];
-        for (int32_t i = 0; i < kv->n_groups; i++) {
-            if (idx >= b->first[i] && idx < b->end[i])
-                sl_group_disown(&kv->groups[i], node, keeps_pages(kv, node) && !forget);
-        }
+        for (int32_t i = 0; i < kv->n_groups; i++)
+            leave_page(kv, i, b, idx, forget);
         drop_node(kv, node, forget);
     }
     for (int32_t i = 0; i < kv->n_groups; i++) {
         b->end[i] = SL_MIN(b->end[i], n_keep);
         b->first[i] = SL_MIN(b->first[i], n_keep);
     }
+    if (n_keep > 0)
+        return;
+    memset(b->wanted, 0, sizeof b->wanted);
+    b->kept = 0;
 }
 
 void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),

@@ -10,12 +10,13 @@
  * free + cached + owned = total, always. Of its pages:
  *   K1  a free node has none; one that is not free has a page in every FULL group, with as many
  *       owners as the node
- *   K2  a page of a WINDOW group has at most as many owners as its node. Without any it is cached:
- *       its node is in the tree and not in doubt, and the page stands in the group's list
+ *   K2  a page of a WINDOW or STATE group has at most as many owners as its node. Without any it is
+ *       cached: its node is in the tree and not in doubt, and the page stands in the group's list
  *   K3  a sequence owns the pages of all blocks that a row not landed yet, or to come, can see or
- *       write: first[g] .. end[g] of its blocks (struct sl_kv_blocks)
+ *       write: first[g] .. end[g] of its blocks (struct sl_kv_blocks); of a STATE group those among
+ *       them that have one: where a step began or ended, and checkpoints that a step writes
  *   K4  a match ends where every group still has what the next row sees: FULL every page, WINDOW
- *       those of the last positions
+ *       those of the last positions, STATE the last block's
  *
  * Only complete blocks enter the tree, and their pages are never written again. Pages of the first
  * group may share memory with those of other engines (budget.h): such a page has memory or is
@@ -55,13 +56,21 @@ struct sl_kv {
     uint64_t n_pressed; /* cached nodes evicted for the engine's own needs, when it told last */
 };
 
+#define SL_KV_CHECKPOINTS 2 /* that a prompt may want */
+
 /* What a sequence holds: a node for each block of its tokens, deepest last, and in each group the
- * pages of blocks first .. end. pages[g] is the sequence's block table in group g. */
+ * pages of blocks first .. end; of a STATE group of some of them. pages[g] is the sequence's block
+ * table in group g. */
 struct sl_kv_blocks {
     int32_t *nodes;                   /* room for every token the sequence may ever have */
-    int32_t *pages[SL_MAX_KV_GROUPS]; /* likewise; SL_NO_PAGE outside first .. end */
+    int32_t *pages[SL_MAX_KV_GROUPS]; /* likewise; SL_NO_PAGE: the sequence owns none there */
     int32_t n;
     int32_t first[SL_MAX_KV_GROUPS], end[SL_MAX_KV_GROUPS];
+    int32_t n_owned[SL_MAX_KV_GROUPS]; /* pages */
+    /* Checkpoints, by how many blocks lie before them, 0: none. Where others may begin; and the
+     * last one passed by, which stays cached until a later one takes its place, wanted or not. */
+    int32_t wanted[SL_KV_CHECKPOINTS], kept;
+    bool borrowed; /* the state it began at had owners already: n_owned counts it all the same */
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -98,14 +107,24 @@ bool sl_kv_ensure(struct sl_kv *kv, int32_t n);
 /* Adds a node with one owner to b; evicts the least recently used cached node if none is free,
  * which counts under why. False: every node is owned. */
 SL_MUST_CHECK bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why);
-/* Blocks up to b's end-th of every group have their pages: they are about to be written. False, and
- * nothing happened: some group has no room. */
-SL_MUST_CHECK bool sl_kv_cover(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t end);
+/* Blocks up to b's end-th of every group have their pages, of a STATE group the last one: they are
+ * about to be written, from position n_done on. False, and nothing happened: some group has no
+ * room. */
+SL_MUST_CHECK bool sl_kv_cover(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done,
+                               int32_t end);
+/* Checkpoints that are wanted, in blocks without a page, where a step of positions n_done ..
+ * n_after passes by. */
+int32_t sl_kv_n_wanted(const struct sl_kv *kv, const struct sl_kv_blocks *b, int32_t n_done,
+                       int32_t n_after);
+/* These get pages, at most n, the last one first. There is room. */
+void sl_kv_checkpoint(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done, int32_t n_after,
+                      int32_t n);
 /* No row before position n_done is to be computed again: gives up what none to come sees. */
 void sl_kv_pass(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done);
-/* Fills b, which is empty, with the longest cached prefix of text (K4), at most max blocks. */
-void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                 int32_t max, struct sl_kv_blocks *b);
+/* Fills b, which is empty, with the longest cached prefix of text (K4), at most max blocks. Returns
+ * how deep the tree knows the text: blocks beyond those of b lack a page that the next row sees. */
+int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                    int32_t max, struct sl_kv_blocks *b);
 /* How many blocks that would be; takes none. */
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                     int32_t max);

@@ -74,6 +74,7 @@ static void stop_running(struct sl_sched *s, struct sl_seq *seq, bool forget)
     s->n_stops++;
     sl_kv_give(s->kv, &seq->blocks, 0, forget);
     seq->n_published = seq->n_computed = seq->n_step = 0;
+    seq->stalled = false;
 }
 
 void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget)
@@ -97,10 +98,10 @@ static void preempt(struct sl_sched *s, struct sl_seq *seq, bool forget)
     sl_wait_push(&s->wait, seq);
 }
 
-void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq)
+void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq, bool forget)
 {
     if (seq->state == SL_SEQ_RUNNING)
-        preempt(s, seq, true);
+        preempt(s, seq, forget);
 }
 
 void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq)
@@ -123,34 +124,62 @@ static int32_t sched_reserve(const struct sl_sched *s)
     return s->n_running;
 }
 
-/* A WINDOW group that may lack a page for a block that somebody holds. */
+/* A WINDOW or STATE group that may lack a page for a block that somebody holds. */
 static bool is_scarce(const struct sl_sched *s, const struct sl_kv_group *g)
 {
-    return g->cfg.kind == SL_GROUP_WINDOW && g->cfg.n_pages < s->kv->nodes.n_ids;
+    return g->cfg.kind != SL_GROUP_FULL && g->cfg.n_pages < s->kv->nodes.n_ids;
 }
 
-/* Pages of a WINDOW group that seq needs beside those it has, once it computes its last token. */
-static int32_t window_need(const struct sl_sched *s, const struct sl_kv_group *g,
-                           const struct sl_seq *seq)
+/* Pages of such a group that seq needs beside those it has: of a WINDOW, once it computes its last
+ * token, of states, ever. */
+static int32_t page_need(const struct sl_sched *s, const struct sl_kv_group *g,
+                         const struct sl_seq *seq)
 {
-    const struct sl_kv_blocks *b = &seq->blocks;
     const int32_t i = (int32_t)(g - s->kv->groups);
-    int32_t need = SL_MIN(blocks_for(s, sl_seq_n_tokens(seq)),
+    const bool states = g->cfg.kind == SL_GROUP_STATE;
+    const int32_t n_tokens = states ? seq->n_prompt + seq->max_out : sl_seq_n_tokens(seq);
+    int32_t need = SL_MIN(blocks_for(s, n_tokens),
                           sl_group_least(&g->cfg, s->kv->nodes.n_ids, s->kv->block_size));
-    return SL_MAX(need - (b->end[i] - b->first[i]), 0);
+    need -= seq->blocks.n_owned[i] - (states && seq->blocks.borrowed);
+    return SL_MAX(need, 0);
 }
 
-bool sl_sched_windows_fit(const struct sl_sched *s, const struct sl_seq *seq)
+/* Pages of a group that can be had beyond what running sequences need. */
+static int32_t n_spare(const struct sl_sched *s, const struct sl_kv_group *g)
+{
+    int32_t n = sl_group_n_room(g);
+    for (int32_t k = 0; k < s->n_running; k++)
+        n -= page_need(s, g, s->running[k]);
+    return n;
+}
+
+bool sl_sched_pages_fit(const struct sl_sched *s, const struct sl_seq *seq)
 {
     for (int32_t i = 0; i < s->kv->n_groups; i++) {
         const struct sl_kv_group *g = &s->kv->groups[i];
-        int32_t need = window_need(s, g, seq) + sched_reserve(s);
-        for (int32_t k = 0; k < s->n_running; k++)
-            need += window_need(s, g, s->running[k]);
-        if (is_scarce(s, g) && need > sl_group_n_room(g))
+        const int32_t reserve = g->cfg.kind == SL_GROUP_WINDOW ? sched_reserve(s) : 0;
+        if (is_scarce(s, g) && page_need(s, g, seq) + reserve > n_spare(s, g))
             return false;
     }
     return true;
+}
+
+/* Can seq get another page of states: one that it counts with, or one that is to spare? */
+static bool may_take_state(const struct sl_sched *s, const struct sl_kv_group *g,
+                           const struct sl_seq *seq)
+{
+    return (page_need(s, g, seq) > 0 ? sl_group_n_room(g) : n_spare(s, g)) > 0;
+}
+
+/* Does the next token need a page of states that seq does not count with, while none is to spare?
+ * Then it has two, and a step in flight begins at one of them, which its landing frees. */
+static bool must_land(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    const int32_t i = s->kv->n_groups - 1;
+    const struct sl_kv_group *g = &s->kv->groups[i];
+    return g->cfg.kind == SL_GROUP_STATE && is_scarce(s, g) &&
+           seq->n_computed / s->kv->block_size >= seq->blocks.end[i] && page_need(s, g, seq) == 0 &&
+           !may_take_state(s, g, seq);
 }
 
 /* An adapter is counted where it stands first in the list of what runs. */
@@ -180,10 +209,21 @@ static void make_way(struct sl_sched *s)
     while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
         int32_t need = blocks_for(s, sl_seq_n_tokens(best)) + sched_reserve(s);
         if (s->n_running < s->cfg.max_seqs && sl_kv_ensure(s->kv, need) &&
-            sl_sched_windows_fit(s, best) && sl_sched_adapter_fits(s, best))
+            sl_sched_pages_fit(s, best) && sl_sched_adapter_fits(s, best))
             break;
         preempt(s, worst, false);
     }
+}
+
+/* Wanted checkpoints that n more tokens pass by, as far as no running sequence needs their pages.
+ */
+static void add_checkpoints(struct sl_sched *s, struct sl_seq *seq, int32_t n)
+{
+    const int32_t from = seq->n_computed;
+    int32_t n_wanted = sl_kv_n_wanted(s->kv, &seq->blocks, from, from + n);
+    if (n_wanted > 0 && seq->publish)
+        sl_kv_checkpoint(s->kv, &seq->blocks, from, from + n,
+                         n_spare(s, &s->kv->groups[s->kv->n_groups - 1]));
 }
 
 static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
@@ -191,8 +231,10 @@ static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
     SL_ASSERT(n > 0 && seq->n_computed + n <= sl_seq_n_tokens(seq));
     SL_ASSERT(seq->n_computed + n <= seq->blocks.n * s->kv->block_size);
     SL_ASSERT(s->n_plan < s->cfg.max_seqs && s->n_plan_tokens + n <= s->cfg.max_tokens);
-    const bool covered = sl_kv_cover(s->kv, &seq->blocks, blocks_for(s, seq->n_computed + n));
+    const bool covered =
+        sl_kv_cover(s->kv, &seq->blocks, seq->n_computed, blocks_for(s, seq->n_computed + n));
     SL_ASSERT(covered);
+    add_checkpoints(s, seq, n);
     s->work = sl_work_add(s->work, seq->n_computed, n);
     seq->n_step = n;
     s->plan[s->n_plan++] = seq;
@@ -211,13 +253,16 @@ static void drop_drafts(struct sl_sched *s, struct sl_seq *seq, bool short_of_bl
 }
 
 /* Gives seq a block for each of its new tokens, and pages for the next one to be computed and its
- * drafts; preempts from the end of the list. False: seq itself was the last and had to go. */
+ * drafts; preempts from the end of the list. False: seq itself was the last and had to go, or it
+ * has to wait for a step in flight. */
 static bool extend(struct sl_sched *s, struct sl_seq *seq)
 {
-    for (;;) {
+    seq->stalled = must_land(s, seq);
+    while (!seq->stalled) {
         const int32_t n_next = 1 + (sl_seq_decodes(seq) ? seq->n_drafted : 0);
         const bool enough = seq->blocks.n >= blocks_for(s, sl_seq_n_tokens(seq));
-        if (enough && sl_kv_cover(s->kv, &seq->blocks, blocks_for(s, seq->n_computed + n_next)))
+        if (enough && sl_kv_cover(s->kv, &seq->blocks, seq->n_computed,
+                                  blocks_for(s, seq->n_computed + n_next)))
             return true;
         if (!enough && sl_kv_take(s->kv, &seq->blocks, SL_EVICT_OUTPUT))
             continue;
@@ -228,8 +273,9 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
         struct sl_seq *worst = worst_running(s);
         preempt(s, worst, false);
         if (worst == seq)
-            return false;
+            break;
     }
+    return false;
 }
 
 /* Victims come after the current sequence, so none that is planned already is preempted. What has
@@ -270,16 +316,25 @@ static bool limit_chunks(struct sl_sched *s)
     return measured > 0;
 }
 
-/* Tokens of seq for which WINDOW groups have pages, if each running sequence keeps one. */
-static int32_t window_tokens(const struct sl_sched *s, const struct sl_seq *seq)
+/* Blocks of seq for which a scarce group has pages, if each running sequence keeps one of a WINDOW,
+ * and those it counts with of states: there one page more is enough for any number of blocks. */
+static int64_t blocks_with_pages(const struct sl_sched *s, const struct sl_seq *seq, int32_t i)
+{
+    const struct sl_kv_group *g = &s->kv->groups[i];
+    const int64_t end = seq->blocks.end[i];
+    if (g->cfg.kind == SL_GROUP_WINDOW)
+        return end + SL_MAX(sl_group_n_room(g) - sched_reserve(s), 0);
+    const bool unused = (end - 1) * s->kv->block_size >= seq->n_computed; /* it moves there */
+    return unused || may_take_state(s, g, seq) ? INT32_MAX : end;
+}
+
+/* Tokens of seq for which there are pages. */
+static int32_t page_tokens(const struct sl_sched *s, const struct sl_seq *seq)
 {
     int64_t n_blocks = INT32_MAX;
-    for (int32_t i = 0; i < s->kv->n_groups; i++) {
-        const struct sl_kv_group *g = &s->kv->groups[i];
-        int64_t room = SL_MAX(sl_group_n_room(g) - sched_reserve(s), 0);
-        if (is_scarce(s, g))
-            n_blocks = SL_MIN(n_blocks, seq->blocks.end[i] + room);
-    }
+    for (int32_t i = 0; i < s->kv->n_groups; i++)
+        if (is_scarce(s, &s->kv->groups[i]))
+            n_blocks = SL_MIN(n_blocks, blocks_with_pages(s, seq, i));
     int64_t n = n_blocks * s->kv->block_size - seq->n_computed;
     return (int32_t)SL_MIN(SL_MAX(n, 1), INT32_MAX);
 }
@@ -291,7 +346,7 @@ static int32_t chunk_of(struct sl_sched *s, const struct sl_seq *seq, int32_t n_
 {
     int32_t n = sl_seq_n_tokens(seq) - seq->n_computed;
     n = SL_MIN(n, s->cfg.max_tokens - s->n_plan_tokens - (n_unplanned - 1));
-    n = SL_MIN(n, window_tokens(s, seq));
+    n = SL_MIN(n, page_tokens(s, seq));
     if (s->limit_s > 0) {
         int32_t least = SL_MIN(n, s->n_chunks == 0 ? LEAST_CHUNK : 1);
         n = sl_cost_chunk(&s->cost, s->work, seq->n_computed, n, s->limit_s);
@@ -330,17 +385,19 @@ static bool take_blocks(struct sl_sched *s, struct sl_seq *seq)
 {
     struct sl_kv_blocks *b = &seq->blocks;
     int32_t n_tokens = sl_seq_n_tokens(seq), n_need = blocks_for(s, n_tokens), n_hit;
+    const int32_t max_hit = (n_tokens - 1) / s->kv->block_size;
     if (!seq->all_logits) {
         struct sl_kv_text text = sl_seq_text(seq);
-        int32_t max_hit = (n_tokens - 1) / s->kv->block_size;
-        sl_kv_match(s->kv, seq->ns, &text, max_hit, b);
+        b->wanted[1] = sl_kv_match(s->kv, seq->ns, &text, max_hit, b);
     }
+    b->wanted[0] = max_hit;
     n_hit = b->n;
     bool enough = sl_kv_ensure(s->kv, n_need - n_hit + sched_reserve(s));
-    if (!enough || !sl_sched_windows_fit(s, seq)) {
+    if (!enough || !sl_sched_pages_fit(s, seq)) {
         s->n_short = enough ? 0 : n_need - n_hit + sched_reserve(s) - sl_kv_n_available(s->kv);
         sl_kv_give(s->kv, b, 0, false);
-        seq->blocked_at = enough ? 0 : sl_sched_room(s); /* pages of windows come with any step */
+        seq->blocked_at =
+            enough ? 0 : sl_sched_room(s); /* pages of windows and states come with any step */
         return false;
     }
     while (b->n < n_need) {
@@ -400,8 +457,10 @@ void sl_sched_plan(struct sl_sched *s)
 {
     s->n_plan = s->n_plan_tokens = s->n_chunks = 0;
     s->work = (struct sl_work){0};
-    for (int32_t i = 0; i < s->n_running; i++)
+    for (int32_t i = 0; i < s->n_running; i++) {
         s->running[i]->n_step = 0;
+        s->running[i]->stalled = false;
+    }
     make_way(s);
     uint64_t n_preemptions = s->n_preemptions;
     plan_decodes(s);
@@ -428,7 +487,7 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
 void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n)
 {
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step == 0);
-    SL_ASSERT(n >= 0 && n <= seq->n_computed);
+    SL_ASSERT(n >= 0 && n <= seq->n_computed && !sl_sched_has_states(s));
     seq->n_computed -= n;
     SL_ASSERT(seq->n_published * s->kv->block_size <= seq->n_computed);
     for (int32_t i = 0; i < s->kv->n_groups; i++)

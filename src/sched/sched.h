@@ -18,6 +18,11 @@
  * and the others need of them while they generate is there; each running sequence then has the page
  * of its next token in 1, and chunks are cut to what is left.
  *
+ * Of a STATE group a running sequence needs two pages: where a step begins and where it ends. Those
+ * are there once it is admitted. A third, for a step planned while the one before it is in flight,
+ * and those of checkpoints it gets only if nobody running may need them; else it is stalled until
+ * that step has landed, or does without the checkpoint.
+ *
  * A step may be planned while the one before it runs: its sequences then have a pending token,
  * whose place is known and value is not. Nothing is planned for a sequence that is held
  * (sl_seq_held). As steps run in order, pages given back while a step runs may be handed out at
@@ -26,7 +31,8 @@
  *
  * Progress: only worse sequences are preempted for a better one, so the best running sequence is
  * never preempted; alone it always fits, because sl_sched_limit bounds a sequence's length by the
- * number of blocks, and a WINDOW group has sl_group_least pages, of which no chunk takes the last.
+ * number of blocks, and WINDOW and STATE groups have sl_group_least pages, of which no chunk takes
+ * the last.
  * What is waiting is therefore reached after finitely many steps.
  *
  * Engine thread only; nothing is allocated after init; no errors, only asserts, after init.
@@ -76,22 +82,28 @@ int64_t sl_sched_limit(const struct sl_sched *s);
 void sl_sched_add(struct sl_sched *s, struct sl_seq *seq);
 /* Ends a sequence wherever it is. forget: its blocks are not to be reused (failed step). */
 void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
-/* A step that computed seq cannot be trusted: if it is running, it gives back its blocks, which are
- * not to be reused, and waits to be recomputed. */
-void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq);
+/* What was computed last of seq is not to be used: if it is running, it gives back its blocks and
+ * waits to be recomputed. forget: they are not to be reused, since a step cannot be trusted. */
+void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq, bool forget);
 /* A waiting sequence comes before every other priority from now on. */
 void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
 /* Can seq run beside what runs, as far as adapters are concerned? */
 bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq);
-/* As far as pages of WINDOW groups are concerned? */
-bool sl_sched_windows_fit(const struct sl_sched *s, const struct sl_seq *seq);
+/* As far as pages of WINDOW and STATE groups are concerned? */
+bool sl_sched_pages_fit(const struct sl_sched *s, const struct sl_seq *seq);
 /* Fills plan. n_plan is 0 only when nothing is running or waiting, or everything that could be
  * planned is held. */
 void sl_sched_plan(struct sl_sched *s);
 /* The planned tokens of seq are being computed. */
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
+/* Is there a group of states? Then what is computed cannot be rolled back, only requeued. */
+static inline bool sl_sched_has_states(const struct sl_sched *s)
+{
+    return s->kv->groups[s->kv->n_groups - 1].cfg.kind == SL_GROUP_STATE;
+}
+
 /* Rolls back the last n computed tokens: they are not those of the text, or no token was chosen
- * after them. Their positions are computed again later. */
+ * after them. Their positions are computed again later. Not where there are states. */
 void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n);
 /* The first n_done tokens were computed, their logits are good and none of them is rolled back any
  * more: puts the blocks they fill into the prefix tree, and gives up the pages that only they saw.

@@ -42,6 +42,8 @@ static int check_pages(const struct sl_sched *s, const struct sl_seq *seq, int32
     const struct sl_kv_group *group = &s->kv->groups[g];
     const struct sl_kv_blocks *b = &seq->blocks;
     const int32_t first = b->first[g], end = b->end[g];
+    const bool sparse = group->cfg.kind == SL_GROUP_STATE;
+    int32_t n_owned = 0;
     if (first < 0 || first > end || end > b->n ||
         first > sl_group_first_seen(group, seq->n_computed) ||
         end < SL_CEIL_DIV(seq->n_computed, s->kv->block_size))
@@ -51,13 +53,22 @@ static int check_pages(const struct sl_sched *s, const struct sl_seq *seq, int32
                        WHO(seq), b->n, seq->n_computed, g, first, end);
     for (int32_t i = 0; i < b->n; i++) {
         const int32_t page = sl_group_page(group, b->nodes[i]);
-        const bool held = i >= first && i < end;
+        /* Of states: where the next row begins, at least. */
+        const bool may = i >= first && i < end,
+                   must = !sparse || (i + 1) * s->kv->block_size ==
+                                         SL_ROUND_UP(seq->n_computed, s->kv->block_size);
+        const bool held = may && (must || b->pages[g][i] != SL_NO_PAGE);
+        n_owned += held;
         if (b->pages[g][i] != (held ? page : SL_NO_PAGE) || (held && page == SL_NO_PAGE))
             return sl_fail(err, SL_EINTERNAL,
                            "I1: the table of sequence %llu.%d names page %d of group %d for block "
                            "%d of %d to %d, its node %d has page %d",
                            WHO(seq), b->pages[g][i], g, i, first, end, b->nodes[i], page);
     }
+    if (n_owned != b->n_owned[g])
+        return sl_fail(err, SL_EINTERNAL,
+                       "I1: sequence %llu.%d counts %d pages of group %d and has %d", WHO(seq),
+                       b->n_owned[g], g, n_owned);
     return 0;
 }
 
@@ -127,7 +138,7 @@ static void count_owned(const struct sl_sched *s, const struct sl_seq *seq)
     for (int32_t g = 0; g < s->kv->n_groups; g++) {
         int32_t *owners = s->expected + (size_t)(1 + g) * (size_t)s->kv->nodes.n_ids;
         for (int32_t i = b->first[g]; i < b->end[g]; i++)
-            owners[b->nodes[i]]++;
+            owners[b->nodes[i]] += b->pages[g][i] != SL_NO_PAGE;
     }
 }
 
@@ -169,8 +180,8 @@ void sl_sched_why(const struct sl_sched *s, const struct sl_seq *seq, char *out,
                  "needs %d blocks less what is cached, and %d stay free for those that run; %d can "
                  "be had of %d",
                  need, s->n_running, available, s->kv->nodes.n_ids);
-    else if (!sl_sched_windows_fit(s, seq))
-        snprintf(out, n_out, "pages of windowed layers are short beside %d sequences",
+    else if (!sl_sched_pages_fit(s, seq))
+        snprintf(out, n_out, "pages of windowed or recurrent layers are short beside %d sequences",
                  s->n_running);
     else if (seq->blocked_at == sl_sched_room(s))
         snprintf(out, n_out, "nothing was given back since it did not fit");

@@ -38,6 +38,7 @@ struct sl_seq {
     int32_t n_published;        /* of them, in the prefix tree */
     int32_t n_computed;         /* tokens whose KV is in their pages */
     int32_t n_step;             /* tokens of the planned step */
+    bool stalled;               /* no part of it: a step in flight has the page it needs */
     int32_t n_cached;           /* tokens found in the cache when first admitted, -1 before */
     int32_t n_preempted;
     int32_t n_pending;   /* tokens that steps in flight choose, 0 or 1 when planning; the owner's */
@@ -72,8 +73,9 @@ static inline int32_t sl_seq_token(const struct sl_seq *s, int32_t pos)
 /* Must something land or come before more can be planned? After drafts nothing is known. */
 static inline bool sl_seq_held(const struct sl_seq *s)
 {
-    return s->waits || (s->n_pending > 0 &&
-                        (s->holds || s->n_drafted > 0 || s->n_out + s->n_pending >= s->max_out));
+    return s->waits || s->stalled ||
+           (s->n_pending > 0 &&
+            (s->holds || s->n_drafted > 0 || s->n_out + s->n_pending >= s->max_out));
 }
 
 /* Is nothing left to compute but its last token, and its drafts? */

@@ -5,8 +5,9 @@
  * names. For a row of logits it hashes everything it reads back through the tables, from position
  * 0 on, or what a window lets the row see, and makes the logits from the hashes. A page that is
  * wrong, stale, freed too early, shared by mistake or only half computed therefore changes the
- * answer. The oracle makes the same logits from the request's
- * own tokens and knows nothing of pages.
+ * answer. A page of recurrent layers holds a chain of hashes of all tokens up to one, which a span
+ * begins at and leaves behind as struct sl_state_view says. The oracle makes the same logits from
+ * the request's own tokens and knows nothing of pages.
  */
 #ifndef SL_TESTS_SIM_DEVICE_H
 #define SL_TESTS_SIM_DEVICE_H
@@ -45,6 +46,8 @@ static void write_token(struct world *w, const struct sl_batch *b, const struct 
     int32_t bs = w->cfg.block_size, pos = s->pos + j;
     for (int32_t g = 0; g < w->n_stores; g++) {
         struct store *st = &w->stores[g];
+        if (st->state)
+            continue;
         int32_t page = sl_batch_tables(b, g)[s->table_idx + pos / bs];
         if (page < 0 || page >= st->n_pages)
             violation(w, "block table %d names page %d", g, page);
@@ -97,11 +100,74 @@ static uint64_t join_hash(uint64_t all, uint64_t windowed)
     return sl_mix64(all + 0x9E3779B97F4A7C15u) ^ windowed;
 }
 
+/* The state before the first token. */
+static uint64_t no_state(const struct world *w)
+{
+    return sl_mix64(w->hash_key);
+}
+
+/* The state that a span begins at. */
+static uint64_t begin_state(struct world *w, const struct sl_batch *b, const struct sl_span *s,
+                            int32_t g)
+{
+    const struct store *st = &w->stores[g];
+    if (s->pos == 0)
+        return no_state(w);
+    int32_t page = sl_batch_tables(b, g)[s->table_idx + (s->pos - 1) / w->cfg.block_size];
+    int32_t space = space_of(w, sl_rseq_of(w->eng->sched.plan[s - b->spans]));
+    if (page < 0 || page >= st->n_pages)
+        violation(w, "a span at %d begins at page %d of %d of states", s->pos, page, st->n_pages);
+    if (st->space[page] != space && st->space[page] != 0 && space != 0)
+        violation(w, "a state of tenant and salt %d is read by %d", st->space[page], space);
+    w->n_begun[page]++;
+    return st->hash[page];
+}
+
+/* The spans of a step begin together, so none may change what another begins at. */
+static void store_state(struct world *w, const struct sl_batch *b, const struct sl_span *s,
+                        int32_t g, int32_t pos, uint64_t h)
+{
+    int32_t bs = w->cfg.block_size;
+    struct store *st = &w->stores[g];
+    const int32_t *table = sl_batch_tables(b, g) + s->table_idx;
+    int32_t page = table[pos / bs];
+    bool last = pos == s->pos + s->n - 1;
+    if (page >= st->n_pages || (last && page < 0))
+        violation(w, "a span's state is left in page %d of %d", page, st->n_pages);
+    if (page < 0 || (!last && (pos + 1) % bs != 0))
+        return;
+    const bool mine = s->pos > 0 && table[(s->pos - 1) / bs] == page;
+    if (w->n_begun[page] > mine)
+        violation(w, "page %d of states is written while another span begins at it", page);
+    st->hash[page] = h;
+    st->space[page] = space_of(w, sl_rseq_of(w->eng->sched.plan[s - b->spans]));
+}
+
+static void run_states(struct world *w, const struct sl_batch *b, int32_t g)
+{
+    memset(w->n_begun, 0, (size_t)w->stores[g].n_pages * sizeof *w->n_begun);
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        const struct sl_span *s = &b->spans[i];
+        uint64_t h = begin_state(w, b, s, g);
+        for (int32_t j = 0; j < s->n; j++)
+            w->states[s->first + j] = h = hash_token(h, b->tokens[s->first + j], s->pos + j);
+    }
+    for (int32_t i = 0; i < b->n_spans; i++)
+        for (int32_t j = 0; j < b->spans[i].n; j++)
+            store_state(w, b, &b->spans[i], g, b->spans[i].pos + j,
+                        w->states[b->spans[i].first + j]);
+}
+
 static uint64_t row_hash(const struct world *w, const struct sl_batch *b, const struct sl_span *s,
                          int32_t pos)
 {
-    uint64_t h = read_back(w, b, s, 0, pos);
-    return w->n_stores > 1 ? join_hash(h, read_back(w, b, s, 1, pos)) : h;
+    uint64_t h = 0;
+    for (int32_t g = 0; g < w->n_stores; g++) {
+        uint64_t mine =
+            w->stores[g].state ? w->states[s->first + pos - s->pos] : read_back(w, b, s, g, pos);
+        h = g == 0 ? mine : join_hash(h, mine);
+    }
+    return h;
 }
 
 /* What the plan must be like, seen from the device. */
@@ -133,7 +199,7 @@ static void check_plan(struct world *w, const struct sl_batch *b)
         s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
         sl_kv_n_available(s->kv) >=
             SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running &&
-        sl_sched_windows_fit(s, best))
+        sl_sched_pages_fit(s, best))
         violation(w, "I6: a sequence waits although seats, tokens and %d pages are free",
                   sl_kv_n_available(s->kv));
     w->n_preemptions = s->n_preemptions;
@@ -167,7 +233,11 @@ static void spoil(struct world *w, const struct sl_batch *b, const struct sl_spa
     int32_t bs = w->cfg.block_size;
     for (int32_t p = 0; p < SL_CEIL_DIV(s->pos + s->n, bs); p++) {
         int32_t page = sl_batch_tables(b, g)[s->table_idx + p];
-        for (int32_t j = 0; page >= 0 && j < bs && w->eng->kv.groups[g].pool.refs[page] == 1; j++)
+        if (page < 0 || w->eng->kv.groups[g].pool.refs[page] != 1)
+            continue;
+        if (w->stores[g].state)
+            w->stores[g].hash[page] ^= 7;
+        for (int32_t j = 0; j < bs && !w->stores[g].state; j++)
             w->stores[g].token[page * bs + j] = -7;
     }
 }
@@ -206,6 +276,9 @@ static int device_step(void *ctx, const struct sl_batch *b, const float **logits
         hang(w);
     for (int32_t i = 0; i < b->n_spans; i++)
         write_span(w, b, &b->spans[i]);
+    for (int32_t g = 0; g < w->n_stores; g++)
+        if (w->stores[g].state)
+            run_states(w, b, g);
     for (int32_t r = 0, i = 0; r < b->n_logits; r++) {
         int32_t at = b->logit_rows[r];
         while (at >= b->spans[i].first + b->spans[i].n)

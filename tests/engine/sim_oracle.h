@@ -312,16 +312,27 @@ static int32_t ruled_out(const struct oracle *o, const struct oracle_seq *s, boo
     return n;
 }
 
-/* What the row at pos is made from: all tokens up to there (hash), or those in a window. */
+static uint64_t oracle_chain(const struct oracle *o, const struct oracle_seq *s, uint64_t h,
+                             int32_t from, int32_t to)
+{
+    for (int32_t p = from; p <= to; p++)
+        h = hash_token(h, p < o->desc.n_prompt ? o->prompt[p] : s->tokens[p - o->desc.n_prompt], p);
+    return h;
+}
+
+/* What the row at pos is made from: all tokens up to there (hash), those in a window, a state. */
 static uint64_t oracle_hash(const struct world *w, const struct oracle *o,
                             const struct oracle_seq *s, uint64_t hash, int32_t pos)
 {
     uint64_t h = w->hash_key;
-    if (w->cfg.window == 0)
+    if (w->cfg.window > 0) {
+        h = oracle_chain(o, s, h, seen_from(w->cfg.window, pos), pos);
+        hash = w->cfg.no_full ? h : join_hash(hash, h);
+    }
+    if (w->cfg.state_pages == 0)
         return hash;
-    for (int32_t p = seen_from(w->cfg.window, pos); p <= pos; p++)
-        h = hash_token(h, p < o->desc.n_prompt ? o->prompt[p] : s->tokens[p - o->desc.n_prompt], p);
-    return w->cfg.no_full ? h : join_hash(hash, h);
+    h = oracle_chain(o, s, no_state(w), 0, pos);
+    return w->cfg.no_full && w->cfg.window == 0 ? h : join_hash(hash, h);
 }
 
 /* The token that must come next, -1: the row holds no number, or nothing may come. */

@@ -116,6 +116,20 @@ static void draw_window(struct config *c, uint64_t seed)
     c->window_pages = chance(&r, 15) ? c->n_pages : SL_MIN(least + more, c->n_pages);
 }
 
+/* Recurrent layers, alone or beside the others, where nothing is drafted: likewise. */
+static void draw_states(struct config *c, uint64_t seed)
+{
+    struct sl_rng r = {.seed = seed ^ 0x7374617465u};
+    if (c->n_drafts > 0 || !chance(&r, 50))
+        return;
+    const struct sl_kv_group_config g = {.kind = SL_GROUP_STATE, .window = SL_STATE_WINDOW};
+    const int32_t least = sl_group_least(&g, c->n_pages, c->block_size);
+    const int32_t want = chance(&r, 50) ? least + 3 : 3 * c->max_seqs;
+    const int32_t most = SL_MIN(c->n_pages, want);
+    c->no_full |= c->window == 0 && chance(&r, 30);
+    c->state_pages = between(&r, least, SL_MAX(least, most));
+}
+
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
  * above have it, in some worlds, from numbers of their own. */
 static void draw_no_fds(struct world *w)
@@ -144,6 +158,7 @@ static void draw_plan(struct world *w)
     draw_engine(c, &r);
     draw_drafts(c, w->seed_no);
     draw_window(c, w->seed_no);
+    draw_states(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -177,6 +192,9 @@ static void print_plan(const struct world *w)
     if (c->window > 0)
         printf("a window of %d: %d pages%s\n", c->window, c->window_pages,
                c->no_full ? ", of all layers" : "");
+    if (c->state_pages > 0)
+        printf("recurrent layers: %d pages%s\n", c->state_pages,
+               c->no_full && c->window == 0 ? ", and no others" : "");
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

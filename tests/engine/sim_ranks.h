@@ -146,7 +146,10 @@ static bool ranks_start(const struct world *w, struct sl_host_model *m)
     const size_t n_slots = (size_t)n_pages * (size_t)w->cfg.block_size;
     const size_t n_rows = (size_t)(w->cfg.max_seqs + w->cfg.extra_rows);
     bool good = true;
-    ranks.n = w->seed_no % 8 == 3 ? 2 : w->seed_no % 8 == 6 ? MAX_SIM_RANKS : 1;
+    ranks.n = w->stores[0].state    ? 1
+              : w->seed_no % 8 == 3 ? 2
+              : w->seed_no % 8 == 6 ? MAX_SIM_RANKS
+                                    : 1;
     m->forward = ranks.n > 1 ? ranks_step : device_step;
     for (int k = 0; k < ranks.n && ranks.n > 1; k++) {
         ranks.copies[k] = (struct rank_copy){.token = calloc(n_slots, sizeof(int32_t)),

@@ -75,7 +75,8 @@ struct act {
 struct config {
     int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
     int32_t window, window_pages; /* a group of layers with a window; 0: there is none */
-    bool no_full;                 /* and no other */
+    bool no_full;                 /* and no layers that see everything */
+    int32_t state_pages;          /* of a group of recurrent layers; 0: there is none */
     int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
     int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool token_rules;                       /* bad_words, allowed_token_ids */
@@ -141,9 +142,13 @@ struct world {
 
     /* device */
     struct store {                    /* the pages of a group */
+        bool state;                   /* of recurrent layers */
         int32_t window, n_pages;      /* window 0: none */
         int32_t *token, *pos, *space; /* [n_pages, block_size] twice; [n_pages] who wrote it */
-    } stores[2];
+        uint64_t *hash;               /* [n_pages] of all tokens, a state */
+    } stores[3];
+    uint64_t *states; /* [tokens of a step] behind each of them */
+    int32_t *n_begun; /* [state_pages] spans of the step that begin at this state */
     int32_t n_stores;
     float *rows;
     struct late_runner late;
@@ -182,7 +187,7 @@ struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
     uint64_t drafted, accepted;
-    uint64_t window_evictions;
+    uint64_t window_evictions, state_evictions;
 };
 
 static struct world *sim; /* the world that is alive */

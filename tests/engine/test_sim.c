@@ -297,16 +297,18 @@ static void serve(struct world *w)
 
 /* ------------------------------------------------------------------ one seed */
 
-static void open_store(struct world *w, int32_t window, int32_t n_pages)
+static void open_store(struct world *w, bool state, int32_t window, int32_t n_pages)
 {
     size_t n_slots = (size_t)n_pages * (size_t)w->cfg.block_size;
     struct store *st = &w->stores[w->n_stores++];
-    *st = (struct store){.window = window,
+    *st = (struct store){.state = state,
+                         .window = window,
                          .n_pages = n_pages,
                          .token = calloc(n_slots, sizeof *st->token),
                          .pos = calloc(n_slots, sizeof *st->pos),
-                         .space = calloc((size_t)n_pages, sizeof *st->space)};
-    if (st->token == NULL || st->pos == NULL || st->space == NULL)
+                         .space = calloc((size_t)n_pages, sizeof *st->space),
+                         .hash = calloc((size_t)n_pages, sizeof *st->hash)};
+    if (st->token == NULL || st->pos == NULL || st->space == NULL || st->hash == NULL)
         violation(w, "no memory");
 }
 
@@ -314,12 +316,15 @@ static void open_stores(struct world *w, struct sl_model_info *info)
 {
     w->n_stores = 0;
     if (!w->cfg.no_full)
-        open_store(w, 0, w->cfg.n_pages);
+        open_store(w, false, 0, w->cfg.n_pages);
     if (w->cfg.window > 0)
-        open_store(w, w->cfg.window, w->cfg.window_pages);
+        open_store(w, false, w->cfg.window, w->cfg.window_pages);
+    if (w->cfg.state_pages > 0)
+        open_store(w, true, 0, w->cfg.state_pages);
     info->n_kv_groups = w->n_stores;
     for (int32_t g = 0; g < w->n_stores; g++)
-        info->kv_groups[g] = (struct sl_kv_group_info){.window = w->stores[g].window,
+        info->kv_groups[g] = (struct sl_kv_group_info){.state = w->stores[g].state,
+                                                       .window = w->stores[g].window,
                                                        .n_pages = w->stores[g].n_pages};
 }
 
@@ -330,6 +335,8 @@ static void start_world(struct world *w)
     struct sl_rng r = {.seed = ~w->seed_no};
     struct sl_error err;
     w->rows = calloc((size_t)(c->max_seqs + c->extra_rows), (size_t)c->n_vocab * sizeof *w->rows);
+    w->states = calloc((size_t)c->max_tokens, sizeof *w->states);
+    w->n_begun = calloc((size_t)c->state_pages + 1, sizeof *w->n_begun);
     for (int32_t b = 0; b < N_BASES; b++)
         for (int32_t i = 0; i < MAX_LEN; i++)
             w->bases[b][i] = below(&r, c->n_vocab);
@@ -366,7 +373,7 @@ static void start_world(struct world *w)
         sl_host_runner_use(w->host, &parts.runner);
     parts.runner.progress = device_progress;
     sl_sampling_default(&parts.sampling);
-    if (rc != 0 || !has_ranks || w->rows == NULL ||
+    if (rc != 0 || !has_ranks || w->rows == NULL || w->states == NULL || w->n_begun == NULL ||
         sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
@@ -408,7 +415,8 @@ static void check_drained(struct world *w)
     total.steps += w->n_steps;
     total.preemptions += s.preemptions;
     for (int32_t g = 0; g < w->n_stores; g++)
-        total.window_evictions += s.kv_groups[g].n_evicted;
+        *(w->stores[g].state ? &total.state_evictions : &total.window_evictions) +=
+            s.kv_groups[g].n_evicted;
     total.stalls += s.watchdog_stalls;
     total.late_masks += s.grammar_late;
     total.drafted += s.n_draft_tokens;
@@ -434,7 +442,10 @@ static void stop_world(struct world *w)
         violation(w, "%d descriptors are left", n);
     ranks_stop();
     free(w->rows);
+    free(w->states);
+    free(w->n_begun);
     for (int32_t g = 0; g < w->n_stores; g++) {
+        free(w->stores[g].hash);
         free(w->stores[g].space);
         free(w->stores[g].pos);
         free(w->stores[g].token);
@@ -489,22 +500,23 @@ static bool number_arg(const char *s, uint64_t *out)
 
 static void say_totals(uint64_t first, uint64_t n_seeds)
 {
-    say("%llu pages of windows evicted alone; "
+    say("%llu pages of windows and %llu states evicted alone; "
         "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
-        (unsigned long long)total.window_evictions, (unsigned long long)total.steps,
-        (unsigned long long)total.tokens, (unsigned long long)total.preemptions,
-        (unsigned long long)total.hits, (unsigned long long)total.overlaps,
-        (unsigned long long)total.step_faults, (unsigned long long)total.stalls,
-        (unsigned long long)total.halves, (unsigned long long)total.late_masks,
-        (unsigned long long)total.forced, (unsigned long long)total.accepted,
-        (unsigned long long)total.drafted, (unsigned long long)total.http,
-        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
-        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.window_evictions, (unsigned long long)total.state_evictions,
+        (unsigned long long)total.steps, (unsigned long long)total.tokens,
+        (unsigned long long)total.preemptions, (unsigned long long)total.hits,
+        (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
+        (unsigned long long)total.stalls, (unsigned long long)total.halves,
+        (unsigned long long)total.late_masks, (unsigned long long)total.forced,
+        (unsigned long long)total.accepted, (unsigned long long)total.drafted,
+        (unsigned long long)total.http, (unsigned long long)total.http_ok,
+        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
+        (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }

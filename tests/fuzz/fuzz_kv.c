@@ -85,7 +85,7 @@ static void compute(struct rig *g, struct seq *s)
         return;
     int32_t n_blocks = (end + bs - 1) / bs;
     bool room = model_cover(&g->m, &s->want, n_blocks);
-    SL_ASSERT(sl_kv_cover(&g->kv, &s->got.b, n_blocks) == room);
+    SL_ASSERT(sl_kv_cover(&g->kv, &s->got.b, s->n_done, n_blocks) == room);
     if (!room)
         return;
     s->n_done = end;

@@ -149,7 +149,7 @@ static void land_failed(struct rig *g, const struct flight *f, bool first)
         g->items[i].seq.n_pending -= f->seqs[k].samples;
         if (g->m.seqs[i].state == SL_SEQ_RUNNING)
             model_preempt(&g->m, &g->m.seqs[i], true);
-        sl_sched_requeue(&g->s, &g->items[i].seq);
+        sl_sched_requeue(&g->s, &g->items[i].seq, true);
     }
 }
 

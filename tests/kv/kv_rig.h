@@ -43,7 +43,7 @@ static inline void kv_count(const struct sl_kv *kv, const struct sl_kv_blocks *b
         owners[b->nodes[i]]++;
     for (int32_t g = 0; g < kv->n_groups; g++)
         for (int32_t i = b->first[g]; i < b->end[g]; i++)
-            owners[(1 + g) * kv->nodes.n_ids + b->nodes[i]]++;
+            owners[(1 + g) * kv->nodes.n_ids + b->nodes[i]] += b->pages[g][i] != SL_NO_PAGE;
 }
 
 #endif

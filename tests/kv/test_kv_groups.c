@@ -40,7 +40,7 @@ static void compute(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t end)
 {
     for (int32_t i = b->n; i < end; i++) {
         assert_true(sl_kv_take(kv, b, SL_EVICT_PROMPT));
-        assert_true(sl_kv_cover(kv, b, i + 1));
+        assert_true(sl_kv_cover(kv, b, i * BLOCK, i + 1));
         sl_kv_publish(kv, &ns, &text, b, i);
         sl_kv_pass(kv, b, (i + 1) * BLOCK);
     }
@@ -159,10 +159,10 @@ static void too_few_pages_are_not_given_out(void **state)
         assert_true(sl_kv_take(&kv, i == 0 ? kv_hold(&a) : &a.b, SL_EVICT_PROMPT));
     for (int i = 0; i < 4; i++)
         assert_true(sl_kv_take(&kv, i == 0 ? kv_hold(&b) : &b.b, SL_EVICT_PROMPT));
-    assert_true(sl_kv_cover(&kv, &a.b, 3));
-    assert_false(sl_kv_cover(&kv, &b.b, 3)); /* two are left, and none was taken */
+    assert_true(sl_kv_cover(&kv, &a.b, 0, 3));
+    assert_false(sl_kv_cover(&kv, &b.b, 0, 3)); /* two are left, and none was taken */
     assert_int_equal(b.b.end[1], 0);
-    assert_true(sl_kv_cover(&kv, &b.b, 2));
+    assert_true(sl_kv_cover(&kv, &b.b, 0, 2));
     assert_int_equal(sl_group_n_room(&kv.groups[1]), 0);
     whole(&kv, &a.b, &b.b);
     sl_kv_deinit(&kv);

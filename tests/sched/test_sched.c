@@ -301,7 +301,7 @@ static void who_waits_is_told_why(void **state)
     a->blocked_at = sl_sched_room(&g.s);
     why(&g, a, "nothing was given back since it did not fit");
     a->blocked_at = 0;
-    sl_sched_requeue(&g.s, a); /* waits already */
+    sl_sched_requeue(&g.s, a, true); /* waits already */
     assert_int_equal(a->state, SL_SEQ_WAITING);
     a->waits = true;
     sl_sched_plan(&g.s); /* the first in line is held, and nobody overtakes it */
@@ -394,7 +394,7 @@ static void windows_are_not_overbooked(void **state)
     assert_int_equal(a->state, SL_SEQ_RUNNING);
     assert_int_equal(a->n_computed, 16); /* one page stays for the next token */
     assert_int_equal(b->state, SL_SEQ_WAITING);
-    why(&g, b, "pages of windowed layers are short beside 1 sequences");
+    why(&g, b, "pages of windowed or recurrent layers are short beside 1 sequences");
     for (int i = 0; i < 8; i++)
         step(&g);
     assert_true(a->n_out > 4);

@@ -11,8 +11,14 @@ static void group_text(const struct sl_memory_plan *p, int32_t group, struct sl_
 {
     SL_ASSERT(group >= 0 && group < p->kv.n_groups && p->group_pages[group] > 0);
     const struct sl_kv_layer_group *g = &p->kv.groups[group];
-    if (p->kv.n_groups == 1 && g->window == 0)
+    if (p->kv.n_groups == 1 && sl_kv_layers_full(g))
         return;
+    if (g->state) {
+        sl_buf_printf(b, "  %-24s %10.1f MB: %d slots of %.1f KB, state of %d recurrent layers\n",
+                      "", (double)sl_memory_plan_group_bytes(p, group) / 1e6, p->group_pages[group],
+                      (double)g->page_bytes / 1e3, g->n_layers);
+        return;
+    }
     sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %.1f KB, %d layers that see ", "",
                   (double)sl_memory_plan_group_bytes(p, group) / 1e6, p->group_pages[group],
                   (double)g->page_bytes / 1e3, g->n_layers);
@@ -26,12 +32,14 @@ static void groups_json(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     sl_buf_puts(b, ", \"kv_groups\": [");
     for (int32_t g = 0; g < p->kv.n_groups; g++)
-        sl_buf_printf(b,
-                      "%s{\"window\": %d, \"n_layers\": %d, \"n_pages\": %d, \"page_bytes\": "
-                      "%llu, \"bytes\": %llu}",
-                      g > 0 ? ", " : "", p->kv.groups[g].window, p->kv.groups[g].n_layers,
-                      p->group_pages[g], (unsigned long long)p->kv.groups[g].page_bytes,
-                      (unsigned long long)sl_memory_plan_group_bytes(p, g));
+        sl_buf_printf(
+            b,
+            "%s{\"state\": %s, \"window\": %d, \"n_layers\": %d, \"n_pages\": %d, \"page_bytes\": "
+            "%llu, \"bytes\": %llu}",
+            g > 0 ? ", " : "", p->kv.groups[g].state ? "true" : "false", p->kv.groups[g].window,
+            p->kv.groups[g].n_layers, p->group_pages[g],
+            (unsigned long long)p->kv.groups[g].page_bytes,
+            (unsigned long long)sl_memory_plan_group_bytes(p, g));
     sl_buf_puts(b, "]");
 }
 
@@ -57,8 +65,9 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                   sl_dtype_info(p->kv.dtype)->name);
     for (int32_t g = 0; g < p->kv.n_groups; g++)
         group_text(p, g, b);
-    sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences\n", "activations",
-                  (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs);
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences%s\n", "activations",
+                  (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs,
+                  p->seqs_lowered ? " (lowered to the slots for state)" : "");
     if (p->n_ranks > 1) /* about: the embedding, norms and routers are on all */
         sl_buf_printf(
             b, "  %-24s %10.1f MB: weights, pages and activations on each of %d\n", "a rank",

@@ -87,7 +87,8 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
         .isa = l->backend->vt->isa(l->backend),
     };
     for (int32_t g = 0; g < p->kv.n_groups; g++)
-        info->kv_groups[g] = (struct sl_kv_group_info){.window = p->kv.groups[g].window,
+        info->kv_groups[g] = (struct sl_kv_group_info){.state = p->kv.groups[g].state,
+                                                       .window = p->kv.groups[g].window,
                                                        .n_layers = p->kv.groups[g].n_layers,
                                                        .n_pages = p->group_pages[g],
                                                        .page_bytes = p->kv.groups[g].page_bytes};

@@ -21,6 +21,10 @@
 #define DEVICE_UTILIZATION     0.9f
 #define MAX_DRAFT_ROWS         128
 #define CACHED_WINDOWS         8 /* one of so many blocks keeps pages of windowed layers */
+#define CACHED_STATES          4 /* bytes of keys and values to one of cached states */
+#define STATES_OF_SEQ          2 /* where a step begins and where it ends */
+#define SLOTS_OF_SEAT          8 /* of a model without pages of keys: cached ones included */
+#define MAX_STATE_NODES        (1 << 18) /* blocks of such a model, if one sequence needs no more */
 
 static int check_flag(const char *name, int32_t value, int32_t max, struct sl_error *err)
 {
@@ -120,12 +124,37 @@ static uint64_t default_pool(const struct sl_memory_plan *p)
     return p->on_device ? room : SL_MIN(p->ram_bytes / 4, room / 2);
 }
 
+/* The group of recurrent layers, the last; NULL: there is none. */
+static const struct sl_kv_layer_group *states_of(const struct sl_memory_plan *p)
+{
+    const struct sl_kv_layer_group *g = &p->kv.groups[p->kv.n_groups - 1];
+    return g->state ? g : NULL;
+}
+
+static uint64_t group_pages(const struct sl_memory_plan *p, int32_t group, uint64_t n_blocks);
+
+/* Slots for recurrent states: those of the sequences, and cached ones as a share of the bytes of
+ * keys and values. */
+static uint64_t state_pages(const struct sl_memory_plan *p, uint64_t n_blocks)
+{
+    uint64_t n_bytes = 0;
+    SL_ASSERT(states_of(p) != NULL && p->max_state_slots >= 0);
+    if (p->max_state_slots != 0)
+        return SL_MIN(n_blocks, (uint64_t)p->max_state_slots);
+    for (int32_t i = 0; i < p->kv.n_groups - 1; i++)
+        n_bytes += group_pages(p, i, n_blocks) * p->kv.groups[i].page_bytes;
+    return SL_MIN(n_blocks, STATES_OF_SEQ * (uint64_t)p->max_num_seqs +
+                                n_bytes / CACHED_STATES / states_of(p)->page_bytes);
+}
+
 /* Pages of a group beside so many blocks. A windowed group needs those that all sequences see while
  * two steps are computed, so that none ever waits for one, and an eighth of the blocks keep theirs
  * cached for prompts that match; but never more than one for each block. */
 static uint64_t group_pages(const struct sl_memory_plan *p, int32_t group, uint64_t n_blocks)
 {
     const int32_t window = p->kv.groups[group].window;
+    if (p->kv.groups[group].state)
+        return state_pages(p, n_blocks);
     if (window == 0)
         return n_blocks;
     uint64_t seen = (uint64_t)p->max_num_seqs * (pages_for(window, p->block_size) + 2) +
@@ -141,10 +170,16 @@ static uint64_t plan_pool_bytes(const struct sl_memory_plan *p, uint64_t n_block
     return n;
 }
 
-/* The most blocks whose pages take at most so many bytes. */
+/* The most blocks whose pages take at most so many bytes. Where all is state, blocks are nodes of
+ * the prefix tree alone: as many as max_num_seqs sequences of the longest context need. */
 static uint64_t blocks_in(const struct sl_memory_plan *p, uint64_t n_bytes)
 {
     uint64_t lo = 0, hi = INT32_MAX / 2;
+    if (p->kv.groups[0].state)
+        return n_bytes < plan_pool_bytes(p, hi)
+                   ? 0
+                   : SL_MIN(p->one_context * (uint64_t)p->max_num_seqs,
+                            SL_MAX(p->one_context, (uint64_t)MAX_STATE_NODES));
     while (lo < hi) {
         uint64_t mid = lo + (hi - lo + 1) / 2;
         if (plan_pool_bytes(p, mid) <= n_bytes)
@@ -155,6 +190,67 @@ static uint64_t blocks_in(const struct sl_memory_plan *p, uint64_t n_bytes)
     return lo;
 }
 
+/* A page of each group is a device's own, for padding. */
+static uint64_t padding_bytes(const struct sl_memory_plan *p)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; i < p->kv.n_groups && p->on_device; i++)
+        n += p->kv.groups[i].page_bytes;
+    return n;
+}
+
+/* Bytes for pages, padding apart. */
+static uint64_t pool_of(const struct sl_engine_config *cfg, const struct sl_memory_plan *p)
+{
+    const uint64_t pad = padding_bytes(p);
+    if (cfg->shared == NULL && cfg->kv_cache_bytes != 0)
+        return cfg->kv_cache_bytes;
+    const uint64_t pool = cfg->shared != NULL
+                              ? cfg->shared->budget.total / (uint64_t)cfg->shared->n_engines
+                              : default_pool(p);
+    return pool > pad ? pool - pad : 0;
+}
+
+/* As many sequences as have slots for their states: fewer than by default, if those were given or
+ * would take more than half of the pool. */
+static int plan_states(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                       struct sl_error *err)
+{
+    const struct sl_kv_layer_group *g = states_of(p);
+    int rc = check_flag("max_state_slots", cfg->max_state_slots, SL_MAX_STATE_SLOTS, err);
+    if (g == NULL || rc != 0)
+        return rc;
+    const uint64_t each = SL_MIN(p->one_context, STATES_OF_SEQ), pool = pool_of(cfg, p);
+    const uint64_t most = pool / g->page_bytes, given = (uint64_t)cfg->max_state_slots;
+    const uint64_t room = given != 0 ? given : p->kv.n_groups > 1 ? most / 2 : most;
+    if (most < each || given > most || (given != 0 && given < each))
+        return sl_fail(err, SL_EINVAL,
+                       "max_state_slots: a slot for recurrent state takes %llu bytes, a sequence "
+                       "needs %llu; %llu slots do not work with the %llu bytes of "
+                       "kv_cache_memory_bytes",
+                       (unsigned long long)g->page_bytes, (unsigned long long)each,
+                       (unsigned long long)(given != 0 ? given : most), (unsigned long long)pool);
+    const uint64_t n_seqs = SL_MAX(room / each, 1);
+    SL_ASSERT(each >= 1 && g->page_bytes > 0 && p->max_num_seqs >= 1);
+    if (cfg->max_num_seqs != 0 && (uint64_t)p->max_num_seqs * each > (given != 0 ? given : most))
+        return sl_fail(err, SL_EINVAL,
+                       "max_num_seqs: %d sequences need %llu slots for recurrent state of %llu "
+                       "bytes, there are %llu: lower it, or raise %s",
+                       p->max_num_seqs, (unsigned long long)((uint64_t)p->max_num_seqs * each),
+                       (unsigned long long)g->page_bytes,
+                       (unsigned long long)(given != 0 ? given : most),
+                       given != 0 ? "max_state_slots" : "kv_cache_memory_bytes");
+    p->seqs_lowered = cfg->max_num_seqs == 0 && n_seqs < (uint64_t)p->max_num_seqs;
+    if (p->seqs_lowered)
+        p->max_num_seqs = (int32_t)n_seqs;
+    const uint64_t slots = SL_MIN(most, SLOTS_OF_SEAT * (uint64_t)p->max_num_seqs);
+    p->max_state_slots = cfg->max_state_slots;
+    if (given == 0 && p->kv.n_groups == 1) /* all of a pool that was given */
+        p->max_state_slots =
+            (int32_t)SL_MIN(cfg->kv_cache_bytes != 0 ? most : slots, SL_MAX_STATE_SLOTS);
+    return 0;
+}
+
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t group)
 {
     return (uint64_t)(p->group_pages[group] + p->on_device) * p->kv.groups[group].page_bytes;
@@ -162,7 +258,7 @@ uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t grou
 
 bool sl_memory_plan_shares(const struct sl_memory_plan *p)
 {
-    return p->kv.groups[0].window == 0;
+    return sl_kv_layers_full(&p->kv.groups[0]);
 }
 
 /* Of all groups for n_blocks blocks; of windowed ones for n_windowed. */
@@ -171,19 +267,10 @@ static void set_pages(struct sl_memory_plan *p, uint64_t n_blocks, uint64_t n_wi
     p->n_pages = (int32_t)n_blocks;
     p->kv_bytes = 0;
     for (int32_t i = 0; i < p->kv.n_groups; i++) {
-        const bool full = p->kv.groups[i].window == 0;
+        const bool full = sl_kv_layers_full(&p->kv.groups[i]);
         p->group_pages[i] = (int32_t)group_pages(p, i, full ? n_blocks : n_windowed);
         p->kv_bytes += sl_memory_plan_group_bytes(p, i);
     }
-}
-
-/* A page of each group is a device's own, for padding. */
-static uint64_t padding_bytes(const struct sl_memory_plan *p)
-{
-    uint64_t n = 0;
-    for (int32_t i = 0; i < p->kv.n_groups && p->on_device; i++)
-        n += p->kv.groups[i].page_bytes;
-    return n;
 }
 
 uint64_t sl_memory_plan_pool_bytes(const struct sl_memory_plan *p)
@@ -199,9 +286,8 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
                             int32_t context, struct sl_error *err)
 {
     const uint64_t total = cfg->shared->budget.total;
-    const uint64_t even = total / (uint64_t)cfg->shared->n_engines, pad = padding_bytes(p);
     const uint64_t one = pages_for(context, p->block_size);
-    const uint64_t n_even = blocks_in(p, even > pad ? even - pad : 0);
+    const uint64_t n_even = blocks_in(p, pool_of(cfg, p));
     const bool full = sl_memory_plan_shares(p), grows = full && !p->on_device;
     const uint64_t page_bytes = p->kv.groups[0].page_bytes;
     const uint64_t own = grows ? plan_pool_bytes(p, n_even) - n_even * page_bytes : 0;
@@ -248,8 +334,7 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
     if (cfg->kv_cache_bytes != 0) {
         n_pages = blocks_in(p, cfg->kv_cache_bytes);
     } else {
-        const uint64_t pool = default_pool(p), pad = padding_bytes(p);
-        uint64_t most = SL_MAX(blocks_in(p, pool > pad ? pool - pad : 0), 1);
+        uint64_t most = SL_MAX(blocks_in(p, pool_of(cfg, p)), 1);
         n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, most);
         if (facts->whole) /* a step's, and as many as admission keeps free */
             n_pages = SL_MIN(n_pages, pages_for(p->max_num_batched_tokens, p->block_size) +
@@ -406,6 +491,20 @@ static enum sl_dtype auto_kv_dtype(const struct sl_model_facts *f, const struct 
     return exact ? SL_DTYPE_F32 : be->vt->kv_dtype;
 }
 
+/* A state cannot be rolled back behind drafts that were wrong. */
+static int plan_drafts(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                       struct sl_error *err)
+{
+    if (states_of(p) == NULL || p->speculative.num_speculative_tokens == 0)
+        return 0;
+    if (cfg->shared == NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: drafts that were wrong cannot be taken back from a "
+                       "recurrent state, so this model takes none");
+    p->speculative = (struct sl_speculative){0}; /* the models beside it may */
+    return 0;
+}
+
 int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
                         const struct sl_engine_config *cfg, struct sl_memory_plan *out,
                         struct sl_error *err)
@@ -430,13 +529,20 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
                                 auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
+    if (rc == 0)
+        rc = plan_drafts(cfg, out, err);
+    if (rc == 0)
+        out->one_context =
+            pages_for(SL_MIN(context_of(facts, cfg), facts->context), out->block_size);
     if (rc == 0 && out->on_device) {
         /* Before the pool, which gets the rest: with as many pages as memory could hold, since a
          * step's lists grow with them. */
-        out->n_pages = (int32_t)blocks_in(out, out->ram_bytes);
+        out->n_pages = (int32_t)SL_MAX(blocks_in(out, out->ram_bytes), 1);
         out->max_model_len = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
         plan_step_memory(model, be, out);
     }
+    if (rc == 0)
+        rc = plan_states(cfg, out, err);
     if (rc == 0)
         rc = plan_pool(facts, cfg, out, err);
     if (rc != 0)

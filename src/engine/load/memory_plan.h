@@ -13,7 +13,10 @@ struct sl_memory_plan {
     int32_t max_model_len, block_size, max_num_seqs, max_num_batched_tokens, max_queued;
     int32_t n_pages;                       /* blocks of tokens */
     int32_t group_pages[SL_MAX_KV_GROUPS]; /* of each group of layers, at most one for a block */
-    bool context_lowered; /* the model could do more tokens than this machine's memory */
+    bool context_lowered;    /* the model could do more tokens than this machine's memory */
+    int32_t max_state_slots; /* pages of recurrent state; 0: as many as go with the blocks */
+    bool seqs_lowered;       /* max_num_seqs, to what there are such pages for */
+    uint64_t one_context;    /* blocks of the longest sequence that the model could do */
     struct sl_kv_layout kv;
     uint64_t packed_bytes; /* of weights, repacked or converted in memory of our own */
     uint64_t mapped_bytes; /* of weights, read in place from the file */

@@ -51,6 +51,7 @@ static bool same_groups(const struct sl_kv_layout *a, const struct sl_kv_layout 
     bool same = a->n_groups == b->n_groups && a->block_size == b->block_size;
     for (int32_t g = 0; g < a->n_groups && same; g++)
         same = a->groups[g].window == b->groups[g].window &&
+               a->groups[g].state == b->groups[g].state &&
                a->groups[g].page_bytes == b->groups[g].page_bytes;
     return same;
 }
