@@ -40,7 +40,7 @@ static bool isa_available(int i)
     return sl_cpu_isa_parse(isa_names[i], &isa, NULL) == 0;
 }
 
-static void say_what_is_skipped(void)
+static inline void say_what_is_skipped(void)
 {
     for (int i = 0; i < N_ISAS; i++)
         if (!isa_available(i))
@@ -86,7 +86,7 @@ struct red_buf {
     size_t n;
 };
 
-static void poison(struct red_buf *b)
+static inline void poison(struct red_buf *b)
 {
     for (size_t i = 0; i < b->n + 2 * RED_FLOATS; i++)
         b->base[i] = sl_f32_of_bits(RED_PATTERN);
@@ -103,7 +103,7 @@ static struct red_buf red_alloc(size_t n)
 }
 
 /* The zones are untouched and, when all is set, every float between them was written. */
-static void red_check(const struct red_buf *b, bool all, const char *what)
+static inline void red_check(const struct red_buf *b, bool all, const char *what)
 {
     for (size_t i = 0; i < b->n + 2 * RED_FLOATS; i++) {
         bool inside = i >= RED_FLOATS && i < b->n + RED_FLOATS;
@@ -115,7 +115,7 @@ static void red_check(const struct red_buf *b, bool all, const char *what)
     }
 }
 
-static void red_free(struct red_buf *b)
+static inline void red_free(struct red_buf *b)
 {
     sl_free(b->base);
     b->base = NULL;
@@ -131,7 +131,7 @@ static float *floats(struct sl_rng *rng, size_t n, double scale)
 }
 
 /* Equal bits; any NaN equals any NaN. */
-static void same_bits(const float *a, const float *b, size_t n, const char *what)
+static inline void same_bits(const float *a, const float *b, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
         if (sl_f32_bits(a[i]) != sl_f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i])))
@@ -162,7 +162,7 @@ static double near_oracle(const float *a, const double *want, size_t n, double m
 /* ---------------------------------------------------------------- matrices */
 
 /* Random bytes but for the scales reach every code and every scale of a run. */
-static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n_bytes)
+static inline void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n_bytes)
 {
     const struct sl_dtype_info *info = sl_dtype_info(t);
     if (t == SL_DTYPE_FP8_E4M3) { /* every code that is a number */
@@ -201,8 +201,8 @@ struct matrix { /* at an odd address, as a file may give it */
     float *scale; /* its values */
 };
 
-static struct matrix matrix_make(struct sl_rng *rng, enum sl_dtype t, int64_t n_rows,
-                                 int64_t n_cols)
+static inline struct matrix matrix_make(struct sl_rng *rng, enum sl_dtype t, int64_t n_rows,
+                                        int64_t n_cols)
 {
     struct matrix m = {.dtype = t, .n_rows = n_rows, .n_cols = n_cols};
     uint64_t n_bytes;
@@ -217,7 +217,7 @@ static struct matrix matrix_make(struct sl_rng *rng, enum sl_dtype t, int64_t n_
 }
 
 /* Scales in blocks, for a format that has none of its own. */
-static void matrix_scale(struct sl_rng *rng, struct matrix *m, int32_t rows, int32_t cols)
+static inline void matrix_scale(struct sl_rng *rng, struct matrix *m, int32_t rows, int32_t cols)
 {
     int64_t n_r = SL_CEIL_DIV(m->n_rows, rows), n_c = SL_CEIL_DIV(m->n_cols, cols);
     m->scale = sl_malloc((size_t)(n_r * n_c) * sizeof(float));
@@ -230,7 +230,7 @@ static void matrix_scale(struct sl_rng *rng, struct matrix *m, int32_t rows, int
 }
 
 /* The same for every kind of blocks in turn; other formats stay as they are. */
-static void matrix_scale_some(struct sl_rng *rng, struct matrix *m, uint64_t kind)
+static inline void matrix_scale_some(struct sl_rng *rng, struct matrix *m, uint64_t kind)
 {
     const int32_t n_rows = (int32_t)m->n_rows, n_cols = (int32_t)m->n_cols;
     if (m->dtype != SL_DTYPE_FP8_E4M3 || kind % 5 == 0)
@@ -239,15 +239,15 @@ static void matrix_scale_some(struct sl_rng *rng, struct matrix *m, uint64_t kin
     matrix_scale(rng, m, blocks[kind % 5 - 1][0], blocks[kind % 5 - 1][1]);
 }
 
-static void matrix_free(struct matrix *m)
+static inline void matrix_free(struct matrix *m)
 {
     sl_free(m->scale);
     sl_free(m->base);
     sl_free(m->f32);
 }
 
-static struct sl_weight weight_for(struct sl_backend *be, enum sl_weight_use use,
-                                   const struct matrix *m)
+static inline struct sl_weight weight_for(struct sl_backend *be, enum sl_weight_use use,
+                                          const struct matrix *m)
 {
     struct sl_weight w;
     struct sl_error err = {0};
@@ -257,7 +257,7 @@ static struct sl_weight weight_for(struct sl_backend *be, enum sl_weight_use use
     return w;
 }
 
-static struct sl_weight weight_of(struct sl_backend *be, const struct matrix *m)
+static inline struct sl_weight weight_of(struct sl_backend *be, const struct matrix *m)
 {
     return weight_for(be, SL_USE_LINEAR, m);
 }
