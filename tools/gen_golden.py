@@ -692,6 +692,36 @@ EXPERTS = {
         "old",
     ),
 }
+# As EXPERTS: models with recurrent layers.
+LFM2 = dict(
+    num_hidden_layers=4,
+    layer_types=["conv", "conv", "full_attention", "conv"],
+    pad_token_id=0,
+    rope_parameters=plain(1000.0),
+)
+RECURRENT = {
+    "lfm2": (
+        "Lfm2",
+        dict(LFM2, conv_L_cache=5, conv_bias=True, block_auto_adjust_ff_dim=False, tie_word_embeddings=False,
+             intermediate_size=56),
+        torch.bfloat16,
+        "new",
+    ),
+    "lfm2_hub": (  # whose MLP is 64 wide
+        "Lfm2",
+        dict(LFM2, block_multiple_of=16, block_ffn_dim_multiplier=1.1, layer_types=None, full_attn_idxs=[0, 2]),
+        torch.bfloat16,
+        "old",
+    ),
+    "lfm2_moe": (
+        "Lfm2Moe",
+        dict(LFM2, **SPARSE, num_dense_layers=1, num_experts=5, moe_intermediate_size=16, intermediate_size=56,
+             routed_scaling_factor=1.3),
+        torch.bfloat16,
+        "new",
+    ),
+}
+
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
     "arcee": ("Arcee", dict(attention_bias=True, rope_parameters=plain(500.0)), torch.bfloat16, "old"),
@@ -1121,6 +1151,8 @@ def randomise(model, generator):
             else:
                 p.copy_(noise * 1.3 / p.shape[-1] ** 0.5)
         for name, b in model.named_buffers():  # of which BF16 would make one number
+            if name.endswith("feed_forward.expert_bias"):  # LFM2
+                b.copy_(torch.randn(b.shape, generator=generator) * 0.1)
             if name.endswith("e_score_correction_bias"):
                 b.copy_(8 + torch.randn(b.shape, generator=generator) * 0.03)
 
@@ -1145,8 +1177,10 @@ def config_json(config, spelling):
                 c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
             rope = dict(rope["full_attention"])
             c.pop("layer_types")
-        if c["model_type"] in ("cohere2", "cohere2_moe", "gemma2"):
+        if c["model_type"] in ("cohere2", "cohere2_moe", "gemma2", "lfm2"):
             c.pop("layer_types")
+        if c["model_type"] == "lfm2":
+            c["block_ff_dim"], c["tie_embedding"] = c["intermediate_size"], c.pop("tie_word_embeddings")
         neox = c["model_type"] == "gpt_neox"
         c["rotary_emb_base" if neox else "rope_theta"] = rope.pop("rope_theta")
         if "partial_rotary_factor" in rope:
@@ -1219,7 +1253,7 @@ def to_mxfp4(stored, generator):
 
 
 def generate(name, seed):
-    family, args, dtype, spelling = (MODELS | MORE | EXPERTS | FAMILIES)[name]
+    family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
     kind = family + "TextConfig" if family in ("Gemma3", "Gemma3n", "Gemma4", "Llama4") else family + "Config"
     small = SMALL if family != "Dbrx" else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}
     config = getattr(transformers, kind)(**{**small, **args})
@@ -1245,7 +1279,7 @@ def generate(name, seed):
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
     if family != "GptOss":
-        stored = as_hub(model, dtype) if name in EXPERTS else one_by_one(stored)
+        stored = as_hub(model, dtype) if name in EXPERTS | RECURRENT else one_by_one(stored)
     elif packed is not None:
         stored = packed
         config.quantization_config = dict(
@@ -1409,7 +1443,7 @@ def generate_wrapped(name, seed):
 
 def main():
     seeds = {name: 1000 + i for i, name in enumerate([*MODELS, *POOLED, *MORE, *WRAPPED])}
-    seeds |= {name: zlib.crc32(name.encode()) for name in EXPERTS | FAMILIES | ENCODERS}
+    seeds |= {name: zlib.crc32(name.encode()) for name in EXPERTS | RECURRENT | FAMILIES | ENCODERS}
     names = sys.argv[1:] or list(seeds)
     for name in names:
         if name not in seeds:

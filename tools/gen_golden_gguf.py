@@ -390,6 +390,67 @@ def write_gemma3n(name):
     print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
 
 
+def lfm2_keys(writer, config):
+    layers = config.get("layer_types") or [
+        "full_attention" if i in config["full_attn_idxs"] else "conv" for i in range(config["num_hidden_layers"])]
+    width = config["intermediate_size"]
+    if config.get("block_auto_adjust_ff_dim"):
+        step = config["block_multiple_of"]
+        width = -(-int(config["block_ffn_dim_multiplier"] * int(2 * width / 3)) // step) * step
+    writer.add_feed_forward_length(width)
+    writer.add_head_count_kv([config["num_key_value_heads"] if t != "conv" else 0 for t in layers])
+    writer.add_layer_norm_rms_eps(config["norm_eps"])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if config["model_type"] == "lfm2_moe":
+        add_experts(writer, config)
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+
+
+def as_lfm2(config, tensors):
+    for name, bits in tensors:
+        if name.endswith("conv.conv.weight"):
+            bits = bits.squeeze(1)
+        yield name.replace(".expert_bias", ".expert_bias.bias"), bits
+
+
+# Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
+RECURRENT = {
+    "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
+    "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, lfm2_keys, as_lfm2),
+}
+
+
+def floats(bits):
+    return bits if bits.dtype == np.float32 else (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def write_recurrent(name, arch, add_keys, convert):
+    config = read_config(name)
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
+    add_keys(writer, config)
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    tensors = stack(read_safetensors(MODELS / name / "model.safetensors"), True)
+    for hf, bits in convert(config, tensors):
+        to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
+        assert to, hf
+        if bits.ndim == 1 or bits.dtype == np.float32 or any(s in to for s in ("ffn_gate_inp", "conv1d", "shortconv.conv")):
+            writer.add_tensor(to, np.ascontiguousarray(floats(bits)))
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 def write_decoder(name, arch, permuted, plus):
     config = read_config(name)
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
@@ -501,7 +562,7 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, "gemma3n"]
+    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n"]
     for model in names:
         if model in POOLING:
             write(model, POOLING[model])
@@ -509,5 +570,7 @@ if __name__ == "__main__":
             write_gemma3n(model)
         elif model in GEMMA4:
             write_gemma4(model)
+        elif model in RECURRENT:
+            write_recurrent(model, *RECURRENT[model])
         else:
             write_decoder(model, *DECODERS[model])

@@ -166,6 +166,13 @@ struct sl_hparams {
     int32_t n_norms;                   /* by so many norms; 0: as the family does */
     bool grouped_heads, one_key_head;  /* of Falcon: its heads are as others', or have one key */
     bool bidirectional;
+    /* Of a model with recurrent layers: those that have attention, enum sl_layer_choice, and the
+     * shape of the others. */
+    uint8_t attn_layers[SL_MAX_LAYERS];
+    int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
+    bool fit_intermediate;     /* two thirds of it, times a factor, rounded up to a multiple of */
+    double intermediate_scale; /* 0: 1 */
+    int32_t intermediate_step; /* 0: it is not rounded */
     int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
     int32_t int4_group;        /* columns that share a scale; -1: all of a row */

@@ -650,12 +650,40 @@ int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err)
     return 0;
 }
 
+/* The width of LFM2's MLP, which its config says in the terms of the first Llama; that of LFM2-MoE
+ * does not. */
+static int fit_intermediate(const struct sl_model_name *name, struct sl_hparams *hp,
+                            struct sl_error *err)
+{
+    const double scale = hp->intermediate_scale;
+    if (!hp->fit_intermediate || (name->has & SL_HAS_EXPERTS) != 0)
+        return 0;
+    int64_t n = 2 * (int64_t)hp->intermediate / 3;
+    if (scale != 0) {
+        const int64_t step = SL_MAX(hp->intermediate_step, 1);
+        n = (int64_t)(scale * (double)n);
+        n = SL_CEIL_DIV(n, step) * step;
+    }
+    if (n < 1 || n > 4 * SL_MAX_HIDDEN)
+        return sl_fail(err, SL_EFORMAT,
+                       "config.json: block_auto_adjust_ff_dim makes an intermediate_size of %lld, "
+                       "must be 1 to %d",
+                       (long long)n, 4 * SL_MAX_HIDDEN);
+    hp->intermediate = (int32_t)n;
+    return 0;
+}
+
 static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
 {
-    if (hp->n_kv_heads == 0) /* of a file that says it for each layer, the first one's */
-        hp->n_kv_heads = hp->layer_kv_heads[0] != 0 ? hp->layer_kv_heads[0] : hp->n_heads;
+    for (int32_t i = 0; i < hp->n_layers && hp->n_kv_heads == 0; i++)
+        hp->n_kv_heads = hp->layer_kv_heads[i]; /* the first layer's that has attention */
+    if (hp->n_kv_heads == 0)
+        hp->n_kv_heads = hp->n_heads;
     if (hp->intermediate == 0)
         hp->intermediate = hp->layer_intermediate[0];
+    int rc = fit_intermediate(name, hp, err);
+    if (rc != 0)
+        return rc;
     if (hp->layer_width > 0)
         hp->has |= SL_HAS_LAYER_INPUTS;
     if ((hp->has & SL_HAS_CLASSIFIER) != 0 || name->no_head)

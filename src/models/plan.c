@@ -97,6 +97,28 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
     return rc;
 }
 
+bool sl_plan_attends(const struct sl_hparams *hp, int32_t idx, bool otherwise)
+{
+    if (hp->from_gguf)
+        return (hp->layer_has[idx] & SL_HAS_STATE) == 0;
+    return hp->attn_layers[idx] == SL_LAYER_BY_INDEX ? otherwise
+                                                     : hp->attn_layers[idx] == SL_LAYER_ON;
+}
+
+void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l)
+{
+    const unsigned of_attention = SL_HAS_ATTN | SL_HAS_QKV_BIAS | SL_HAS_O_BIAS | SL_HAS_QK_NORM |
+                                  SL_HAS_OUT_GATE | SL_HAS_SINKS;
+    const unsigned of_state =
+        SL_HAS_STATE | SL_HAS_CONV_BIAS | SL_HAS_STATE_BIAS | SL_HAS_STATE_NORM;
+    l->mixer = mixer;
+    l->has &= ~(mixer == SL_MIX_GQA ? of_state : of_attention);
+    if (mixer == SL_MIX_NONE)
+        l->has &= ~of_state;
+    else
+        l->has |= mixer == SL_MIX_GQA ? SL_HAS_ATTN : SL_HAS_STATE;
+}
+
 int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
                        struct sl_error *err)
 {

@@ -31,6 +31,16 @@
     SL_HPARAMS_SIZES,                                                                             \
     {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),         \
      .min = 1, .max = SL_MAX_HEADS},                                                              \
+    SL_HPARAMS_HEADS
+
+/* In GGUF files of models with recurrent layers: 0 for each of these, or one number for all. */
+#define SL_HPARAMS_LAYER_KV_HEADS                                                                 \
+    {NULL, {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads), .min = 1,                    \
+     .max = SL_MAX_HEADS},                                                                        \
+    {"attention.head_count_kv", {NULL}, SL_HP_LAYER_INTS, SL_HP_AT(layer_kv_heads), .min = 0,     \
+     .max = SL_MAX_HEADS}
+
+#define SL_HPARAMS_HEADS                                                                          \
     {"attention.key_length", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,               \
      .max = SL_MAX_HEAD_DIM},                                                                     \
     {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
@@ -440,6 +450,11 @@
  * rotations that has. */
 int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
                        struct sl_error *err);
+/* plan.c: of a model with recurrent layers, whether layer idx has attention: as config.json's list
+ * or a GGUF's tensors say; otherwise: where neither does. */
+bool sl_plan_attends(const struct sl_hparams *hp, int32_t idx, bool otherwise);
+/* plan.c: gives a layer that mixer, and the bits of the tensors that go with it. */
+void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l);
 /* granite.c: windows, rotations and sinks of the models that have them. */
 void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *layers);
 

@@ -515,6 +515,32 @@ static const struct edit nemotron_edits[] = {
     {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
 };
 
+static const struct edit lfm2_edits[] = {
+    {"conv_L_cache", "1", SL_EFORMAT, "conv_L_cache is 1, must be 2 to 8"},
+    {"conv_L_cache", "9", SL_EFORMAT, "conv_L_cache is 9, must be 2 to 8"},
+    {"conv_L_cache", "4", SL_EFORMAT, "conv.conv.weight\" has shape [64, 3], expected [64, 4]"},
+    {"conv_bias", "true", SL_EFORMAT, "conv.in_proj.bias\" is missing"},
+    {"layer_types", "[\"conv\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"layer_types", "[\"conv\", \"conv\", \"mamba\", \"conv\"]", SL_EUNSUPPORTED,
+     "layer_types[2] \"mamba\" is not supported"},
+    {"layer_types", "[\"full_attention\", \"conv\", \"full_attention\", \"conv\"]", SL_EFORMAT,
+     "layers.0.self_attn.q_proj.weight\" is missing"},
+    {"full_attn_idxs", "[4]", SL_EFORMAT, "full_attn_idxs[0] must be a layer, 0 to 3"},
+    {"layer_types", NULL, 0, ""}, /* full_attn_idxs says the same */
+    {"block_auto_adjust_ff_dim", NULL, SL_EFORMAT,
+     "feed_forward.w1.weight\" has shape [160, 64], expected [256, 64]"},
+    {"block_auto_adjust_ff_dim", "1", SL_EFORMAT, "block_auto_adjust_ff_dim must be true or false"},
+    {"tie_embedding", "false", SL_EFORMAT, "\"lm_head.weight\" is missing"},
+};
+
+static const struct edit lfm2moe_edits[] = {
+    {"num_experts", NULL, SL_EFORMAT, "num_experts, num_experts_per_tok or|is missing"},
+    {"num_experts_per_tok", "8", SL_EFORMAT, "num_experts_per_tok (8) is more than the 7 experts"},
+    {"use_expert_bias", "false", 0, ""},
+    {"num_dense_layers", "0", SL_EFORMAT, "layers.0.feed_forward.gate.weight\" is missing"},
+    {"block_auto_adjust_ff_dim", "true", 0, ""}, /* of the other model */
+};
+
 static const struct edit gpt_oss_edits[] = {
     {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
     {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},

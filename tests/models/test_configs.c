@@ -305,6 +305,12 @@ static void test_config_json(void **state)
     make_folder("nemotron", OUT "/edit_nemotron", &s);
     for (size_t i = 0; i < SL_COUNT(nemotron_edits); i++)
         apply(OUT "/edit_nemotron", &nemotron_edits[i]);
+    make_folder("lfm2", OUT "/edit_lfm2", &s);
+    for (size_t i = 0; i < SL_COUNT(lfm2_edits); i++)
+        apply(OUT "/edit_lfm2", &lfm2_edits[i]);
+    make_folder("lfm2moe", OUT "/edit_lfm2moe", &s);
+    for (size_t i = 0; i < SL_COUNT(lfm2moe_edits); i++)
+        apply(OUT "/edit_lfm2moe", &lfm2moe_edits[i]);
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);

@@ -95,6 +95,9 @@ static const char *const goldens[] = {
     "llama4",
     "llama4_hub",
     "mimo_v2_flash",
+    "lfm2",
+    "lfm2_hub",
+    "lfm2_moe",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
@@ -138,7 +141,9 @@ static const char *const ggufs[] = {"olmo2",
                                     "dbrx",
                                     "afmoe",
                                     "llama4_hub",
-                                    "gemma3n"};
+                                    "gemma3n",
+                                    "lfm2_hub",
+                                    "lfm2_moe"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

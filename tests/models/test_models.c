@@ -3,7 +3,7 @@
  * its sequence was cut into steps, where its pages lie, how large they are, what ran beside it, how
  * many threads computed it, or which container the weights came from.
  *
- * With the name of a family as its argument the test runs the steps of that one alone.
+ * With the name of a family as its argument the test runs that one's steps and containers alone.
  */
 #include "models/internal.h"
 #include "models/model_rig.h"
@@ -54,6 +54,7 @@ static const struct variant variants[] = {
     {"llama4-text", SL_DTYPE_BF16, "bf16", false},
     {"mimo_v2_flash", SL_DTYPE_BF16, "f16", false},
     {"granitemoe_swa", SL_DTYPE_F16, "f32", false},
+    {"lfm2", SL_DTYPE_BF16, "bf16", false},     {"lfm2moe", SL_DTYPE_Q8_0, "f16", false},
 };
 /* clang-format on */
 
@@ -279,12 +280,14 @@ static void test_containers(void **state)
         "arcee",      "ministral",   "gemma4",     "gemma2",         "granite",
         "starcoder2", "cohere2",     "phi",        "ministral3",     "hunyuan_v1_dense",
         "gpt-oss",    "gemma4-text", "exaone_moe", "hunyuan_v1_moe", "gemma",
-        "phimoe",     "dbrx",        "afmoe"};
+        "phimoe",     "dbrx",        "afmoe",      "lfm2",           "lfm2moe"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {
         for (size_t d = 0; d < SL_COUNT(dtypes); d++) {
             struct sl_synth s;
+            if (only != NULL && strcmp(only, names[i]) != 0)
+                continue;
             describe_model(&(struct variant){names[i], dtypes[d], "f32", false}, SL_CKPT_HF, &s);
             s.old_rope = d == 0;
             if (d == 1)
@@ -293,7 +296,7 @@ static void test_containers(void **state)
             compare_containers(&s, label);
         }
     }
-    for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_LONG; scaling++) {
+    for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_LONG && only == NULL; scaling++) {
         struct sl_synth s;
         const bool lists = scaling == SL_ROPE_LONG; /* of factors */
         describe_model(&(struct variant){lists ? "phi3" : "llama", SL_DTYPE_BF16, "f32", false},
@@ -504,7 +507,10 @@ static void test_describe(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest steps[] = {cmocka_unit_test(test_steps)};
+    const struct CMUnitTest one[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_containers),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_containers),
@@ -517,6 +523,6 @@ int main(int argc, char **argv)
     };
     only = argc > 1 ? argv[1] : NULL;
     if (only != NULL)
-        return cmocka_run_group_tests_name("models", steps, setup_group, NULL);
+        return cmocka_run_group_tests_name("models", one, setup_group, NULL);
     return cmocka_run_group_tests_name("models", tests, setup_group, NULL);
 }

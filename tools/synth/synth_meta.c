@@ -376,6 +376,16 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
 
 /* ---------------------------------------------------------------- GGUF */
 
+/* Key heads of each layer, of a model with recurrent ones, which have none. */
+static void metadata_kv_heads(const char *key, const struct sl_hparams *hp,
+                              struct sl_gguf_writer *w)
+{
+    int32_t n[SL_MAX_LAYERS];
+    for (int32_t l = 0; l < hp->n_layers; l++)
+        n[l] = hp->attn_layers[l] == SL_LAYER_OFF ? 0 : hp->n_kv_heads;
+    sl_gguf_writer_add_arr_i32(w, key, n, (size_t)hp->n_layers);
+}
+
 static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hparams *hp,
                          const char *arch, struct sl_gguf_writer *w)
 {
@@ -398,6 +408,9 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
             sl_gguf_writer_add_u32(w, key, (uint32_t)i);
     } else if (row->type == SL_HP_BOOL) {
         sl_gguf_writer_add_bool(w, key, *(const bool *)(const void *)at);
+    } else if (row->offset == offsetof(struct sl_hparams, layer_kv_heads) &&
+               hp->attn_layers[0] != SL_LAYER_BY_INDEX) {
+        metadata_kv_heads(key, hp, w);
     } else if (row->type == SL_HP_LAYER_INTS && is_listed(row, at, hp)) {
         sl_gguf_writer_add_arr_i32(w, key, (const int32_t *)(const void *)at, (size_t)hp->n_layers);
     } else if (row->type == SL_HP_LAYER_TYPES && is_listed(row, at, hp)) {
