@@ -980,6 +980,27 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "mamba2": (  # groups of two heads, which norms count apart
+        "Mamba2",
+        dict(num_heads=8, head_dim=8, state_size=12, n_groups=4, num_hidden_layers=3),
+        torch.bfloat16,
+        "new",
+    ),
+    "mamba2_bias": (  # every bias, limits of the time step
+        "Mamba2",
+        dict(
+            num_heads=4,
+            head_dim=16,
+            state_size=20,
+            n_groups=2,
+            conv_kernel=3,
+            use_bias=True,
+            time_step_limit=(0.4, 0.9),
+            tie_word_embeddings=True,
+        ),
+        torch.float32,
+        "new",
+    ),
     "ministral": (
         "Ministral",
         dict(
@@ -1138,6 +1159,10 @@ def randomise(model, generator):
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("e_score_correction_bias"):
                 p.copy_(noise * 0.1)
+            elif name.endswith("A_log"):  # states that last
+                p.copy_(noise - 2)
+            elif name.endswith("conv1d.weight"):
+                p.copy_(noise * 0.6)
             elif name.endswith("bias"):
                 p.copy_(noise * 0.3)
             elif name.endswith("q_norm.weight") and type(model).__name__.startswith(("Gemma3n", "Gemma4")):
@@ -1255,7 +1280,8 @@ def to_mxfp4(stored, generator):
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
     kind = family + "TextConfig" if family in ("Gemma3", "Gemma3n", "Gemma4", "Llama4") else family + "Config"
-    small = SMALL if family != "Dbrx" else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}
+    some = dict(Dbrx=(), Mamba2=("hidden_size", "num_hidden_layers")).get(family)  # others are their own
+    small = SMALL if some is None else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id", *some)}
     config = getattr(transformers, kind)(**{**small, **args})
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"

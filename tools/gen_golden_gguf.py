@@ -415,10 +415,50 @@ def as_lfm2(config, tensors):
         yield name.replace(".expert_bias", ".expert_bias.bias"), bits
 
 
+def mamba2_shape(config):
+    """Heads and groups of them, which families call in their own ways."""
+    heads = next(config[n] for n in ("mamba_n_heads", "mamba_num_heads", "num_heads") if n in config)
+    return heads, config["mamba_n_groups" if "mamba_n_groups" in config else "n_groups"]
+
+
+def state_keys(writer, config):
+    of = lambda *names: next(config[n] for n in names if n in config)
+    heads, groups = mamba2_shape(config)
+    writer.add_ssm_conv_kernel(of("mamba_d_conv", "conv_kernel"))
+    writer.add_ssm_state_size(of("mamba_d_state", "ssm_state_size", "state_size"))
+    writer.add_ssm_inner_size(heads * of("mamba_d_head", "mamba_head_dim", "head_dim"))
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_group_count(groups)
+
+
+def as_mamba2(config, tensors):
+    """A in place of its logarithm, a row of the norm for each group."""
+    for name, bits in tensors:
+        stem, end = name.rpartition(".")[::2]
+        if end == "A_log":
+            bits = -np.exp(floats(bits))[:, None]
+        elif end == "D":
+            bits = floats(bits)[:, None]
+        elif end == "dt_bias":
+            name = stem + ".dt_proj.bias"
+        elif name.endswith(("mixer.norm.weight", "mamba.norm.weight")):
+            bits = floats(bits).reshape(mamba2_shape(config)[1], -1)
+        elif name.endswith("conv1d.weight"):
+            bits = bits.squeeze(1)
+        yield name, bits
+
+
+def mamba2_keys(writer, config):
+    writer.add_feed_forward_length(0)
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    state_keys(writer, config)
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
     "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, lfm2_keys, as_lfm2),
+    "mamba2": (gguf.MODEL_ARCH.MAMBA2, mamba2_keys, as_mamba2),
 }
 
 
@@ -429,11 +469,13 @@ def floats(bits):
 def write_recurrent(name, arch, add_keys, convert):
     config = read_config(name)
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
-    writer.add_context_length(config["max_position_embeddings"])
+    rope = config.get("rope_parameters") or config
+    writer.add_context_length(config.get("max_position_embeddings", 2**20))
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
+    writer.add_head_count(config.get("num_attention_heads", 0))
+    if "rope_theta" in rope:
+        writer.add_rope_freq_base(rope["rope_theta"])
     add_keys(writer, config)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = stack(read_safetensors(MODELS / name / "model.safetensors"), True)

@@ -3,6 +3,7 @@
 
 #include "base/json_load.h"
 #include "base/limits.h"
+#include "base/sys.h"
 #include "io/names.h"
 
 #include <string.h>
@@ -31,6 +32,45 @@ static bool depth_ok(const char *s, size_t n)
     return true;
 }
 
+#define INFINITY_WORD   "Infinity"
+#define INFINITY_NUMBER "1e308   "
+_Static_assert(sizeof INFINITY_WORD == sizeof INFINITY_NUMBER, "no byte moves");
+
+/* Where the word stands outside of quotes, from s[i] on; n: nowhere. */
+static size_t find_infinity(const char *s, size_t n, size_t i)
+{
+    const size_t n_word = strlen(INFINITY_WORD);
+    for (bool quoted = false; i < n; i++) {
+        if (quoted && s[i] == '\\')
+            i++;
+        else if (s[i] == '"')
+            quoted = !quoted;
+        else if (!quoted && n - i >= n_word && memcmp(s + i, INFINITY_WORD, n_word) == 0)
+            return i;
+    }
+    return n;
+}
+
+/* As sl_json_load. Python's module of JSON writes what no JSON has: a word for the infinite
+ * number. */
+static json_t *load(const char *data, size_t n, json_error_t *why, bool *no_memory)
+{
+    size_t at = find_infinity(data, n, 0);
+    *no_memory = false;
+    if (at == n)
+        return sl_json_load(data, n, JSON_REJECT_DUPLICATES, why);
+    char *copy = sl_malloc(n);
+    *no_memory = copy == NULL;
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, data, n);
+    for (; at < n; at = find_infinity(data, n, at + strlen(INFINITY_WORD)))
+        memcpy(copy + at, INFINITY_NUMBER, strlen(INFINITY_NUMBER));
+    json_t *root = sl_json_load(copy, n, JSON_REJECT_DUPLICATES, why);
+    sl_free(copy);
+    return root;
+}
+
 int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const char *what,
                    json_t **out, struct sl_error *err)
 {
@@ -44,8 +84,9 @@ int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const cha
     if (memchr(data, '\0', n_bytes) != NULL) /* jansson passes over one that follows a number */
         return sl_fail(err, SL_EFORMAT, "%s: a NUL byte in JSON", what);
     json_error_t je;
-    json_t *root = sl_json_load(data, n_bytes, JSON_REJECT_DUPLICATES, &je);
-    if (root == NULL && sl_json_no_memory(&je))
+    bool no_memory;
+    json_t *root = load(data, n_bytes, &je, &no_memory);
+    if (root == NULL && (no_memory || sl_json_no_memory(&je)))
         return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (root == NULL)
         return sl_names_scrub(err,

@@ -195,7 +195,7 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
-/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix of one row.
+/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix in some.
  * PyTorch's convolutions of single channels have a dimension of 1 in the middle. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
 {
@@ -208,11 +208,12 @@ static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct s
         p->slice.dims[2] = 1;
         return &p->slice;
     }
-    if (vector ? !flat || t->n_dims != 2 || t->dims[0] != 1 : t->n_dims != 1 || p->n_rows != 1)
+    if (vector ? !flat || t->n_dims != 2 || t->dims[0] * t->dims[1] != p->n_rows
+               : t->n_dims != 1 || p->n_rows != 1)
         return t;
     p->slice = *t;
     p->slice.n_dims = vector ? 1 : 2;
-    p->slice.dims[0] = vector ? t->dims[1] : 1;
+    p->slice.dims[0] = vector ? p->n_rows : 1;
     p->slice.dims[1] = vector ? 1 : t->dims[0];
     return &p->slice;
 }

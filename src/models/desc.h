@@ -170,6 +170,8 @@ struct sl_hparams {
      * shape of the others. */
     uint8_t attn_layers[SL_MAX_LAYERS];
     int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
+    int32_t state_inner;       /* GGUF: heads times values of a head */
+    double dt_min, dt_max;     /* limits of the time step */
     bool fit_intermediate;     /* two thirds of it, times a factor, rounded up to a multiple of */
     double intermediate_scale; /* 0: 1 */
     int32_t intermediate_step; /* 0: it is not rounded */
@@ -212,7 +214,7 @@ enum sl_hparam_type {
 struct sl_hparam_desc {
     const char *gguf;  /* behind "<architecture>."; NULL: not in GGUF files */
     const char *hf[4]; /* spellings in config.json, the first names it in messages; "a.b": the
-                          member b of the object a */
+                          member b of the object a, "a.0": the first of the list a */
     enum sl_hparam_type type;
     uint16_t offset; /* in struct sl_hparams */
     bool required;
@@ -296,6 +298,7 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_STATE_BETA, /* how much of it is new; */
                SL_SLOT_STATE_IN_BIAS,
                SL_SLOT_STATE_GATE_BIAS,
+               SL_SLOT_STATE_DT_IN_BIAS,
                SL_SLOT_STATE_DT_BIAS, /* inside the softplus */
                SL_SLOT_CONV,          /* [channels, taps] values */
                SL_SLOT_CONV_BIAS,
@@ -411,7 +414,7 @@ enum sl_weight_flags {
                                  between rows and columns */
     SL_W_MINUS_EXP = 1 << 9,  /* a vector, or values: safetensors hold the logarithm of what GGUF
                                  files hold negated, as kernels want it */
-    SL_W_FLAT = 1 << 5,       /* a vector that safetensors hold as a matrix of one row */
+    SL_W_FLAT = 1 << 5,       /* a vector that a file may hold as a matrix */
 };
 
 enum { SL_MAX_FUSED = 5 }; /* parts of a tensor */

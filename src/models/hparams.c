@@ -4,6 +4,7 @@
  * the key as the file spells it.
  */
 #include "base/check.h"
+#include "io/json.h"
 #include "models/internal.h"
 
 #include <math.h>
@@ -17,14 +18,23 @@ struct source {
     const struct sl_model_name *name;
 };
 
+/* The member of an object, or of a list the one that a digit says. */
+static const json_t *member(const json_t *config, const char *key, size_t n)
+{
+    if (json_is_array(config))
+        return n == 1 && *key >= '0' && *key <= '9' ? json_array_get(config, (size_t)(*key - '0'))
+                                                    : NULL;
+    return json_object_getn(config, key, n);
+}
+
 const json_t *sl_config_at(const json_t *config, const char *path)
 {
     const char *dot;
     while (config != NULL && (dot = strchr(path, '.')) != NULL) {
-        config = json_object_getn(config, path, (size_t)(dot - path));
+        config = member(config, path, (size_t)(dot - path));
         path = dot + 1;
     }
-    return json_object_get(config, path);
+    return member(config, path, strlen(path));
 }
 
 struct spelling { /* of one row in this container, for messages */
@@ -115,6 +125,12 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
     }
     if (sp->value == NULL)
         return 0;
+    /* as transformers 5 writes what JSON has no number for; before, it wrote the word alone */
+    const char *word = json_string_value(json_object_get(sp->value, "__float__"));
+    if (!integer && word != NULL && strcmp(word, "Infinity") == 0) {
+        *out = SL_JSON_INFINITY;
+        return 1;
+    }
     if (integer ? !json_is_integer(sp->value) : !json_is_number(sp->value))
         return wrong_type(sp, integer ? "an integer" : "a number", err);
     *out = json_number_value(sp->value);
@@ -636,6 +652,8 @@ int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err)
     const char *kv = hp->from_gguf ? "attention.head_count_kv" : "num_key_value_heads";
     const char *hd = hp->from_gguf ? "GGUF: attention.key_length" : "head_dim";
 
+    if (hp->n_heads == 0) /* no layer has attention */
+        return 0;
     if (hp->n_heads % hp->n_kv_heads != 0)
         return sl_fail(err, SL_EFORMAT, "%s (%d) is not a multiple of %s (%d)", heads, hp->n_heads,
                        kv, hp->n_kv_heads);
@@ -690,7 +708,7 @@ static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struc
         hp->has &= ~(unsigned)SL_HAS_HEAD; /* in its place */
     if (hp->head_dim == 0 && name->head_dim != 0 && !hp->from_gguf)
         hp->head_dim = name->head_dim;
-    if (hp->head_dim == 0) {
+    if (hp->head_dim == 0 && hp->n_heads > 0) {
         if (hp->hidden % hp->n_heads != 0)
             return sl_fail(
                 err, SL_EFORMAT,

@@ -53,7 +53,7 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
     } all[SL_MAX_LINEAR_PARTS] = {
         {SL_SLOT_STATE_IN, SL_SLOT_STATE_IN_BIAS, r->state_in},
         {SL_SLOT_STATE_GATE, SL_SLOT_STATE_GATE_BIAS, r->state_gate},
-        {SL_SLOT_STATE_DT, SL_SLOT_COUNT, r->state_dt},
+        {SL_SLOT_STATE_DT, SL_SLOT_STATE_DT_IN_BIAS, r->state_dt},
         {SL_SLOT_STATE_BETA, SL_SLOT_COUNT, r->state_beta},
     };
     struct sl_op_linear_multi a = {.x = r->norm, .ld_x = r->m->hp.hidden, .n = n};

@@ -43,8 +43,10 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     if (sl_has_state(l))
         check_state(l);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
-    SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0);
-    SL_ASSERT(l->head_dim > 0 && l->v_dim > 0 && l->intermediate > 0 && l->window >= 0);
+    if (l->mixer == SL_MIX_GQA)
+        SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0 && l->head_dim > 0 &&
+                  l->v_dim > 0);
+    SL_ASSERT((l->ffn == SL_FFN_NONE || l->intermediate > 0) && l->window >= 0);
     SL_ASSERT(l->rope >= -1 && l->rope < desc->n_ropes);
     SL_ASSERT((l->has & SL_HAS_LAYER_INPUTS) == 0 || l->norm == SL_NORM_RMS);
     SL_ASSERT(!l->v_is_k || (l->v_dim == l->head_dim && l->qk_norm != SL_QK_NORM_ROWS));
@@ -85,7 +87,8 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
             .rope = desc->n_ropes > 0 ? 0 : -1,
             .kv_source = i,
             .attn_scale =
-                (float)(hp->attn_scale != 0 ? hp->attn_scale : 1.0 / sqrt((double)hp->head_dim)),
+                (float)(hp->attn_scale != 0 ? hp->attn_scale
+                                            : 1.0 / sqrt((double)SL_MAX(hp->head_dim, 1))),
             .softcap = (float)hp->attn_softcap,
             .residual_scale = hp->residual_scale != 0 ? (float)hp->residual_scale : 1,
             .mlp_scale = 1,

@@ -5,6 +5,7 @@
 #ifndef SL_MODELS_TABLES_H
 #define SL_MODELS_TABLES_H
 
+#include "io/json.h"
 #include "models/desc.h"
 
 /* clang-format off */
@@ -180,6 +181,27 @@
     SL_HPARAM_TIED(true),                                                                         \
     {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, \
      .min = 1, .max = SL_MAX_CONTEXT}
+
+/* Mamba 2, whose keys each family calls in its own way: taps, values of a state, groups, heads,
+ * values of a head; the first four have the default of groups behind them. */
+#define SL_HPARAMS_MAMBA2(taps, state, groups, heads, dim, n_groups)                              \
+    {"ssm.conv_kernel", {taps}, SL_HP_INT, SL_HP_AT(state_taps), .def = 4, .min = 2,               \
+     .max = SL_MAX_CONV_TAPS},                                                                    \
+    {"ssm.state_size", {state}, SL_HP_INT, SL_HP_AT(state_k_dim), .required = true, .min = 1,     \
+     .max = SL_MAX_STATE_DIM},                                                                    \
+    {"ssm.group_count", {groups}, SL_HP_INT, SL_HP_AT(state_groups), .def = 1,                    \
+     .hf_def = n_groups, .min = 1, .max = SL_MAX_HEADS},                                          \
+    {"ssm.time_step_rank", {heads}, SL_HP_INT, SL_HP_AT(state_heads), .required = true, .min = 1, \
+     .max = SL_MAX_HEADS},                                                                        \
+    {NULL, {dim}, SL_HP_INT, SL_HP_AT(state_v_dim), .required = true, .min = 1,                \
+     .max = SL_MAX_STATE_DIM},                                                                    \
+    {"ssm.inner_size", {NULL}, SL_HP_INT, SL_HP_AT(state_inner), .required = true, .min = 1,      \
+     .max = SL_MAX_HIDDEN}
+
+#define SL_HPARAMS_DT_LIMIT                                                                       \
+    {NULL, {"time_step_limit.0"}, SL_HP_FLOAT, SL_HP_AT(dt_min), .min = 0, .max = 1e6},           \
+    {NULL, {"time_step_limit.1"}, SL_HP_FLOAT, SL_HP_AT(dt_max), .def = SL_JSON_INFINITY,         \
+     .min = 1e-6, .max = SL_JSON_INFINITY}
 
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
@@ -359,6 +381,42 @@
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS), .when = SL_HAS_DENSE},     \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS), .when = SL_HAS_DENSE}
 
+/* A part of Mamba 2's input projection. stem: "backbone.layers.*.mixer" */
+#define SL_W_MAMBA2_IN(s, stem, end, dim, n_cols, idx)                                            \
+    {.slot = SL_SLOT_STATE_##s, .hf_fused = stem ".in_proj." end,                                 \
+     .gguf_fused = "blk.*.ssm_in." end, .rows = SL_DIM_##dim, .cols = SL_DIM_##n_cols,            \
+     .part = idx, .fused = {SL_DIM_STATE_ROWS, SL_DIM_CONV, SL_DIM_STATE_HEADS}
+#define SL_W_STATE(s, hf_name, gguf_name, dim, n_cols)                                            \
+    {.slot = SL_SLOT_##s, .hf = hf_name, .gguf = "blk.*." gguf_name, .rows = SL_DIM_##dim,        \
+     .cols = SL_DIM_##n_cols
+
+#define SL_WEIGHTS_MAMBA2(stem)                                                                   \
+    SL_W_MAMBA2_IN(GATE, stem, "weight", STATE_ROWS, H, 0), .when = SL_HAS_STATE},                \
+    SL_W_MAMBA2_IN(IN, stem, "weight", CONV, H, 1), .when = SL_HAS_STATE},                        \
+    SL_W_MAMBA2_IN(DT, stem, "weight", STATE_HEADS, H, 2), .when = SL_HAS_STATE},                 \
+    SL_W_MAMBA2_IN(GATE_BIAS, stem, "bias", STATE_ROWS, NONE, 0),                                 \
+     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},                                                   \
+    SL_W_MAMBA2_IN(IN_BIAS, stem, "bias", CONV, NONE, 1),                                         \
+     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},                                                   \
+    SL_W_MAMBA2_IN(DT_IN_BIAS, stem, "bias", STATE_HEADS, NONE, 2),                               \
+     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},                                                   \
+    SL_W_STATE(CONV, stem ".conv1d.weight", "ssm_conv1d.weight", CONV, TAPS),                     \
+     .flags = SL_W_VALUES, .when = SL_HAS_STATE},                                                 \
+    SL_W_STATE(CONV_BIAS, stem ".conv1d.bias", "ssm_conv1d.bias", CONV, NONE),                    \
+     .when = SL_HAS_STATE | SL_HAS_CONV_BIAS},                                                    \
+    SL_W_STATE(STATE_DT_BIAS, stem ".dt_bias", "ssm_dt.bias", STATE_HEADS, NONE),                 \
+     .when = SL_HAS_STATE},                                                                       \
+    SL_W_STATE(STATE_A, stem ".A_log", "ssm_a", STATE_HEADS, NONE),                               \
+     .flags = SL_W_MINUS_EXP | SL_W_FLAT, .when = SL_HAS_STATE},                                  \
+    SL_W_STATE(STATE_D, stem ".D", "ssm_d", STATE_HEADS, NONE), .flags = SL_W_FLAT,               \
+     .when = SL_HAS_STATE},                                                                       \
+    SL_W_STATE(STATE_NORM, stem ".norm.weight", "ssm_norm.weight", STATE_ROWS, NONE),             \
+     .flags = SL_W_FLAT, .when = SL_HAS_STATE | SL_HAS_STATE_NORM},                               \
+    SL_W_STATE(STATE_OUT, stem ".out_proj.weight", "ssm_out.weight", H, STATE_ROWS),              \
+     .when = SL_HAS_STATE},                                                                       \
+    SL_W_STATE(STATE_OUT_BIAS, stem ".out_proj.bias", "ssm_out.bias", H, NONE),                   \
+     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS}
+
 /* stem: "block_sparse_moe"; w1 is the gate, w3 is up. */
 #define SL_WEIGHTS_EXPERTS_W123(stem)                                                             \
     SL_W_LAYER(ROUTER, stem ".gate.weight", "ffn_gate_inp.weight", E, H, NONE),                   \
@@ -457,6 +515,9 @@ bool sl_plan_attends(const struct sl_hparams *hp, int32_t idx, bool otherwise);
 void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l);
 /* granite.c: windows, rotations and sinks of the models that have them. */
 void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *layers);
+
+/* mamba.c: makes it a layer of Mamba 2 without an MLP, as hp says. */
+int sl_plan_mamba2(const struct sl_hparams *hp, struct sl_layer_desc *l, struct sl_error *err);
 
 /* moe.c: gives each layer experts or one MLP, as hp says and the files' families do: the score,
  * the least sum that weights are divided by. */

@@ -8,6 +8,7 @@
 #include "io/safetensors_write.h"
 #include "models/config_edits.h"
 #include "models/internal.h"
+#include "models/mamba_edits.h"
 #include "models/model_rig.h"
 #include "synth/synth.h"
 
@@ -207,6 +208,53 @@ static void test_cohere_defaults(void **state)
     }
 }
 
+/* What Python writes as Infinity, in a list and in a string, which stays as it is. */
+static void test_infinity(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double most; /* 0: refused */
+    } cases[] = {
+        {"[0.0, Infinity]", (double)INFINITY},
+        {"[0.5, 2e3]", 2000},
+        {"[0.0, {\"__float__\": \"Infinity\"}]", (double)INFINITY},
+        {"[-Infinity, Infinity]", 0},
+        {"[Infinity, Infinity]", 0},
+        {"[0.0, Infinit]", 0},
+        {"[0.0, InfinityInfinity]", 0},
+    };
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct sl_synth s;
+        struct sl_ckpt *c = NULL;
+        struct sl_model *m = NULL;
+        struct sl_error err = {0};
+        char *text, edited[2048];
+        size_t n;
+        make_folder("mamba2", OUT "/infinity", &s);
+        if (sl_read_file(OUT "/infinity/config.json", 1 << 20, &text, &n, &err) != 0)
+            fail_msg("%s", err.msg);
+        n = (size_t)snprintf(edited, sizeof edited,
+                             "{\"time_step_limit\": %s, \"note\": \"\\\"Infinity\\\"\",%s",
+                             cases[i].text, text + 1);
+        sl_free(text);
+        assert_true(n < sizeof edited);
+        if (sl_write_file(OUT "/infinity/config.json", edited, n, &err) != 0)
+            fail_msg("%s", err.msg);
+        int rc = sl_ckpt_open(OUT "/infinity", &c, &err);
+        if (rc == 0) {
+            assert_string_equal(json_string_value(json_object_get(sl_ckpt_config(c), "note")),
+                                "\"Infinity\"");
+            rc = sl_model_open(c, &m, &err);
+        }
+        if (rc == 0)
+            assert_true((double)m->layers[0].state.dt_max == cases[i].most);
+        assert_int_equal(rc == 0, cases[i].most > 0);
+        sl_model_close(m);
+        sl_ckpt_close(c);
+    }
+}
+
 static void test_more_config_json(void **state)
 {
     (void)state;
@@ -228,6 +276,10 @@ static void test_more_config_json(void **state)
     make_folder("eurobert", OUT "/edit_eurobert", &s);
     for (size_t i = 0; i < SL_COUNT(eurobert_edits); i++)
         apply(OUT "/edit_eurobert", &eurobert_edits[i]);
+    for (size_t i = 0; i < SL_COUNT(mamba_edits); i++) {
+        make_folder(mamba_edits[i].family, OUT "/edit_mamba", &s);
+        apply(OUT "/edit_mamba", &mamba_edits[i].edit);
+    }
 }
 
 static void test_config_json(void **state)
@@ -940,6 +992,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_json),
         cmocka_unit_test(test_more_config_json),
+        cmocka_unit_test(test_infinity),
         cmocka_unit_test(test_end_ids),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_gguf_metadata),

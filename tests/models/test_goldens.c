@@ -16,6 +16,8 @@ static const char *const goldens[] = {
     "llama3",
     "llama_bias_linear",
     "mistral",
+    "mamba2",
+    "mamba2_bias",
     "qwen2",
     "qwen2_window",
     "qwen3",
@@ -143,7 +145,8 @@ static const char *const ggufs[] = {"olmo2",
                                     "llama4_hub",
                                     "gemma3n",
                                     "lfm2_hub",
-                                    "lfm2_moe"};
+                                    "lfm2_moe",
+                                    "mamba2"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

@@ -55,6 +55,7 @@ static const struct variant variants[] = {
     {"mimo_v2_flash", SL_DTYPE_BF16, "f16", false},
     {"granitemoe_swa", SL_DTYPE_F16, "f32", false},
     {"lfm2", SL_DTYPE_BF16, "bf16", false},     {"lfm2moe", SL_DTYPE_Q8_0, "f16", false},
+    {"mamba2", SL_DTYPE_BF16, "f32", false},    {"mamba2", SL_DTYPE_Q8_0, "f16", false},
 };
 /* clang-format on */
 
@@ -280,7 +281,8 @@ static void test_containers(void **state)
         "arcee",      "ministral",   "gemma4",     "gemma2",         "granite",
         "starcoder2", "cohere2",     "phi",        "ministral3",     "hunyuan_v1_dense",
         "gpt-oss",    "gemma4-text", "exaone_moe", "hunyuan_v1_moe", "gemma",
-        "phimoe",     "dbrx",        "afmoe",      "lfm2",           "lfm2moe"};
+        "phimoe",     "dbrx",        "afmoe",      "lfm2",           "lfm2moe",
+        "mamba2"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -47,7 +47,7 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     int32_t i = integer ? *(const int32_t *)(const void *)at : 0;
     if (row->type == SL_HP_FLOAT && *(const double *)(const void *)at == 0)
         return;
-    if (key == NULL || (integer && i == 0 && !row->required) ||
+    if (key == NULL || strchr(key, '.') != NULL || (integer && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
         (row->type == SL_HP_LAYER_INTS && row->value != NULL) || !is_listed(row, at, hp))
         return; /* left out: the default, or another row, holds */
@@ -128,11 +128,12 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     sl_buf_puts(b, ",\n");
 }
 
-/* Length of the name of the object that a row's key is in; 0: none. */
+/* Length of the name of the object that a row's key is in; 0: none, or it is a list, which is left
+ * out. */
 static size_t object_of(const struct sl_hparam_desc *row)
 {
     const char *dot = row->hf[0] != NULL ? strchr(row->hf[0], '.') : NULL;
-    return dot != NULL ? (size_t)(dot - row->hf[0]) : 0;
+    return dot != NULL && !(dot[1] >= '0' && dot[1] <= '9') ? (size_t)(dot - row->hf[0]) : 0;
 }
 
 /* Every row, those of an object where the first of them stands; deeper ones are left out. */

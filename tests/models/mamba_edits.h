@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ * Edits of config.json for families with layers of Mamba.
+ */
+#ifndef SL_TESTS_MAMBA_EDITS_H
+#define SL_TESTS_MAMBA_EDITS_H
+
+#include "models/config_edits.h"
+
+static const struct {
+    const char *family;
+    struct edit edit;
+} mamba_edits[] = {
+    {"mamba2", {"num_heads", NULL, SL_EFORMAT, "config.json: num_heads is missing"}},
+    {"mamba2", {"num_heads", "7", SL_EFORMAT, "(7) is not a multiple of the number of groups (4)"}},
+    {"mamba2", {"num_heads", "4", SL_EFORMAT, "in_proj.weight\" has shape [456, 64], expected"}},
+    {"mamba2", {"num_heads", "1025", SL_EFORMAT, "num_heads is 1025, must be 1 to 1024"}},
+    {"mamba2", {"n_groups", NULL, SL_EFORMAT, "has shape [456, 64], expected [648, 64]"}}, /* 8 */
+    {"mamba2", {"n_groups", "0", SL_EFORMAT, "n_groups is 0, must be 1 to"}},
+    {"mamba2", {"head_dim", "257", SL_EFORMAT, "head_dim is 257, must be 1 to 256"}},
+    {"mamba2", {"head_dim", NULL, SL_EFORMAT, "config.json: head_dim is missing"}},
+    {"mamba2", {"state_size", "257", SL_EFORMAT, "state_size is 257, must be 1 to 256"}},
+    {"mamba2", {"conv_kernel", "9", SL_EFORMAT, "conv_kernel is 9, must be 2 to 8"}},
+    {"mamba2", {"conv_kernel", "1", SL_EFORMAT, "conv_kernel is 1, must be 2 to 8"}},
+    {"mamba2", {"conv_kernel", "3", SL_EFORMAT, "conv1d.weight\" has shape [320, 4], expected"}},
+    {"mamba2", {"hidden_act", "\"gelu\"", SL_EUNSUPPORTED, "hidden_act \"gelu\" is not supported"}},
+    {"mamba2", {"use_conv_bias", "false", 0, NULL}},
+    {"mamba2", {"use_bias", "true", SL_EFORMAT, "mixer.in_proj.bias\" is missing"}},
+    {"mamba2", {"time_step_limit", "[0.5, 0.5]", SL_EFORMAT, "time_step_limit is 0.5 to 0.5"}},
+    {"mamba2", {"time_step_limit", "[-1, 1]", SL_EFORMAT, "time_step_limit.0 is -1, must be 0 to"}},
+    {"mamba2", {"time_step_limit", "[0, \"x\"]", SL_EFORMAT, "time_step_limit.1 must be a number"}},
+    {"mamba2", {"time_step_limit", "[0.25]", 0, NULL}},
+    {"mamba2", {"time_step_limit", "[0, {\"__float__\": \"Infinity\"}]", 0, NULL}},
+    {"mamba2",
+     {"time_step_limit", "[0, {\"__float__\": \"NaN\"}]", SL_EFORMAT,
+      "time_step_limit.1 must be a number, not an object"}},
+    {"mamba2", {"max_position_embeddings", NULL, 0, NULL}},
+};
+
+#endif
