@@ -254,15 +254,18 @@ static void choose_kernels(struct sl_cpu *cpu, enum sl_cpu_isa isa)
     sl_cpu_kernels_c(&cpu->k);
     sl_i8_kernels_c(&cpu->i8);
     sl_attn_kernels_c(&cpu->attn);
+    sl_rec_kernels_c(&cpu->rec);
     if (isa >= SL_ISA_AVX2) {
         sl_cpu_kernels_avx2(&cpu->k);
         sl_i8_kernels_avx2(&cpu->i8);
         sl_attn_kernels_avx2(&cpu->attn);
+        sl_rec_kernels_avx2(&cpu->rec);
     }
     if (isa >= SL_ISA_AVX512) {
         sl_cpu_kernels_avx512(&cpu->k);
         sl_i8_kernels_avx512(&cpu->i8);
         sl_attn_kernels_avx512(&cpu->attn);
+        sl_rec_kernels_avx512(&cpu->rec);
     }
     if (isa >= SL_ISA_AVX512_VNNI)
         sl_i8_kernels_avx512vnni(&cpu->i8);

@@ -14,6 +14,7 @@
 #include "cpu/i8.h"
 #include "cpu/kernels.h"
 #include "cpu/linear_next.h"
+#include "cpu/recurrent.h"
 #include "cpu/thread_pool.h"
 
 /* What one thread works in. */
@@ -35,6 +36,7 @@ struct sl_cpu {
     struct sl_bf16_kernels bf16;
     struct sl_fp8_kernels fp8;
     struct sl_attn_kernels attn;
+    struct sl_rec_kernels rec;
     const char *isa_name;
     bool exact; /* multiply every format as floats, straight from the file's rows */
     struct sl_thread_pool *pool;

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ * recurrent.h - the inner loops of layers with a recurrent state. A call computes some columns (or
+ * rows) of n tokens of a span, of which no state is stored but the one behind the last; recurrent.c
+ * cuts spans so and finds the pages. Every version gives the same bits (docs/DETERMINISM.md).
+ *
+ * begin, end: a layer's part of a page, where the columns' state is read (NULL: zeros) and stored;
+ * they may be the same.
+ */
+#ifndef SL_CPU_RECURRENT_H
+#define SL_CPU_RECURRENT_H
+
+#include "cpu/cpu.h"
+
+#define SL_REC_CONV 512 /* channels of a call, at most */
+#define SL_REC_SSM  64  /* likewise, of state space models */
+
+struct sl_rec_kernels {
+    void (*conv)(const struct sl_op_short_conv *a, int64_t row, int32_t n, int32_t first,
+                 int32_t n_channels, const float *begin, float *end);
+    /* In place: unit vectors, decays and factors of a row. */
+    void (*delta_inputs)(const struct sl_op_delta_rule *a, int64_t row);
+    void (*delta)(const struct sl_op_delta_rule *a, int64_t row, int32_t n, int32_t head,
+                  int32_t first, int32_t n_columns, const float *begin, float *end);
+    /* Channels of one group. */
+    void (*ssm)(const struct sl_op_ssm *a, int64_t row, int32_t n, int32_t first,
+                int32_t n_channels, const float *begin, float *end);
+    void (*gated_norm)(const struct sl_op_gated_norm *a, int64_t row, int32_t group);
+};
+
+void sl_rec_kernels_c(struct sl_rec_kernels *k);
+void sl_rec_kernels_avx2(struct sl_rec_kernels *k);
+void sl_rec_kernels_avx512(struct sl_rec_kernels *k);
+
+#endif
