@@ -454,10 +454,48 @@ def mamba2_keys(writer, config):
     state_keys(writer, config)
 
 
+def granite_hybrid_keys(writer, config):
+    """Of Bamba too, whose files say that they are Granite's."""
+    n, kv = config["num_hidden_layers"], config["num_key_value_heads"]
+    attends = [i in config["attn_layer_indices"] for i in range(n)] if "attn_layer_indices" in config else [
+        t in ("attention", "full_attention") for t in config["layer_types"]]
+    bamba = config["model_type"] == "bamba"
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv([kv if a else 0 for a in attends])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_scaling_finetuned(bamba or config["position_embedding_type"] == "rope")
+    if bamba:
+        writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"] // 2)
+    if config.get("num_local_experts"):
+        writer.add_expert_count(config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "shared_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    add_scales(writer, config)
+    state_keys(writer, config)
+
+
+def as_granite_hybrid(config, tensors):
+    for name, bits in as_mamba2(config, tensors):
+        layer = name.split(".")[2] if ".layers." in name else None
+        if "q_proj" in name or "k_proj" in name:
+            bits = interleave(bits, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
+        elif name.endswith("input_linear.weight"):
+            end = "_exps" if "block_sparse_moe" in name else "_shexp" if config["num_local_experts"] else ""
+            for part, rows in zip(("gate", "up"), np.split(bits, 2, -2)):
+                yield f"blk.{layer}.ffn_{part}{end}.weight", rows
+            continue
+        elif name.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
+            name = f"blk.{layer}.ffn_down.weight"
+        yield name, bits
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
     "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, lfm2_keys, as_lfm2),
+    "bamba": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
+    "granitemoehybrid": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "mamba2": (gguf.MODEL_ARCH.MAMBA2, mamba2_keys, as_mamba2),
 }
 
@@ -480,7 +518,7 @@ def write_recurrent(name, arch, add_keys, convert):
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = stack(read_safetensors(MODELS / name / "model.safetensors"), True)
     for hf, bits in convert(config, tensors):
-        to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
+        to = hf if hf.startswith("blk.") else names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if bits.ndim == 1 or bits.dtype == np.float32 or any(s in to for s in ("ffn_gate_inp", "conv1d", "shortconv.conv")):
             writer.add_tensor(to, np.ascontiguousarray(floats(bits)))

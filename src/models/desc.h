@@ -170,7 +170,9 @@ struct sl_hparams {
      * shape of the others. */
     uint8_t attn_layers[SL_MAX_LAYERS];
     int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
-    int32_t state_inner;       /* GGUF: heads times values of a head */
+    int32_t state_inner;       /* GGUF: heads times values of a head; */
+    int32_t state_expand;      /* or so many times the width; 0: as state_v_dim says */
+    bool use_rope;             /* where attention may have no positions */
     double dt_min, dt_max;     /* limits of the time step */
     bool fit_intermediate;     /* two thirds of it, times a factor, rounded up to a multiple of */
     double intermediate_scale; /* 0: 1 */

@@ -93,6 +93,12 @@ static int wrong_type(const struct spelling *sp, const char *want, struct sl_err
     return sl_fail(err, SL_EFORMAT, "%s must be %s, not %s", sp->text, want, json_kind(sp->value));
 }
 
+static bool is_word(const json_t *v, const char *word)
+{
+    const char *s = json_string_value(v);
+    return s != NULL && strcmp(s, word) == 0;
+}
+
 /* A list of one number for each layer becomes that number. */
 static int same_number(const struct sl_hparams *hp, struct spelling *sp, struct sl_error *err)
 {
@@ -123,11 +129,10 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
             *out = (double)i;
         return rc;
     }
-    if (sp->value == NULL)
+    if (sp->value == NULL || (integer && is_word(sp->value, "auto"))) /* made of others */
         return 0;
     /* as transformers 5 writes what JSON has no number for; before, it wrote the word alone */
-    const char *word = json_string_value(json_object_get(sp->value, "__float__"));
-    if (!integer && word != NULL && strcmp(word, "Infinity") == 0) {
+    if (!integer && is_word(json_object_get(sp->value, "__float__"), "Infinity")) {
         *out = SL_JSON_INFINITY;
         return 1;
     }
@@ -317,6 +322,14 @@ static int gguf_layer_types(const struct source *src, const struct spelling *sp,
     return 0;
 }
 
+/* What transformers calls the kinds of layers of hybrids since version 5. */
+static const char *todays_word(const char *s)
+{
+    return strcmp(s, "mamba") == 0       ? "linear_attention"
+           : strcmp(s, "attention") == 0 ? "full_attention"
+                                         : s;
+}
+
 static int read_layer_types(const struct source *src, const struct sl_hparam_desc *row,
                             const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
@@ -338,9 +351,10 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
         const char *s = json_string_value(json_array_get(sp->value, (size_t)i));
         if (s == NULL)
             return sl_fail(err, SL_EFORMAT, "%s[%d] must be a string", sp->text, i);
-        if (strcmp(s, sl_layer_word(row, false)) == 0)
+        const char *now = todays_word(s);
+        if (strcmp(now, sl_layer_word(row, false)) == 0)
             types[i] = SL_LAYER_OFF;
-        else if (strcmp(s, sl_layer_word(row, true)) == 0)
+        else if (strcmp(now, sl_layer_word(row, true)) == 0)
             types[i] = SL_LAYER_ON;
         else
             return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,

@@ -32,6 +32,7 @@ static const struct sl_hparam_desc hparams[] = {
      .min = 1, .max = SL_MAX_CONTEXT},
     {"attention.layer_norm_rms_epsilon", {"layer_norm_epsilon"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),
      .def = 1e-5, .min = 1e-20, .max = 1},
+    {NULL, {"expand"}, SL_HP_INT, SL_HP_AT(state_expand), .def = 2, .min = 1, .max = 64},
     SL_HPARAMS_MAMBA2("conv_kernel", "state_size", "n_groups", "num_heads", "head_dim", 8),
     SL_HPARAMS_DT_LIMIT,
     {NULL, {"hidden_act"}, SL_HP_CHOICE, .value = "silu"},
@@ -53,25 +54,33 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
+/* Values of a head; 0: refused. */
+static int32_t head_dim(const struct sl_hparams *hp, struct sl_error *err)
+{
+    const char *key = hp->from_gguf ? "GGUF: ssm.inner_size" : "config.json: the width of Mamba";
+    const int64_t inner = hp->from_gguf ? hp->state_inner : (int64_t)hp->state_expand * hp->hidden;
+    if (!hp->from_gguf && hp->state_v_dim > 0)
+        return hp->state_v_dim;
+    if (inner > 0 && inner % hp->state_heads == 0 && inner / hp->state_heads <= SL_MAX_STATE_DIM)
+        return (int32_t)(inner / hp->state_heads);
+    sl_fail(err, SL_EFORMAT, "%s (%lld) must be a multiple of its %d heads, at most %d times that",
+            key, (long long)inner, hp->state_heads, SL_MAX_STATE_DIM);
+    return 0;
+}
+
 int sl_plan_mamba2(const struct sl_hparams *hp, struct sl_layer_desc *l, struct sl_error *err)
 {
-    const char *where = hp->from_gguf ? "GGUF: ssm.time_step_rank" : "config.json: heads of Mamba";
+    const char *key = hp->from_gguf ? "GGUF: ssm.time_step_rank" : "config.json: heads of Mamba";
     if (hp->state_heads % hp->state_groups != 0)
         return sl_fail(err, SL_EFORMAT, "%s (%d) is not a multiple of the number of groups (%d)",
-                       where, hp->state_heads, hp->state_groups);
-    const int32_t dim = hp->from_gguf ? hp->state_inner / hp->state_heads : hp->state_v_dim;
-    if (hp->from_gguf && (hp->state_inner % hp->state_heads != 0 || dim > SL_MAX_STATE_DIM))
-        return sl_fail(
-            err, SL_EFORMAT,
-            "GGUF: ssm.inner_size (%d) must be a multiple of ssm.time_step_rank (%d), at "
-            "most %d times that",
-            hp->state_inner, hp->state_heads, SL_MAX_STATE_DIM);
+                       key, hp->state_heads, hp->state_groups);
     if (!(hp->dt_max > hp->dt_min))
         return sl_fail(err, SL_EFORMAT, "config.json: time_step_limit is %g to %g", hp->dt_min,
                        hp->dt_max);
-    l->has |= SL_HAS_STATE;
-    l->mixer = SL_MIX_SSM;
-    l->ffn = SL_FFN_NONE;
+    const int32_t dim = head_dim(hp, err);
+    if (dim == 0)
+        return err->code;
+    sl_plan_mixer(SL_MIX_SSM, l);
     l->rope = -1;
     l->state = (struct sl_state_desc){
         .n_taps = hp->state_taps,
@@ -93,8 +102,10 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
 {
     int rc = 0;
     (void)name;
-    for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
+    for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
+        layers[i].ffn = SL_FFN_NONE;
         rc = sl_plan_mamba2(hp, &layers[i], err);
+    }
     return rc;
 }
 

@@ -183,7 +183,7 @@
      .min = 1, .max = SL_MAX_CONTEXT}
 
 /* Mamba 2, whose keys each family calls in its own way: taps, values of a state, groups, heads,
- * values of a head; the first four have the default of groups behind them. */
+ * values of a head (absent: of state_expand); last, how many groups transformers takes. */
 #define SL_HPARAMS_MAMBA2(taps, state, groups, heads, dim, n_groups)                              \
     {"ssm.conv_kernel", {taps}, SL_HP_INT, SL_HP_AT(state_taps), .def = 4, .min = 2,               \
      .max = SL_MAX_CONV_TAPS},                                                                    \
@@ -193,8 +193,7 @@
      .hf_def = n_groups, .min = 1, .max = SL_MAX_HEADS},                                          \
     {"ssm.time_step_rank", {heads}, SL_HP_INT, SL_HP_AT(state_heads), .required = true, .min = 1, \
      .max = SL_MAX_HEADS},                                                                        \
-    {NULL, {dim}, SL_HP_INT, SL_HP_AT(state_v_dim), .required = true, .min = 1,                \
-     .max = SL_MAX_STATE_DIM},                                                                    \
+    {NULL, {dim}, SL_HP_INT, SL_HP_AT(state_v_dim), .min = 1, .max = SL_MAX_STATE_DIM},           \
     {"ssm.inner_size", {NULL}, SL_HP_INT, SL_HP_AT(state_inner), .required = true, .min = 1,      \
      .max = SL_MAX_HIDDEN}
 
@@ -381,6 +380,29 @@
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS), .when = SL_HAS_DENSE},     \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS), .when = SL_HAS_DENSE}
 
+/* Attention where some layers have none. stem: "model.layers.*.self_attn" */
+#define SL_W_SOME_ATTN(s, hf_name, gguf_name, r, c, how)                                          \
+    {.slot = SL_SLOT_##s, .hf = hf_name, .gguf = "blk.*." gguf_name, .rows = SL_DIM_##r,          \
+     .cols = SL_DIM_##c, .shard = SL_SHARD_##how
+
+#define SL_WEIGHTS_SOME_GQA(stem)                                                                 \
+    SL_W_SOME_ATTN(Q, stem ".q_proj.weight", "attn_q.weight", Q, H, HEADS),                       \
+     .flags = SL_W_ROPE_ROWS, .when = SL_HAS_ATTN},                                               \
+    SL_W_SOME_ATTN(K, stem ".k_proj.weight", "attn_k.weight", K, H, KV_HEADS),                    \
+     .flags = SL_W_ROPE_ROWS, .when = SL_HAS_ATTN},                                               \
+    SL_W_SOME_ATTN(V, stem ".v_proj.weight", "attn_v.weight", VALUES, H, KV_HEADS),               \
+     .when = SL_HAS_ATTN},                                                                        \
+    SL_W_SOME_ATTN(O, stem ".o_proj.weight", "attn_output.weight", H, ATT, ROWS),                 \
+     .when = SL_HAS_ATTN},                                                                        \
+    SL_W_SOME_ATTN(Q_BIAS, stem ".q_proj.bias", "attn_q.bias", Q, NONE, HEADS),                   \
+     .when = SL_HAS_ATTN | SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                             \
+    SL_W_SOME_ATTN(K_BIAS, stem ".k_proj.bias", "attn_k.bias", K, NONE, KV_HEADS),                \
+     .when = SL_HAS_ATTN | SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                             \
+    SL_W_SOME_ATTN(V_BIAS, stem ".v_proj.bias", "attn_v.bias", VALUES, NONE, KV_HEADS),           \
+     .when = SL_HAS_ATTN | SL_HAS_QKV_BIAS},                                                      \
+    SL_W_SOME_ATTN(O_BIAS, stem ".o_proj.bias", "attn_output.bias", H, NONE, ROWS),               \
+     .when = SL_HAS_ATTN | SL_HAS_O_BIAS}
+
 /* A part of Mamba 2's input projection. stem: "backbone.layers.*.mixer" */
 #define SL_W_MAMBA2_IN(s, stem, end, dim, n_cols, idx)                                            \
     {.slot = SL_SLOT_STATE_##s, .hf_fused = stem ".in_proj." end,                                 \
@@ -516,7 +538,7 @@ void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l);
 /* granite.c: windows, rotations and sinks of the models that have them. */
 void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *layers);
 
-/* mamba.c: makes it a layer of Mamba 2 without an MLP, as hp says. */
+/* mamba.c: gives it the mixer of Mamba 2, as hp says. */
 int sl_plan_mamba2(const struct sl_hparams *hp, struct sl_layer_desc *l, struct sl_error *err);
 
 /* moe.c: gives each layer experts or one MLP, as hp says and the files' families do: the score,

@@ -17,7 +17,8 @@ static const struct {
     {"mamba2", {"n_groups", NULL, SL_EFORMAT, "has shape [456, 64], expected [648, 64]"}}, /* 8 */
     {"mamba2", {"n_groups", "0", SL_EFORMAT, "n_groups is 0, must be 1 to"}},
     {"mamba2", {"head_dim", "257", SL_EFORMAT, "head_dim is 257, must be 1 to 256"}},
-    {"mamba2", {"head_dim", NULL, SL_EFORMAT, "config.json: head_dim is missing"}},
+    {"mamba2", {"head_dim", NULL, 0, NULL}}, /* twice the width by 8 heads */
+    {"mamba2", {"head_dim", "\"auto\"", 0, NULL}},
     {"mamba2", {"state_size", "257", SL_EFORMAT, "state_size is 257, must be 1 to 256"}},
     {"mamba2", {"conv_kernel", "9", SL_EFORMAT, "conv_kernel is 9, must be 2 to 8"}},
     {"mamba2", {"conv_kernel", "1", SL_EFORMAT, "conv_kernel is 1, must be 2 to 8"}},
@@ -34,6 +35,28 @@ static const struct {
      {"time_step_limit", "[0, {\"__float__\": \"NaN\"}]", SL_EFORMAT,
       "time_step_limit.1 must be a number, not an object"}},
     {"mamba2", {"max_position_embeddings", NULL, 0, NULL}},
+    {"granitemoehybrid",
+     {"layer_types", "[\"mamba\", \"attention\", \"mamba\"]", 0,
+      NULL}}, /* as before transformers 5 */
+    {"granitemoehybrid",
+     {"layer_types", "[\"mamba\", \"mamba\", \"mamba\"]", SL_EFORMAT,
+      "layers.1.mamba.in_proj.weight\" is missing"}},
+    {"granitemoehybrid", {"layer_types", NULL, SL_EFORMAT, "layers.1.mamba.in_proj.weight\" is"}},
+    {"granitemoehybrid",
+     {"layer_types", "[\"mamba\", \"conv\", \"mamba\"]", SL_EUNSUPPORTED,
+      "layer_types[1] \"conv\" is not supported"}},
+    {"granitemoehybrid",
+     {"position_embedding_type", "\"alibi\"", SL_EUNSUPPORTED,
+      "position_embedding_type \"alibi\" is not supported (supported: nope, rope)"}},
+    {"granitemoehybrid", {"position_embedding_type", "\"rope\"", 0, NULL}},
+    {"granitemoehybrid",
+     {"num_experts_per_tok", "0", SL_EFORMAT, "num_experts_per_tok is 0, there are 7 experts"}},
+    {"granitemoehybrid", {"mamba_d_head", "\"auto\"", 0, NULL}},
+    {"granitemoehybrid", {"mamba_expand", "3", 0, NULL}}, /* mamba_d_head says it */
+    {"bamba", {"attn_layer_indices", "[3]", SL_EFORMAT, "attn_layer_indices[0] must be a layer"}},
+    {"bamba", {"attn_layer_indices", "[1]", SL_EFORMAT, "layers.1.self_attn.q_proj.weight\" is"}},
+    {"bamba", {"mamba_d_head", NULL, 0, NULL}},
+    {"bamba", {"mamba_n_heads", "6", SL_EFORMAT, "in_proj.weight\" has shape|expected"}},
 };
 
 #endif

@@ -18,6 +18,10 @@ static const char *const goldens[] = {
     "mistral",
     "mamba2",
     "mamba2_bias",
+    "granitemoehybrid",
+    "granitehybrid_dense",
+    "bamba",
+    "bamba_bias",
     "qwen2",
     "qwen2_window",
     "qwen3",
@@ -146,7 +150,9 @@ static const char *const ggufs[] = {"olmo2",
                                     "gemma3n",
                                     "lfm2_hub",
                                     "lfm2_moe",
-                                    "mamba2"};
+                                    "mamba2",
+                                    "granitemoehybrid",
+                                    "bamba"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

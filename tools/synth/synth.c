@@ -526,7 +526,7 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
 {
     uint64_t bytes;
     int64_t n_cols = t->dims[t->n_dims - 1];
-    if (t->file_rows != t->dims[0] && (is_int4(t) || t->dtype == SL_DTYPE_FP8_E4M3 || t->stacked))
+    if (t->file_rows != t->dims[0] && (is_int4(t) || t->dtype == SL_DTYPE_FP8_E4M3))
         return sl_fail(err, SL_EINVAL, "\"%s\" is fused: %s is not written for such a tensor",
                        t->name, sl_dtype_info(t->dtype)->name);
     if (is_int4(t)) {
@@ -565,6 +565,24 @@ static int write_one(const struct sl_synth *s, const struct tensor *t, struct si
     return rc != 0 ? rc : write_scales(s, t, k, err);
 }
 
+/* A stack whose matrices are fused: the first part writes all of them, matrix by matrix. */
+static int write_fused_stack(const struct sl_synth *s, const struct sl_model_desc *desc,
+                             const struct sl_weight_desc *w, int32_t layer, int32_t n_mats,
+                             struct sink *k, struct sl_error *err)
+{
+    const struct sl_weight_desc *end = desc->weights + desc->n_weights;
+    struct tensor t;
+    int rc = 0;
+    for (int32_t i = 0; i < n_mats && rc == 0 && w->part == 0; i++)
+        for (const struct sl_weight_desc *part = w; part < end && rc == 0; part++) {
+            if (part->hf_fused == NULL || strcmp(part->hf_fused, w->hf_fused) != 0 ||
+                part->when != w->when || !describe(s, desc, k->layers, part, layer, i, &t))
+                break;
+            rc = write_one(s, &t, k, err);
+        }
+    return rc;
+}
+
 /* The matrices of one weight of a layer. A tensor that is a whole stack is declared once. */
 static int each_mat(const struct sl_synth *s, const struct sl_model_desc *desc,
                     const struct sl_weight_desc *w, int32_t layer, bool writing, struct sink *k,
@@ -575,6 +593,8 @@ static int each_mat(const struct sl_synth *s, const struct sl_model_desc *desc,
     for (int32_t i = 0, n = 1; i < n && rc == 0; i++) {
         if (!describe(s, desc, k->layers, w, layer, i, &t))
             return 0;
+        if (writing && t.stacked && t.file_rows != t.dims[0])
+            return write_fused_stack(s, desc, w, layer, t.n_mats, k, err);
         n = writing || !t.stacked ? t.n_mats : 1;
         rc = writing ? write_one(s, &t, k, err) : declare(s, &t, k, err);
     }
