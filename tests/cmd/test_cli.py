@@ -3,6 +3,7 @@
 input named with exit status 2."""
 import json
 import os
+import pathlib
 import pty
 import re
 import signal
@@ -303,6 +304,29 @@ def test_chat_keeps_history_and_answers():
     assert b"conversation cleared" in r.stderr
 
 
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def seconds_of(pid):
+    """Of processors, by all threads."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def blocked_in_write(pid, fd):
+    """What the kernel says of the main thread: `number of the system call, its arguments, ...`."""
+    try:
+        call = pathlib.Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
+    except OSError:  # nobody may look here: by now it should be there
+        time.sleep(5)
+        return True
+    return call[0] in ("1", "64") and call[1] == hex(fd)  # x86-64, AArch64
+
+
 def test_interrupt_ends_a_run_cleanly():
     p = subprocess.Popen([BIN, "run", "-p", "Once", "--raw", "--ignore-eos"], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE)
@@ -317,7 +341,8 @@ def test_interrupt_ends_a_run_cleanly():
 def test_interrupted_bench_ends_cleanly():
     p = subprocess.Popen([BIN, "bench", "--num-prompts", "400", "--output-len", "200", "--json"],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(1.5)
+    time.sleep(0.5)
+    wait_for(lambda: seconds_of(p.pid) > 1)  # of a processor: it is past its start
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=30)
     assert p.returncode == 1 and out == b"", (p.returncode, err)
@@ -353,10 +378,10 @@ def test_second_interrupt_kills_a_run_that_nobody_reads():
         os.set_blocking(writer, True)
     p = subprocess.Popen([BIN, "run", "-p", "Once", "--raw", "--ignore-eos"], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    time.sleep(1.5)
+    wait_for(lambda: blocked_in_write(p.pid, 1))  # of its first word
     p.send_signal(signal.SIGINT)
     time.sleep(0.3)
-    assert p.poll() is None  # blocked in the write of its first word
+    assert p.poll() is None
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=10)
     os.close(reader)

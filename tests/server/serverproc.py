@@ -129,6 +129,28 @@ class Server:
                 raise AssertionError(f"{name} is {got}, not {value}")
             time.sleep(0.05)
 
+    def begin_drain(self):
+        """SIGTERM, and back when it was seen: a second signal that came before would be one with it."""
+        self.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while "draining" not in self.log() and self.process.poll() is None:
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+
+    def is_idle(self, share):
+        """Whether it uses at most this share of a processor in one of some seconds: what ran before may take a while
+        to settle on a loaded machine, what spins does not settle."""
+        def used():
+            with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        for _ in range(6):
+            before = used()
+            time.sleep(1)
+            if used() - before <= share:
+                return True
+        return False
+
     def stop(self, sig=signal.SIGTERM, timeout=40):
         if self.process.poll() is None:
             self.process.send_signal(sig)

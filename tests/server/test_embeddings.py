@@ -327,8 +327,7 @@ def test_what_is_broken_off_is_no_reply(models, path, field):
         deadline = time.monotonic() + 10
         while s.metric("vllm:num_requests_running") == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
-        s.process.send_signal(signal.SIGTERM)
-        time.sleep(0.02)
+        s.begin_drain()
         s.process.send_signal(signal.SIGTERM)
         status, r = reply.result()
         assert status == 503 and "stopped" in r["error"]["message"], str(r)[-200:]

@@ -11,7 +11,7 @@ from serverproc import Server
 KEYS = [{"key": "key-all", "name": "team", "max_running": 2},
         {"key": "key-slow", "name": "batch", "scopes": ["generate"], "requests_per_minute": 3},
         {"key": "key-ops", "name": "operator", "scopes": ["admin"]}]
-LONG = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True}
+LONG = {"prompt": "a", "max_tokens": 1000, "n": 16, "ignore_eos": True}  # not over before it is cancelled
 
 
 def bearer(key):

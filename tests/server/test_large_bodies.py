@@ -155,9 +155,9 @@ def test_stop_while_preparing(n_signals):
     with Server("--threads", "1") as s:
         socks = [send_large(s, 100000) for _ in range(3)]
         time.sleep(0.1)
-        for _ in range(n_signals):
+        s.begin_drain()
+        for _ in range(n_signals - 1):
             s.process.send_signal(signal.SIGTERM)
-            time.sleep(0.02)
         assert s.process.wait(60) == 0, s.log()
         if n_signals == 1:
             assert all(b" 200 OK" in sock.recv(65536) for sock in socks)

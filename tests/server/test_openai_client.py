@@ -388,7 +388,7 @@ def test_disconnect_frees_the_engine(server):
     sockets = []
     for _ in range(4):
         s = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-        s.sendall(post(LONG))
+        s.sendall(post({**LONG, "max_tokens": 900}))
         s.recv(100)
         sockets.append(s)
     aborted = server.metric("vllm:request_success_total", finished_reason="abort")
@@ -405,19 +405,19 @@ def test_disconnect_before_the_answer(server):
     """Also while input is paused: what the kernel still holds must not hide the end of the client. (More than the
     kernel takes does hide it: TCP says FIN after the data.)"""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
-        s.sendall(post({**LONG, "stream": False, "n": 64}) + b"G" * 100000)
+        s.sendall(post({**LONG, "stream": False, "max_tokens": 900, "n": 128}) + b"G" * 100000)
         time.sleep(0.1)
-    server.wait_metric("vllm:num_requests_running", 0.0, 5)
+    server.wait_metric("vllm:num_requests_running", 0.0)
 
 
 def test_reset_while_input_is_paused(server):
     """A reset is heard although nothing is read, and the server does not spin meanwhile."""
     s = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-    s.sendall(post({**LONG, "stream": False, "n": 64}) + b"G" * 200000)
+    s.sendall(post({**LONG, "stream": False, "max_tokens": 900, "n": 128}) + b"G" * 200000)
     time.sleep(0.3)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     s.close()
-    server.wait_metric("vllm:num_requests_running", 0.0, 2)
+    server.wait_metric("vllm:num_requests_running", 0.0)  # long before its end
 
 
 def test_slow_download_outlives_the_idle_limit():
@@ -557,8 +557,7 @@ def test_drain_finishes_what_runs():
         deadline = time.monotonic() + 10
         while s.metric("vllm:num_requests_running") < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-        s.process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
+        s.begin_drain()
         if s.process.poll() is None:  # a quick machine may be done already
             try:
                 assert s.request("GET", "/health")[0] == 503
@@ -576,25 +575,16 @@ def test_second_signal_aborts():
         with socket.create_connection(("127.0.0.1", s.port), timeout=20) as c:
             c.sendall(post({**LONG, "max_tokens": 100, "n": 64}))
             c.recv(100)
-            s.process.send_signal(signal.SIGTERM)
-            time.sleep(0.1)
+            s.begin_drain()
             s.process.send_signal(signal.SIGINT)
-            assert s.process.wait(10) == 0
+            assert s.process.wait(20) == 0
 
 
 def test_idle_costs_nothing():
     with Server() as s:
         socks = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(50)]
         s.json("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})
-        time.sleep(0.5)
-
-        def ticks():
-            with open(f"/proc/{s.process.pid}/stat", encoding="ascii") as f:
-                fields = f.read().rsplit(")", 1)[1].split()
-            return int(fields[11]) + int(fields[12])
-        before = ticks()
-        time.sleep(2)
-        assert ticks() - before <= 1
+        assert s.is_idle(0.01)
         for c in socks:
             c.close()
 

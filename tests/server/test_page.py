@@ -122,31 +122,34 @@ def test_state(server):
     assert "fox" not in json.dumps(s)
 
 
-def itl_of(server, n):
-    """Times between the tokens of one streamed answer, as a client sees them."""
+def seconds_of(server, n):
+    """From the first token of one streamed answer to the last, as a client sees them."""
     with server.stream("/v1/completions", {"prompt": "Once", "max_tokens": n, "ignore_eos": True}) as events:
         times = [time.monotonic() for _ in events]
-    return sorted(b - a for a, b in zip(times, times[1:]))
+    return times[-1] - times[0]
 
 
 def test_history(server):
-    """The server keeps what the charts show; quantiles agree with those of a client."""
+    """The server keeps what the charts show; its times agree with those of a client."""
     first = server.json("GET", "/api/state")[1]["history"]["last"]
-    gaps = itl_of(server, 600)
-    time.sleep(1.2)
-    s = server.json("GET", "/api/state")[1]
+    n = 200
+    took = seconds_of(server, n)
+    end, deadline = server.json("GET", "/api/state")[1]["history"]["last"], time.monotonic() + 20
+    while (s := server.json("GET", "/api/state")[1])["history"]["last"] <= end:  # a point that has it all
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     h, window = s["history"], s["window"]
     points = [dict(zip(h["names"], p)) for p in h["points"]]
     assert [p["number"] for p in points] == list(range(1, h["last"] + 1)) and h["last"] > first
     last = points[-1]
     assert 0 < last["window_ms"] <= 11000 and last["running"] == last["waiting"] == 0
     # Every token of the server is in the windows once: windows that touch but do not overlap.
-    assert last["generation_tokens"] >= 600 <= s["generation_tokens"]
-    assert window["itl"]["count"] >= 599 and window["ttft"]["count"] >= 1
+    assert last["generation_tokens"] >= n <= s["generation_tokens"]
+    assert window["itl"]["count"] >= n - 1 and window["ttft"]["count"] >= 1
     assert last["itl_p95_us"] == round(window["itl"]["p95"] * 1e6)
-    assert 0 < last["itl_mean_us"] < last["itl_p95_us"] * 2
-    # The client is on the same two cores, and some tokens come together: only the magnitude is sure.
-    assert window["itl"]["p50"] < 4 * gaps[len(gaps) * 3 // 4] + .002, (window, gaps[::60])
+    # Other answers may be in the window; tokens come to the client together, or late, but all of them come.
+    assert 0 < window["itl"]["p50"] <= window["itl"]["p95"] <= window["itl"]["p99"]
+    assert abs(window["itl"]["mean"] * (n - 1) - took) < took / 2 + .2, (window, took)
     assert 0 < sum(window["step_s"].values()) < window["seconds"] * 1.01
     # The page asks for what is new; a number of another server's is answered in full.
     new = server.json("GET", f"/api/state?since={h['last'] - 1}")[1]["history"]
@@ -244,6 +247,7 @@ def test_chat(chromium, server):
     b.wait("messages.length === 2 && !running && messages[1].stats")
     assert b.eval(SAY) == first  # the same seed
     fill(b, "p-max_tokens", "")
+    b.eval("{const old = requestSettings; requestSettings = () => { const r = old(); r.body.ignore_eos = true; return r; }}")
     fill(b, "input", "Go on")
     b.key("Enter")
     b.wait("messages.length === 4 && messages[3].content.length > 40")
@@ -376,19 +380,19 @@ def test_offline(chromium):
         b.wait(light + " === 'ready'")
         s.process.kill()
         s.process.wait()
-        b.wait(light + " === 'offline' && !document.getElementById('offline').hidden", 8)
+        b.wait(light + " === 'offline' && !document.getElementById('offline').hidden", 15)
         fill(b, "input", "Hello")
         b.key("Enter")
         b.wait("!running && messages.at(-1).error === 'The server does not answer.'")
     with Server("--threads", "1", "--port", str(port)) as s:
-        b.wait(light + " === 'ready' && document.getElementById('offline').hidden", 8)
+        b.wait(light + " === 'ready' && document.getElementById('offline').hidden", 15)
         b.eval("openTab('dash')")
         b.wait("points.length > 1")
         s.process.kill()
         s.process.wait()
-        b.wait(light + " === 'offline'", 5)
+        b.wait(light + " === 'offline'", 15)
     with Server("--threads", "1", "--port", str(port)) as s:
-        b.wait(light + " === 'ready' && state?.uptime_s < 5 && points.length === points.at(-1)?.number", 8)
+        b.wait(light + " === 'ready' && points.length === points.at(-1)?.number", 15)
     assert [e for e in b.errors if "ERR_" not in e] == []  # the browser says by itself what it cannot load
 
 
@@ -617,7 +621,7 @@ def test_dashboard(chromium, server):
     before = b.eval("points.length")
     b.open("about:blank")
     b.open(server.url + "/#dashboard")  # the server keeps what the charts show
-    b.wait(f"points.length >= {before}", 3)
+    b.wait(f"points.length >= {before}")
     for _ in range(20):  # one may end just before it is clicked
         b.wait('!!' + button)
         b.eval(f"{button}?.click()")

@@ -238,16 +238,7 @@ def test_both_busy_at_once(two):
 
 def test_idle_server_uses_no_time(two):
     burst(two, "a", 4, 20)
-    ticks = os.sysconf("SC_CLK_TCK")
-
-    def used():
-        with open(f"/proc/{two.process.pid}/stat", encoding="ascii") as f:
-            fields = f.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / ticks
-    time.sleep(0.3)
-    before = used()
-    time.sleep(1)
-    assert used() - before <= 0.05
+    assert two.is_idle(0.05)
 
 
 # ---- what goes wrong at the start

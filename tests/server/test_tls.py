@@ -223,7 +223,7 @@ def test_a_collector_of_traces(certs, trusts, shows):
     context.load_verify_locations(str(certs["two"][0]))
     context.verify_mode = ssl.CERT_REQUIRED
     env = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certs[trusts][0]), "OTEL_BSP_SCHEDULE_DELAY": "10",
-           "OTEL_BSP_EXPORT_TIMEOUT": "500", "no_proxy": "*"}
+           "OTEL_BSP_EXPORT_TIMEOUT": "5000", "no_proxy": "*"}
     if shows:
         env |= {"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(certs[shows][0]), "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(certs[shows][1])}
     with Collector(tls=context) as c, Server("--otlp-traces-endpoint", c.traces, env=env) as s:

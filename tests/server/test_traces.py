@@ -263,8 +263,7 @@ def test_what_is_retried_and_what_is_not():
         ask(s)
         c.wait(lambda: len(c.bodies) == 4)
         s.wait_metric("sluice:trace_export_attempts_total", 4)
-        time.sleep(0.1)
-        assert [result(s, r) for r in ("exported", "rejected", "dropped", "failed")] == [1 + 4, 3, 0, 4]
+        c.wait(lambda: [result(s, r) for r in ("exported", "rejected", "dropped", "failed")] == [1 + 4, 3, 0, 4])
         assert s.log().count("spans are lost") == 1 and "accepts spans again" in s.log()
 
 
@@ -275,7 +274,7 @@ def test_the_other_codes_that_are_retried():
             ask(stack.enter_context(start(c)))
         for c in collectors:
             c.wait(lambda: len(c.bodies) == 2)
-            assert 0.45 < c.times[1] - c.times[0] < 3  # about a second, at random
+            assert 0.45 < c.times[1] - c.times[0] < 6  # about a second, at random
 
 
 def timed(servers, n=8):
@@ -295,7 +294,7 @@ def test_a_collector_that_hangs_costs_no_request_anything(server):
             ask(s)
             c.wait(lambda: len(c.bodies) == 1)  # now it hangs
             usual, beside_it = timed([server, s])
-            assert beside_it < 2 * usual + 0.02
+            assert beside_it < 2 * usual + 0.1  # who waited for an export would wait for 0.3 s
             assert result(s, "dropped") == 8 * 4 - 8 and s.metric("sluice:trace_queued_spans") == 8
             t0 = time.monotonic()
             assert s.stop() == 0
