@@ -172,8 +172,8 @@ struct delta_token {
 
 INLINE struct delta_token delta_token(const struct sl_op_delta_rule *a, int64_t row, int32_t head)
 {
-    const int64_t k_at = row * a->ld + (int64_t)(head / (a->n_heads / a->n_k_heads)) * a->k_dim;
-    const int64_t at = row * a->n_heads + head;
+    const int32_t k_head = a->tiled ? head % a->n_k_heads : head / (a->n_heads / a->n_k_heads);
+    const int64_t k_at = row * a->ld + (int64_t)k_head * a->k_dim, at = row * a->n_heads + head;
     return (struct delta_token){a->q + k_at, a->k + k_at,
                                 a->decay_in + (a->by_row ? at * a->k_dim : at), a->by_row};
 }

@@ -415,6 +415,8 @@ struct sl_op_delta_rule {
     const float *a;       /* [n_heads], below 0 */
     const float *dt_bias; /* as a row of decay_in */
     bool by_row;
+    bool tiled; /* head h of v has those of q and k of index h % n_k_heads; else neighbours share
+                   them */
     float l2_eps, scale, beta_scale;
     int32_t n_heads, n_k_heads, k_dim, v_dim;
     struct sl_state_view state; /* [n_heads, k_dim, v_dim] */

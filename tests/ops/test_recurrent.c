@@ -28,7 +28,7 @@ struct conv_shape {
 
 struct delta_shape {
     int n_heads, n_k_heads, k_dim, v_dim;
-    bool by_row;
+    bool by_row, tiled;
     float beta_scale;
 };
 
@@ -105,6 +105,7 @@ static void delta_run(const struct rec *c, struct sl_backend *be, const struct s
                                                       .a = c->w[0],
                                                       .dt_bias = c->w[1],
                                                       .by_row = s->by_row,
+                                                      .tiled = s->tiled,
                                                       .l2_eps = 1e-6f,
                                                       .scale = 0.125f,
                                                       .beta_scale = s->beta_scale,
@@ -160,7 +161,7 @@ static void delta_count(const struct rec *c, float *const *in, int n, double *ou
     for (int t = 0; t < n; t++)
         for (int h = 0; h < s->n_heads; h++) {
             const float *row = in[0] + t * c->n_in[0];
-            const int kh = h * s->n_k_heads / s->n_heads;
+            const int kh = s->tiled ? h % s->n_k_heads : h * s->n_k_heads / s->n_heads;
             const double beta = (double)s->beta_scale * logistic((double)in[2][t * s->n_heads + h]);
             delta_token(c, row + kh * kd, row + keys + kh * kd, row + 2 * keys + h * vd,
                         in[1] + (t * s->n_heads + h) * n_gate, beta, h, state + h * kd * vd,
@@ -622,9 +623,11 @@ static const float *rates(struct sl_rng *rng, int n)
 static void test_delta(void **state)
 {
     static const struct delta_shape shapes[] = {
-        {4, 2, 17, 24, false, 1}, {2, 2, 128, 128, false, 1}, {3, 1, 64, 64, false, 2},
-        {2, 1, 5, 7, false, 1},   {4, 4, 32, 40, true, 1},    {1, 1, 256, 256, false, 1},
-        {2, 1, 96, 80, true, 2},  {1, 1, 33, 200, true, 1},   {6, 3, 16, 16, false, 1}};
+        {4, 2, 17, 24, false, false, 1}, {2, 2, 128, 128, false, false, 1},
+        {3, 1, 64, 64, false, false, 2}, {2, 1, 5, 7, false, false, 1},
+        {4, 4, 32, 40, true, false, 1},  {1, 1, 256, 256, false, false, 1},
+        {2, 1, 96, 80, true, false, 2},  {1, 1, 33, 200, true, false, 1},
+        {6, 3, 16, 16, false, true, 1}};
     (void)state;
     for (size_t i = 0; i < SL_COUNT(shapes); i++) {
         const struct delta_shape *s = &shapes[i];
