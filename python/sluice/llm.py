@@ -167,7 +167,8 @@ class LLM:
     def __init__(self, model: Optional[str] = None, *, device: str = "auto", revision: Optional[str] = None,
                  download_dir: Optional[str] = None, offline: bool = False, max_model_len: Optional[int] = None,
                  max_num_seqs: Optional[int] = None, max_num_batched_tokens: Optional[int] = None,
-                 block_size: Optional[int] = None, gpu_memory_utilization: float = 0.9,
+                 block_size: Optional[int] = None, max_state_slots: Optional[int] = None,
+                 gpu_memory_utilization: float = 0.9,
                  cpu_offload_experts: Union[int, str, None] = None,
                  kv_cache_memory_bytes: Optional[int] = None, kv_cache_dtype: str = "auto",
                  enable_prefix_caching: bool = True, enable_lora: bool = False, max_loras: int = 8,
@@ -198,6 +199,7 @@ class LLM:
                 gpu_memory_utilization=check_number("gpu_memory_utilization", gpu_memory_utilization, False))
             for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
                                 ("max_num_batched_tokens", max_num_batched_tokens), ("block_size", block_size),
+                                ("max_state_slots", max_state_slots),
                                 ("max_loras", max_loras), ("max_lora_rank", max_lora_rank),
                                 ("max_cpu_loras", max_cpu_loras), ("n_threads", threads),
                                 ("tensor_parallel_size", tensor_parallel_size)):

@@ -159,6 +159,20 @@ static void log_kv_tokens(const struct sl_model_info *info)
     sl_log(SL_LOG_INFO, "GPU KV cache size: %s tokens, max_total_num_tokens=%s", grouped, plain);
 }
 
+/* Of a model with recurrent layers. */
+static void log_states(const struct sl_model_info *info)
+{
+    const struct sl_kv_group_info *g = info->kv_groups;
+    while (g < info->kv_groups + info->n_kv_groups && !g->state)
+        g++;
+    if (g == info->kv_groups + info->n_kv_groups)
+        return;
+    sl_log(SL_LOG_INFO,
+           "recurrent state: %d slots of %.1f MiB (--max-state-slots) for up to %d sequences "
+           "(--max-num-seqs), 2 each while they run, and cached prefixes",
+           g->n_pages, (double)g->page_bytes / (1 << 20), info->max_num_seqs);
+}
+
 /* All that a report of a problem should have: version, model, where it runs, memory. */
 static void log_start(const struct sl_model_info *info, double seconds)
 {
@@ -185,6 +199,7 @@ static int open_one(struct sl_cli_served_models *m, int i, struct sl_error *err)
     const struct sl_model_info *info = sl_engine_info(one->eng);
     log_start(info, (double)(sl_now_ns() - t0) * 1e-9);
     log_kv_tokens(info);
+    log_states(info);
     m->bases[i] = (struct sl_cli_base){
         .eng = one->eng, .names = one->names, .n_names = one->names[0] != NULL};
     return 0;

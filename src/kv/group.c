@@ -4,12 +4,15 @@
 #include "base/check.h"
 #include "base/sys.h"
 
+#define LOOKED_AT 64 /* a few us */
+
 int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, int32_t n_nodes,
                   int32_t block_size, struct sl_error *err)
 {
     SL_ASSERT((cfg->kind != SL_GROUP_FULL) == (cfg->window > 0) && cfg->n_pages > 0);
     SL_ASSERT(cfg->kind != SL_GROUP_STATE || cfg->window == SL_STATE_WINDOW);
     *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size};
+    g->n_looked_at = cfg->kind == SL_GROUP_STATE ? LOOKED_AT : 1;
     /* From the other end than nodes: a node's number that is taken for a page's is soon noticed. */
     int rc = sl_id_pool_init(&g->pool, cfg->n_pages, true, err);
     if (rc == 0)
@@ -63,14 +66,24 @@ static void group_release(struct sl_kv_group *g, int32_t node)
     *s = (struct sl_kv_slot){.page = SL_NO_PAGE};
 }
 
+/* The cached page that goes first: the oldest one of a WINDOW. */
+static int32_t group_victim(const struct sl_kv_group *g)
+{
+    int32_t best = g->lru.head, node = best, n = g->n_looked_at;
+    SL_ASSERT(best != SL_NO_NODE);
+    while (--n > 0 && (node = g->lru.links[node].next) != SL_NO_NODE)
+        best = g->slots[node].value < g->slots[best].value ? node : best;
+    return best;
+}
+
 void sl_group_take(struct sl_kv_group *g, int32_t node)
 {
     struct sl_kv_slot *s = group_slot(g, node);
     SL_ASSERT(s->where == SL_KV_NOWHERE);
     if (sl_id_pool_n_there(&g->pool) == 0) {
-        int32_t oldest = g->lru.head;
-        SL_ASSERT(oldest != SL_NO_NODE);
-        sl_group_drop(g, oldest);
+        const int32_t victim = group_victim(g);
+        g->floor = SL_MAX(g->floor, g->slots[victim].value);
+        sl_group_drop(g, victim);
         g->n_evicted++;
     }
     s->page = sl_id_pool_acquire(&g->pool);
@@ -93,10 +106,12 @@ void sl_group_disown(struct sl_kv_group *g, int32_t node, bool keep)
     SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node));
     if (sl_id_pool_unref(&g->pool, s->page) > 0 || g->cfg.kind == SL_GROUP_FULL)
         return;
-    if (keep)
-        sl_lru_append(&g->lru, node);
-    else
+    if (!keep) {
         group_release(g, node);
+        return;
+    }
+    g->slots[node].value = g->floor + (uint64_t)s->n_saved;
+    sl_lru_append(&g->lru, node);
 }
 
 void sl_group_drop(struct sl_kv_group *g, int32_t node)

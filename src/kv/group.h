@@ -11,6 +11,11 @@
  *           block. A row needs the state before it, so this is a window of 2 positions, but sparse:
  *           only the last block of a step gets a page, and those where a checkpoint is wanted
  *
+ * Which state is evicted goes by what it saves, the blocks between it and the checkpoint before it,
+ * and by when it was used: each gets the value of what was evicted last, and what it saves on top.
+ * So one that saves twice as much stays twice as long without use (GreedyDual; pages are of one
+ * size). Only the n_looked_at oldest are compared.
+ *
  * A page is in one of three states:
  *   free    in no node
  *   cached  in a node of the tree, without an owner: WINDOW and STATE pages stand in the group's
@@ -41,7 +46,8 @@ struct sl_kv_slot { /* a node's page */
     int32_t page;   /* SL_NO_PAGE iff where is SL_KV_NOWHERE */
     enum sl_kv_where where;
     bool wanted;     /* STATE: a checkpoint for others, kept when its sequence is further on */
-    int32_t n_saved; /* STATE, cached: blocks that would be computed again without it */
+    int32_t n_saved; /* STATE: blocks between it and the checkpoint before it, when cached first */
+    uint64_t value;  /* STATE, cached: the lowest goes first */
 };
 
 struct sl_kv_group {
@@ -51,6 +57,8 @@ struct sl_kv_group {
     struct sl_kv_slot *slots; /* [n_nodes] */
     struct sl_lru lru;        /* not FULL: nodes whose page is cached */
     uint64_t n_evicted;       /* pages that left their node to it */
+    int32_t n_looked_at;      /* STATE: so many of the oldest are compared to evict one */
+    uint64_t floor;           /* STATE: the value of the one evicted last */
 };
 
 SL_MUST_CHECK int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg,

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#define BEFORE_END 128 /* blocks; tools/state_trace: of 32 to 512, and several, this finds most */
+
 static int init_groups(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error *err)
 {
     int rc = 0;
@@ -263,14 +265,17 @@ static void leave_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int3
         return;
     b->pages[i][idx] = SL_NO_PAGE;
     b->n_owned[i]--;
-    if (g->cfg.kind == SL_GROUP_STATE)
-        b->borrowed = false; /* the first one to go */
     if (g->cfg.kind != SL_GROUP_STATE || !keep) {
         sl_group_disown(g, node, keep);
         return;
     }
+    struct sl_kv_slot *s = &g->slots[node];
     for (int k = 0; k < SL_KV_CHECKPOINTS; k++)
-        g->slots[node].wanted |= b->wanted[k] == idx + 1;
+        s->wanted |= b->wanted[k] == idx + 1;
+    if (s->n_saved == 0)
+        s->n_saved = SL_MAX(idx + 1 - b->base, 1);
+    if (s->wanted)
+        b->base = SL_MAX(b->base, idx + 1);
     sl_group_disown(g, node, true);
     keep_state(g, b, idx + 1);
 }
@@ -341,8 +346,6 @@ static void own_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int32_
     g->slots[b->nodes[idx]].wanted = true; /* found once: it may be again */
     b->pages[i][idx] = sl_group_page(g, b->nodes[idx]);
     b->n_owned[i]++;
-    if (g->cfg.kind == SL_GROUP_STATE)
-        b->borrowed = g->pool.refs[b->pages[i][idx]] > 1;
 }
 
 /* A walk down the tree along a text. */
@@ -379,7 +382,7 @@ int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
     SL_ASSERT(b->n == 0);
     while (w.n < max && walk_on(kv, ns, text, &w))
         b->nodes[w.n - 1] = w.node;
-    b->n = w.n_usable;
+    b->n = b->base = w.n_usable;
     for (int32_t idx = 0; idx < b->n; idx++)
         hold_node(kv, b->nodes[idx]);
     for (int32_t i = 0; i < kv->n_groups; i++) {
@@ -393,6 +396,13 @@ int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
         }
     }
     return w.n;
+}
+
+void sl_kv_want(const struct sl_kv *kv, struct sl_kv_blocks *b, int32_t last, int32_t known)
+{
+    b->wanted[0] = last;
+    b->wanted[1] = known;
+    b->wanted[2] = kv->keep ? SL_MAX(last - BEFORE_END, 0) : 0;
 }
 
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
@@ -456,7 +466,7 @@ void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool f
     if (n_keep > 0)
         return;
     memset(b->wanted, 0, sizeof b->wanted);
-    b->kept = 0;
+    b->kept = b->base = 0;
 }
 
 void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),

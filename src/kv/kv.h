@@ -56,7 +56,7 @@ struct sl_kv {
     uint64_t n_pressed; /* cached nodes evicted for the engine's own needs, when it told last */
 };
 
-#define SL_KV_CHECKPOINTS 2 /* that a prompt may want */
+#define SL_KV_CHECKPOINTS 3 /* that a prompt may want */
 
 /* What a sequence holds: a node for each block of its tokens, deepest last, and in each group the
  * pages of blocks first .. end; of a STATE group of some of them. pages[g] is the sequence's block
@@ -67,10 +67,10 @@ struct sl_kv_blocks {
     int32_t n;
     int32_t first[SL_MAX_KV_GROUPS], end[SL_MAX_KV_GROUPS];
     int32_t n_owned[SL_MAX_KV_GROUPS]; /* pages */
-    /* Checkpoints, by how many blocks lie before them, 0: none. Where others may begin; and the
-     * last one passed by, which stays cached until a later one takes its place, wanted or not. */
-    int32_t wanted[SL_KV_CHECKPOINTS], kept;
-    bool borrowed; /* the state it began at had owners already: n_owned counts it all the same */
+    /* Checkpoints, by how many blocks lie before them, 0: none. wanted: where others may begin.
+     * kept: the last one passed by, cached until a later one takes its place, wanted or not. base:
+     * the deepest one that stays, of those passed by and the one it began at. */
+    int32_t wanted[SL_KV_CHECKPOINTS], kept, base;
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -125,6 +125,10 @@ void sl_kv_pass(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done);
  * how deep the tree knows the text: blocks beyond those of b lack a page that the next row sees. */
 int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                     int32_t max, struct sl_kv_blocks *b);
+/* Where others may want to begin who share b's first blocks: behind the last complete block before
+ * the text's last token (blocks `last`); as deep as the tree knows the text (`known`); and some way
+ * before the end, for a text that others share but for its end. */
+void sl_kv_want(const struct sl_kv *kv, struct sl_kv_blocks *b, int32_t last, int32_t known);
 /* How many blocks that would be; takes none. */
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                     int32_t max);

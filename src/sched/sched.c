@@ -130,38 +130,76 @@ static bool is_scarce(const struct sl_sched *s, const struct sl_kv_group *g)
     return g->cfg.kind != SL_GROUP_FULL && g->cfg.n_pages < s->kv->nodes.n_ids;
 }
 
-/* Pages of such a group that seq needs beside those it has: of a WINDOW, once it computes its last
- * token, of states, ever. */
+/* Pages of such a group that seq counts with: of a WINDOW, once it computes its last token, of
+ * states, ever. */
+static int32_t page_count(const struct sl_sched *s, const struct sl_kv_group *g,
+                          const struct sl_seq *seq)
+{
+    const bool states = g->cfg.kind == SL_GROUP_STATE;
+    const int32_t n_tokens = states ? seq->n_prompt + seq->max_out : sl_seq_n_tokens(seq);
+    return SL_MIN(blocks_for(s, n_tokens),
+                  sl_group_least(&g->cfg, s->kv->nodes.n_ids, s->kv->block_size));
+}
+
+/* Of those, the ones that it does not have. */
 static int32_t page_need(const struct sl_sched *s, const struct sl_kv_group *g,
                          const struct sl_seq *seq)
 {
-    const int32_t i = (int32_t)(g - s->kv->groups);
-    const bool states = g->cfg.kind == SL_GROUP_STATE;
-    const int32_t n_tokens = states ? seq->n_prompt + seq->max_out : sl_seq_n_tokens(seq);
-    int32_t need = SL_MIN(blocks_for(s, n_tokens),
-                          sl_group_least(&g->cfg, s->kv->nodes.n_ids, s->kv->block_size));
-    need -= seq->blocks.n_owned[i] - (states && seq->blocks.borrowed);
-    return SL_MAX(need, 0);
+    return SL_MAX(page_count(s, g, seq) - seq->blocks.n_owned[g - s->kv->groups], 0);
 }
 
-/* Pages of a group that can be had beyond what running sequences need. */
+/* Pages of states that seq shares with others: where it began, or where equal texts are. */
+static int32_t n_shared(const struct sl_sched *s, const struct sl_kv_group *g,
+                        const struct sl_seq *seq)
+{
+    const int32_t i = (int32_t)(g - s->kv->groups);
+    const int32_t at[] = {seq->blocks.first[i], seq->blocks.end[i] - 1};
+    int32_t n = 0;
+    for (size_t k = 0; k < SL_COUNT(at) && at[k] >= 0 && (k == 0 || at[1] != at[0]); k++) {
+        const int32_t page = at[k] < seq->blocks.end[i] ? seq->blocks.pages[i][at[k]] : SL_NO_PAGE;
+        n += page != SL_NO_PAGE && g->pool.refs[page] > 1;
+    }
+    return n;
+}
+
+/* Pages of states that no running sequence may need soon: what others have, too, is no help to a
+ * sequence that goes on from there. */
 static int32_t n_spare(const struct sl_sched *s, const struct sl_kv_group *g)
 {
     int32_t n = sl_group_n_room(g);
     for (int32_t k = 0; k < s->n_running; k++)
-        n -= page_need(s, g, s->running[k]);
+        n -= page_need(s, g, s->running[k]) + n_shared(s, g, s->running[k]);
     return n;
+}
+
+int32_t sl_sched_n_counted(const struct sl_sched *s, const struct sl_kv_group *g)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < s->n_running; k++)
+        n += page_count(s, g, s->running[k]);
+    return n;
+}
+
+/* Of states those that are owned more than once are there all the same when they are needed: each
+ * sequence has at most as many as it counts with. */
+static bool group_fits(const struct sl_sched *s, const struct sl_kv_group *g,
+                       const struct sl_seq *seq)
+{
+    const bool states = g->cfg.kind == SL_GROUP_STATE;
+    int32_t need = page_need(s, g, seq) + (states ? 0 : sched_reserve(s));
+    for (int32_t k = 0; k < s->n_running; k++)
+        need += page_need(s, g, s->running[k]);
+    if (states && sl_sched_n_counted(s, g) + page_count(s, g, seq) > g->cfg.n_pages)
+        return false;
+    return need <= sl_group_n_room(g);
 }
 
 bool sl_sched_pages_fit(const struct sl_sched *s, const struct sl_seq *seq)
 {
-    for (int32_t i = 0; i < s->kv->n_groups; i++) {
-        const struct sl_kv_group *g = &s->kv->groups[i];
-        const int32_t reserve = g->cfg.kind == SL_GROUP_WINDOW ? sched_reserve(s) : 0;
-        if (is_scarce(s, g) && page_need(s, g, seq) + reserve > n_spare(s, g))
-            return false;
-    }
-    return true;
+    bool fits = true;
+    for (int32_t i = 0; i < s->kv->n_groups && fits; i++)
+        fits = !is_scarce(s, &s->kv->groups[i]) || group_fits(s, &s->kv->groups[i], seq);
+    return fits;
 }
 
 /* Can seq get another page of states: one that it counts with, or one that is to spare? */
@@ -386,11 +424,12 @@ static bool take_blocks(struct sl_sched *s, struct sl_seq *seq)
     struct sl_kv_blocks *b = &seq->blocks;
     int32_t n_tokens = sl_seq_n_tokens(seq), n_need = blocks_for(s, n_tokens), n_hit;
     const int32_t max_hit = (n_tokens - 1) / s->kv->block_size;
+    int32_t n_known = 0;
     if (!seq->all_logits) {
         struct sl_kv_text text = sl_seq_text(seq);
-        b->wanted[1] = sl_kv_match(s->kv, seq->ns, &text, max_hit, b);
+        n_known = sl_kv_match(s->kv, seq->ns, &text, max_hit, b);
     }
-    b->wanted[0] = max_hit;
+    sl_kv_want(s->kv, b, max_hit, n_known);
     n_hit = b->n;
     bool enough = sl_kv_ensure(s->kv, n_need - n_hit + sched_reserve(s));
     if (!enough || !sl_sched_pages_fit(s, seq)) {

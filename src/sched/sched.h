@@ -91,6 +91,8 @@ void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
 bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq);
 /* As far as pages of WINDOW and STATE groups are concerned? */
 bool sl_sched_pages_fit(const struct sl_sched *s, const struct sl_seq *seq);
+/* Pages of a group that running sequences count with. */
+int32_t sl_sched_n_counted(const struct sl_sched *s, const struct sl_kv_group *g);
 /* Fills plan. n_plan is 0 only when nothing is running or waiting, or everything that could be
  * planned is held. */
 void sl_sched_plan(struct sl_sched *s);

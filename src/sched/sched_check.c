@@ -159,6 +159,12 @@ int sl_sched_check(struct sl_sched *s, struct sl_error *err)
         if (rc == 0)
             count_owned(s, seq);
     }
+    const struct sl_kv_group *g = &s->kv->groups[s->kv->n_groups - 1];
+    if (rc == 0 && sl_sched_has_states(s) && g->cfg.n_pages < s->kv->nodes.n_ids &&
+        sl_sched_n_counted(s, g) > g->cfg.n_pages)
+        rc = sl_fail(err, SL_EINTERNAL,
+                     "I6: %d sequences run, which count with %d pages of states, of %d",
+                     s->n_running, sl_sched_n_counted(s, g), g->cfg.n_pages);
     return rc != 0 ? rc : sl_kv_check(s->kv, s->expected, err);
 }
 

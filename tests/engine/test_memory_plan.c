@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * How the memory plan divides a budget between groups of layers, on a model with five windowed
- * layers to a full one and a context of 32k.
+ * layers to a full one and a context of 32k, and on models with recurrent layers.
  */
 #include "base/check.h"
 #include "base/sys.h"
@@ -118,11 +118,102 @@ static void a_budget_is_divided(void **state)
     assert_true(before > all.n_pages);
 }
 
+/* ---- recurrent layers */
+
+static int plan_of(const char *name, const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                   struct sl_error *err)
+{
+    struct sl_ckpt *c;
+    struct sl_model *m = NULL;
+    int rc = sl_ckpt_open(name, &c, err);
+    assert_int_equal(rc, 0);
+    rc = sl_model_open(c, &m, err);
+    assert_int_equal(rc, 0);
+    rc = sl_memory_plan_make(m, be, cfg, p, err);
+    sl_model_close(m);
+    sl_ckpt_close(c);
+    return rc;
+}
+
+static struct sl_memory_plan state_plan(const char *name, struct sl_engine_config cfg)
+{
+    struct sl_memory_plan p;
+    struct sl_error err;
+    if (plan_of(name, &cfg, &p, &err) != 0)
+        fail_msg("%s", err.msg);
+    return p;
+}
+
+static void refused(const char *name, struct sl_engine_config cfg, const char *why)
+{
+    struct sl_memory_plan p;
+    struct sl_error err;
+    assert_int_not_equal(plan_of(name, &cfg, &p, &err), 0);
+    if (strstr(err.msg, why) == NULL)
+        fail_msg("'%s' lacks '%s'", err.msg, why);
+}
+
+#define HYBRID "tests/golden/models/granitemoehybrid"
+#define MAMBA  "tests/golden/models/mamba2"
+
+static void sequences_have_two_slots_each(void **state)
+{
+    (void)state;
+    struct sl_memory_plan p = state_plan(HYBRID, (struct sl_engine_config){.max_num_seqs = 4});
+    const uint64_t slot = p.kv.groups[1].page_bytes, block = p.kv.groups[0].page_bytes;
+    assert_true(p.kv.groups[1].state && !p.seqs_lowered);
+    assert_int_equal(p.group_pages[1], 4 * 2 + (uint64_t)p.n_pages * block / 4 / slot);
+    p = state_plan(HYBRID, (struct sl_engine_config){.max_state_slots = 7});
+    assert_int_equal(p.group_pages[1], 7);
+    assert_int_equal(p.max_num_seqs, 3);
+    assert_true(p.seqs_lowered);
+    /* Two for each of them in half of a small pool; a sequence of 32 tokens needs two blocks. */
+    p = state_plan(HYBRID, (struct sl_engine_config){.kv_cache_bytes = 20 * slot});
+    assert_int_equal(p.max_num_seqs, 5);
+    assert_true(p.seqs_lowered && p.n_pages >= 10 && p.group_pages[1] >= 10);
+    assert_true(sl_memory_plan_pool_bytes(&p) <= 20 * slot);
+    const struct sl_memory_plan again = state_plan(
+        HYBRID, (struct sl_engine_config){.kv_cache_bytes = sl_memory_plan_pool_bytes(&p),
+                                          .max_num_seqs = p.max_num_seqs,
+                                          .max_model_len = p.max_model_len});
+    assert_int_equal(again.n_pages, p.n_pages);
+    assert_int_equal(again.group_pages[1], p.group_pages[1]);
+    refused(HYBRID, (struct sl_engine_config){.max_num_seqs = 4, .max_state_slots = 7},
+            "raise max_state_slots");
+    refused(HYBRID, (struct sl_engine_config){.max_num_seqs = 11, .kv_cache_bytes = 20 * slot},
+            "raise kv_cache_memory_bytes");
+    refused(HYBRID, (struct sl_engine_config){.kv_cache_bytes = slot}, "needs 2");
+    refused(HYBRID,
+            (struct sl_engine_config){.speculative_config =
+                                          "{\"method\":\"ngram\",\"num_speculative_tokens\":2}"},
+            "speculative-config");
+}
+
+/* All is state: slots take the pool, blocks are nodes that hold nothing. */
+static void a_model_may_be_all_state(void **state)
+{
+    (void)state;
+    struct sl_memory_plan p = state_plan(MAMBA, (struct sl_engine_config){.max_num_seqs = 4});
+    assert_int_equal(p.kv.n_groups, 1);
+    assert_int_equal(p.group_pages[0], 4 * 8);
+    assert_true(p.n_pages >= p.max_model_len / BLOCK && !p.context_lowered);
+    const uint64_t slot = p.kv.groups[0].page_bytes;
+    p = state_plan(MAMBA, (struct sl_engine_config){.kv_cache_bytes = 100 * slot});
+    assert_int_equal(p.group_pages[0], 100);
+    assert_int_equal(p.max_num_seqs, 50);
+    assert_int_equal(p.kv_bytes, 100 * slot);
+    p = state_plan(MAMBA, (struct sl_engine_config){.max_model_len = 64, .max_num_seqs = 3});
+    assert_int_equal(p.n_pages, 3 * 64 / BLOCK);
+    assert_int_equal(p.group_pages[0], 3 * 64 / BLOCK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windowed_layers_do_not_hold_the_context),
         cmocka_unit_test(a_budget_is_divided),
+        cmocka_unit_test(sequences_have_two_slots_each),
+        cmocka_unit_test(a_model_may_be_all_state),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Models with windowed layers in the engine, with few pages for them: the tokens are those that
- * the model gives when all pages of the whole context are there, alone and beside others, with the
+ * Models with windowed or recurrent layers in the engine, with few pages for them: the tokens are
+ * those that the model gives with pages for everything, alone and beside others, with the
  * prefix cache hit and missed, a step ahead and not. Before each step every free page is filled
  * with NaN, so that a page that is read after it was given up is noticed at once.
  */
@@ -117,9 +117,11 @@ static void start(struct world *w, bool late, int32_t window_pages)
                                     .no_thread = true,
                                     .seed = 1};
     for (int32_t g = 0; g < w->rig.kv.n_groups; g++) {
-        const int32_t window = w->rig.kv.groups[g].window;
+        const struct sl_kv_layer_group *layers = &w->rig.kv.groups[g];
         parts.info.kv_groups[g] = (struct sl_kv_group_info){
-            .window = window, .n_pages = window > 0 ? window_pages : N_BLOCKS};
+            .state = layers->state,
+            .window = layers->window,
+            .n_pages = sl_kv_layers_full(layers) ? N_BLOCKS : window_pages};
     }
     sl_sampling_default(&parts.sampling);
     const struct sl_host_model m = {.ctx = w, .n_vocab = w->rig.n_vocab, .forward = forward};
@@ -181,7 +183,8 @@ static void stop(struct world *w, bool late)
         sl_host_runner_destroy(w->host);
 }
 
-/* window_pages: of a windowed group; fewer than all sequences want are preempted for. */
+/* window_pages: of a windowed or recurrent group; fewer than all sequences want are preempted for.
+ */
 static void play(const char *model, bool late, int32_t window_pages)
 {
     static struct world w;
@@ -199,7 +202,7 @@ static void play(const char *model, bool late, int32_t window_pages)
     assert_true(s.prompt_tokens_cached > 0);
     assert_int_equal(s.step_mallocs, 0);
     int32_t windowed = w.rig.kv.n_groups - 1;
-    assert_true(w.rig.kv.groups[windowed].window > 0);
+    assert_false(sl_kv_layers_full(&w.rig.kv.groups[windowed]));
     if (windowed > 0) /* the context of four sequences against what they see of it */
         assert_true(w.most_owned[0] > 2 * w.most_owned[windowed]);
     assert_int_equal(s.kv_groups[windowed].n_free + s.kv_groups[windowed].n_cached, window_pages);
@@ -219,9 +222,23 @@ static void tokens_are_those_of_the_whole_context(void **state)
         }
 }
 
+static void tokens_are_those_of_states_that_were_never_left(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"lfm2", "mamba2", "granitemoehybrid"};
+    for (size_t i = 0; i < SL_COUNT(models); i++)
+        for (int late = 0; late < 2; late++) {
+            play(models[i], late != 0, 2);  /* one sequence */
+            play(models[i], late != 0, 5);  /* two */
+            play(models[i], late != 0, 12); /* four, and some that stay cached */
+            play(models[i], late != 0, N_BLOCKS);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_those_of_states_that_were_never_left),
         cmocka_unit_test(tokens_are_those_of_the_whole_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

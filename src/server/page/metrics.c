@@ -185,17 +185,55 @@ static double metrics_share_of(int32_t n, int32_t n_free, int32_t n_cached)
     return n > 0 ? (double)(n - n_free - n_cached) / n : 0;
 }
 
-/* Of blocks, or of pages of the group of layers that has the fewest left. */
+/* The group of recurrent layers, the last; NULL: there is none. */
+static const struct sl_kv_group_info *state_group(const struct sl_metrics_model *in)
+{
+    const int32_t n = in->stats->n_kv_groups;
+    const struct sl_kv_group_info *g = n > 0 ? &in->info->kv_groups[n - 1] : NULL;
+    return g != NULL && g->state ? g : NULL;
+}
+
+/* Of blocks, or of pages of the group of layers that has the fewest left. States are counted apart:
+ * they fill up with requests, not with tokens. */
 static double kv_usage(const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
     double usage = metrics_share_of(st->n_pages, st->n_pages_free, st->n_pages_cached);
-    for (int32_t g = 0; g < st->n_kv_groups; g++) {
+    for (int32_t g = 0; g < st->n_kv_groups - (state_group(in) != NULL); g++) {
         const double of_group = metrics_share_of(
             in->info->kv_groups[g].n_pages, st->kv_groups[g].n_free, st->kv_groups[g].n_cached);
         usage = of_group > usage ? of_group : usage;
     }
     return usage;
+}
+
+static void page_counts(struct out *o, const struct sl_metrics_model *in, int32_t g,
+                        const char *name, const char *label)
+{
+    static const char *const states[] = {"free", "cached", "owned"};
+    const struct sl_kv_group_stats *st = &in->stats->kv_groups[g];
+    const int32_t n_owned = in->info->kv_groups[g].n_pages - st->n_free - st->n_cached;
+    const int32_t counts[] = {st->n_free, st->n_cached, n_owned};
+    char extra[64];
+    for (size_t i = 0; i < SL_COUNT(counts); i++) {
+        snprintf(extra, sizeof extra, "%sstate=\"%s\"", label, states[i]);
+        sample(o, name, extra, counts[i]);
+    }
+}
+
+static void state_gauges(struct out *o, const struct sl_metrics_model *in)
+{
+    static const char slots[] = "sluice:state_slots";
+    const int32_t g = in->stats->n_kv_groups - 1;
+    const struct sl_kv_group_stats *st = &in->stats->kv_groups[g];
+    const int32_t n = in->info->kv_groups[g].n_pages;
+    head(o, slots, "gauge", "Slots for the state of recurrent layers, by state.");
+    page_counts(o, in, g, slots, "");
+    gauge(o, "sluice:state_usage_perc", "Share of them in use, 0 to 1.",
+          metrics_share_of(n, st->n_free, st->n_cached));
+    gauge(o, "sluice:state_slot_bytes", "Memory of one.",
+          (double)in->info->kv_groups[g].page_bytes);
+    counter(o, "sluice:state_evictions_total", "Cached states given up for others.", st->n_evicted);
 }
 
 /* window="0": layers that see everything. */
@@ -205,20 +243,15 @@ static void kv_group_gauges(struct out *o, const struct sl_metrics_model *in)
                       evicted[] = "sluice:kv_group_evictions_total";
     const struct sl_stats *st = in->stats;
     char extra[64];
+    const int32_t n = st->n_kv_groups - (state_group(in) != NULL);
     head(o, pages, "gauge", "KV pages of the layers with one window, by state.");
-    for (int32_t g = 0; g < st->n_kv_groups; g++) {
-        const struct sl_kv_group_info *info = &in->info->kv_groups[g];
-        const int32_t n_free = st->kv_groups[g].n_free, n_cached = st->kv_groups[g].n_cached;
-        const int32_t counts[] = {n_free, n_cached, info->n_pages - n_free - n_cached};
-        static const char *const states[] = {"free", "cached", "owned"};
-        for (size_t i = 0; i < SL_COUNT(counts); i++) {
-            snprintf(extra, sizeof extra, "window=\"%d\",state=\"%s\"", info->window, states[i]);
-            sample(o, pages, extra, counts[i]);
-        }
+    for (int32_t g = 0; g < n; g++) {
+        snprintf(extra, sizeof extra, "window=\"%d\",", in->info->kv_groups[g].window);
+        page_counts(o, in, g, pages, extra);
     }
     head(o, evicted, "counter",
          "Cached pages of windowed layers given up while their block stayed.");
-    for (int32_t g = 0; g < st->n_kv_groups; g++) {
+    for (int32_t g = 0; g < n; g++) {
         snprintf(extra, sizeof extra, "window=\"%d\"", in->info->kv_groups[g].window);
         sample(o, evicted, extra, (double)st->kv_groups[g].n_evicted);
     }
@@ -262,8 +295,10 @@ static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
     gauge(o, "sluice:kv_pages_free", "Of them without content.", st->n_pages_free);
     gauge(o, "sluice:kv_pages_cached", "Of them kept for reuse, by no running request.",
           st->n_pages_cached);
-    if (st->n_kv_groups > 1)
+    if (st->n_kv_groups > 1 + (state_group(in) != NULL))
         kv_group_gauges(o, in);
+    if (state_group(in) != NULL)
+        state_gauges(o, in);
     gauge(o, "sluice:weight_bytes", "Memory of the weights.", (double)info->weight_bytes);
     gauge(o, "sluice:kv_cache_bytes", "Memory of the KV pages.", (double)info->kv_cache_bytes);
     if (st->kv_shared_bytes > 0) {

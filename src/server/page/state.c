@@ -163,6 +163,7 @@ static void put_groups(struct sl_buf *b, const struct sl_model_info *info,
     sl_buf_putc(b, '[');
     for (int32_t g = 0; g < st->n_kv_groups; g++) {
         sl_buf_putc(b, '{');
+        state_put_int(b, "state", info->kv_groups[g].state);
         state_put_int(b, "window", info->kv_groups[g].window);
         state_put_int(b, "total", info->kv_groups[g].n_pages);
         state_put_int(b, "free", st->kv_groups[g].n_free);
