@@ -69,6 +69,8 @@ static void begin(struct rig *g, struct seq *s)
     model_match(&g->m, s->ns, s->tokens, most, &s->want);
     sl_kv_match(&g->kv, &ns, &text, most, real_begin(&s->got));
     SL_ASSERT(s->want.n == n);
+    for (int32_t k = 0; k < SL_KV_CHECKPOINTS && model_states(&g->m) >= 0; k++)
+        s->want.wanted[k] = s->got.b.wanted[k] = sl_input_below(&g->in, most + 1);
     s->n_published = n;
     s->n_done = n * g->m.block;
     take(g, s);
@@ -84,10 +86,15 @@ static void compute(struct rig *g, struct seq *s)
     if (end <= s->n_done)
         return;
     int32_t n_blocks = (end + bs - 1) / bs;
-    bool room = model_cover(&g->m, &s->want, n_blocks);
+    bool room = model_cover(&g->m, &s->want, s->n_done, n_blocks);
     SL_ASSERT(sl_kv_cover(&g->kv, &s->got.b, s->n_done, n_blocks) == room);
     if (!room)
         return;
+    if (model_states(&g->m) >= 0) {
+        const int32_t g_room = sl_group_n_room(&g->kv.groups[model_states(&g->m)]);
+        sl_kv_checkpoint(&g->kv, &s->got.b, s->n_done, end, g_room);
+        model_checkpoint(&g->m, &s->want, s->n_done, end);
+    }
     s->n_done = end;
     struct sl_kv_ns ns = ns_of(s->ns);
     for (; (s->n_published + 1) * bs <= s->n_done; s->n_published++) {
@@ -128,7 +135,9 @@ static void operate(struct rig *g)
         append(g, s);
         take(g, s);
     } else {
-        give(g, s, op % 8 == 6 ? 0 : sl_input_below(&g->in, s->want.n + 1), op >= 48);
+        /* Nothing is taken back from a state. */
+        const bool all = op % 8 == 6 || model_states(&g->m) >= 0;
+        give(g, s, all ? 0 : sl_input_below(&g->in, s->want.n + 1), op >= 48);
     }
 }
 
@@ -138,7 +147,8 @@ static void count_owned(const struct rig *g, const struct seq *s, int32_t *owner
         owners[s->want.nodes[i]]++;
     for (int32_t k = 0; k < g->m.n_groups; k++)
         for (int32_t i = s->want.first[k]; i < s->want.end[k]; i++)
-            owners[(1 + k) * g->m.n_nodes + s->want.nodes[i]]++;
+            owners[(1 + k) * g->m.n_nodes + s->want.nodes[i]] +=
+                !g->m.group[k].state || s->want.has_state[i];
 }
 
 /* The model after every operation, the walk through everything after every fourth. */
@@ -160,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct rig g = {.in = {data, data + size}};
     struct sl_kv_config cfg;
-    model_init(&g.m, &g.in, &cfg);
+    model_init(&g.m, &g.in, true, &cfg);
     bool reset = sl_input_flag(&g.in);
     SL_ASSERT(sl_kv_init(&g.kv, &cfg, NULL) == 0);
     for (int32_t i = 0; i < N_SEQS; i++)

@@ -292,7 +292,7 @@ static void operate(struct rig *g)
 static void rig_init(struct rig *g)
 {
     struct sl_kv_config kv;
-    model_init(&g->m.kv, &g->in, &kv);
+    model_init(&g->m.kv, &g->in, false, &kv);
     int32_t how = sl_input_byte(&g->in);
     struct sl_sched_config cfg = {.max_seqs = 1 + how % 4};
     cfg.max_tokens = cfg.max_seqs + how / 4 % 8;

@@ -13,12 +13,15 @@
 
 #define MODEL_NODES  16
 #define MODEL_TOKENS 48 /* of one prefix */
-#define MODEL_GROUPS 2
+#define MODEL_GROUPS 3
 
 struct model_page { /* a node's in a group */
     bool there;
     int32_t owners;
     uint64_t when; /* it lost its last owner */
+    bool wanted;   /* of a state: found once, or asked for */
+    int32_t saves;
+    uint64_t value;
 };
 
 struct model_node {
@@ -32,6 +35,7 @@ struct model_node {
 
 struct model_group {
     int32_t window, n_pages; /* window 0: FULL */
+    bool state;              /* and window 2 */
 };
 
 struct model_kv {
@@ -40,11 +44,13 @@ struct model_kv {
     struct model_group group[MODEL_GROUPS];
     struct model_node node[MODEL_NODES];
     int32_t free_list[MODEL_NODES], n_free;
-    uint64_t clock, n_releases;
+    uint64_t clock, n_releases, floor; /* floor: of the values of states */
 };
 
 struct model_blocks { /* of a sequence */
     int32_t nodes[MODEL_TOKENS], n, first[MODEL_GROUPS], end[MODEL_GROUPS];
+    bool has_state[MODEL_TOKENS];
+    int32_t wanted[SL_KV_CHECKPOINTS], kept, base; /* by blocks before them */
 };
 
 struct real_blocks { /* the same, with room */
@@ -66,17 +72,22 @@ static inline void model_free(struct model_kv *m, int32_t node)
     m->free_list[m->n_free++] = node;
 }
 
-/* Groups as the input says: FULL, FULL and a window, or a window alone. */
-static inline void model_init(struct model_kv *m, struct sl_input *in, struct sl_kv_config *cfg)
+/* Groups as the input says: FULL, FULL and a window, or a window alone; if states: and one of
+ * states, or that alone. */
+static inline void model_init(struct model_kv *m, struct sl_input *in, bool states,
+                              struct sl_kv_config *cfg)
 {
     *m = (struct model_kv){.n_nodes = 1 + sl_input_below(in, MODEL_NODES),
                            .block = 1 + sl_input_below(in, 4)};
     int32_t how = sl_input_below(in, 4), window = 1 + sl_input_below(in, 3 * m->block);
     m->keep = sl_input_below(in, 4) != 0;
-    if (how < 3)
+    const int32_t with = states ? sl_input_below(in, 5) : 0;
+    if (how < 3 && with < 4)
         m->group[m->n_groups++] = (struct model_group){.n_pages = m->n_nodes};
-    if (how > 0)
+    if (how > 0 && with < 4)
         m->group[m->n_groups++] = (struct model_group){.window = window};
+    if (with > 1)
+        m->group[m->n_groups++] = (struct model_group){.window = SL_STATE_WINDOW, .state = true};
     for (int32_t node = m->n_nodes; node-- > 0;)
         model_free(m, node);
     *cfg = (struct sl_kv_config){.n_nodes = m->n_nodes,
@@ -87,7 +98,9 @@ static inline void model_init(struct model_kv *m, struct sl_input *in, struct sl
     for (int32_t g = 0; g < m->n_groups; g++) {
         struct sl_kv_group_config *c = &cfg->groups[g];
         *c = (struct sl_kv_group_config){.window = m->group[g].window, .n_pages = m->n_nodes};
-        c->kind = c->window > 0 ? SL_GROUP_WINDOW : SL_GROUP_FULL;
+        c->kind = m->group[g].state ? SL_GROUP_STATE
+                  : c->window > 0   ? SL_GROUP_WINDOW
+                                    : SL_GROUP_FULL;
         int32_t least = sl_group_least(c, m->n_nodes, m->block);
         c->n_pages = least + sl_input_below(in, m->n_nodes - least + 1);
         m->group[g].n_pages = c->n_pages;
@@ -155,16 +168,24 @@ static inline int32_t model_room(const struct model_kv *m, int32_t g)
     return n;
 }
 
+/* Of two cached pages: the one of less value, of those the older one. */
+static inline bool model_goes_before(const struct model_kv *m, int32_t g, int32_t a, int32_t b)
+{
+    const struct model_page *p = &m->node[a].page[g], *q = &m->node[b].page[g];
+    return p->value != q->value ? p->value < q->value : p->when < q->when;
+}
+
 static inline void model_take_page(struct model_kv *m, int32_t g, int32_t node)
 {
     if (model_n_free(m, g) == 0) {
         int32_t old = SL_NO_NODE;
         for (int32_t i = 0; i < m->n_nodes; i++)
-            if (model_is_alone(m, g, i) &&
-                (old == SL_NO_NODE || m->node[i].page[g].when < m->node[old].page[g].when))
+            if (model_is_alone(m, g, i) && (old == SL_NO_NODE || model_goes_before(m, g, i, old)))
                 old = i;
         SL_ASSERT(old != SL_NO_NODE);
-        m->node[old].page[g].there = false;
+        if (m->node[old].page[g].value > m->floor)
+            m->floor = m->node[old].page[g].value;
+        m->node[old].page[g] = (struct model_page){.there = false};
     }
     m->node[node].page[g] = (struct model_page){.there = true, .owners = 1};
 }
@@ -177,6 +198,88 @@ static inline void model_disown(struct model_kv *m, int32_t g, int32_t node, boo
         return;
     p->there = m->node[node].in_tree && !m->node[node].dead && !forget;
     p->when = ++m->clock;
+    p->value = m->group[g].state ? m->floor + (uint64_t)p->saves : 0;
+    if (!p->there)
+        *p = (struct model_page){.there = false};
+}
+
+/* ---- states: a block may have none */
+
+static inline int32_t model_states(const struct model_kv *m)
+{
+    return m->group[m->n_groups - 1].state ? m->n_groups - 1 : -1;
+}
+
+/* A later checkpoint takes the place of one that nobody wants. */
+static inline void model_supersede(struct model_kv *m, struct model_blocks *b, int32_t depth)
+{
+    const int32_t g = model_states(m), older = depth < b->kept ? depth : b->kept;
+    b->kept = depth > b->kept ? depth : b->kept;
+    if (older == 0 || older == b->kept)
+        return;
+    struct model_page *p = &m->node[b->nodes[older - 1]].page[g];
+    if (p->there && p->owners == 0 && !p->wanted)
+        *p = (struct model_page){.there = false};
+}
+
+static inline void model_leave_state(struct model_kv *m, struct model_blocks *b, int32_t idx,
+                                     bool forget)
+{
+    const int32_t g = model_states(m), node = b->nodes[idx];
+    struct model_page *p = &m->node[node].page[g];
+    if (!b->has_state[idx])
+        return;
+    b->has_state[idx] = false;
+    const bool keep = m->node[node].in_tree && !m->node[node].dead && !forget;
+    if (keep) {
+        for (int32_t k = 0; k < SL_KV_CHECKPOINTS; k++)
+            p->wanted |= b->wanted[k] == idx + 1;
+        if (p->saves == 0)
+            p->saves = idx + 1 > b->base ? idx + 1 - b->base : 1;
+        if (p->wanted && idx + 1 > b->base)
+            b->base = idx + 1;
+    }
+    model_disown(m, g, node, forget);
+    if (keep)
+        model_supersede(m, b, idx + 1);
+}
+
+static inline int32_t model_unused(const struct model_kv *m, const struct model_blocks *b,
+                                   int32_t n_done)
+{
+    const int32_t last = b->end[model_states(m)] - 1;
+    return last >= 0 && b->has_state[last] && last * m->block >= n_done ? last : -1;
+}
+
+static inline void model_cover_state(struct model_kv *m, struct model_blocks *b, int32_t n_done,
+                                     int32_t end)
+{
+    const int32_t g = model_states(m), unused = model_unused(m, b, n_done);
+    if (end <= b->end[g])
+        return;
+    if (unused >= 0) {
+        m->node[b->nodes[end - 1]].page[g] = m->node[b->nodes[unused]].page[g];
+        m->node[b->nodes[unused]].page[g] = (struct model_page){.there = false};
+        b->has_state[unused] = false;
+    } else {
+        model_take_page(m, g, b->nodes[end - 1]);
+    }
+    b->has_state[end - 1] = true;
+    b->end[g] = end;
+}
+
+/* Wanted ones that a step passes by get pages, as long as there are any. */
+static inline void model_checkpoint(struct model_kv *m, struct model_blocks *b, int32_t n_done,
+                                    int32_t n_after)
+{
+    for (int32_t k = 0; k < SL_KV_CHECKPOINTS; k++) {
+        const int32_t at = b->wanted[k] * m->block, idx = b->wanted[k] - 1;
+        if (at <= n_done || at > n_after || b->has_state[idx] ||
+            model_room(m, model_states(m)) == 0)
+            continue;
+        model_take_page(m, model_states(m), b->nodes[idx]);
+        b->has_state[idx] = true;
+    }
 }
 
 /* ---- nodes */
@@ -202,22 +305,34 @@ static inline bool model_take(struct model_kv *m, struct model_blocks *b)
     return true;
 }
 
-static inline bool model_cover(struct model_kv *m, struct model_blocks *b, int32_t end)
+static inline bool model_cover(struct model_kv *m, struct model_blocks *b, int32_t n_done,
+                               int32_t end)
 {
-    for (int32_t g = 0; g < m->n_groups; g++)
-        if (end - b->end[g] > model_room(m, g))
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        int32_t need = end - b->end[g];
+        if (m->group[g].state)
+            need = need > 0 && model_unused(m, b, n_done) < 0;
+        if (need > model_room(m, g))
             return false;
-    for (int32_t g = 0; g < m->n_groups; g++)
-        for (; b->end[g] < end; b->end[g]++)
+    }
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        for (; !m->group[g].state && b->end[g] < end; b->end[g]++)
             model_take_page(m, g, b->nodes[b->end[g]]);
+        if (m->group[g].state)
+            model_cover_state(m, b, n_done, end);
+    }
     return true;
 }
 
 static inline void model_pass(struct model_kv *m, struct model_blocks *b, int32_t n_done)
 {
     for (int32_t g = 0; g < m->n_groups; g++)
-        for (; b->first[g] < model_seen(m, g, n_done); b->first[g]++)
-            model_disown(m, g, b->nodes[b->first[g]], false);
+        for (; b->first[g] < model_seen(m, g, n_done); b->first[g]++) {
+            if (m->group[g].state)
+                model_leave_state(m, b, b->first[g], false);
+            else
+                model_disown(m, g, b->nodes[b->first[g]], false);
+        }
 }
 
 static inline int32_t model_find(const struct model_kv *m, int32_t ns, const int32_t *tokens,
@@ -254,14 +369,17 @@ static inline void model_match(struct model_kv *m, int32_t ns, const int32_t *to
     }
     while (!model_usable(m, b->nodes, n))
         n--;
-    b->n = n;
+    b->n = b->base = n;
     for (int32_t i = 0; i < n; i++)
         m->node[b->nodes[i]].refs++;
     for (int32_t g = 0; g < m->n_groups; g++) {
         b->first[g] = model_seen(m, g, n * m->block);
         b->end[g] = n;
-        for (int32_t i = b->first[g]; i < n; i++)
+        for (int32_t i = b->first[g]; i < n; i++) {
             m->node[b->nodes[i]].page[g].owners++;
+            m->node[b->nodes[i]].page[g].wanted = true;
+            b->has_state[i] = m->group[g].state;
+        }
     }
 }
 
@@ -271,7 +389,7 @@ static inline void model_hide(struct model_kv *m, int32_t node)
     m->node[node].hidden = m->node[node].dead = true;
     for (int32_t g = 0; g < m->n_groups; g++)
         if (m->group[g].window > 0)
-            m->node[node].page[g].there = false;
+            m->node[node].page[g] = (struct model_page){.there = false};
     while (more) {
         more = false;
         for (int32_t i = 0; i < m->n_nodes; i++) {
@@ -306,9 +424,11 @@ static inline void model_publish(struct model_kv *m, int32_t ns, const int32_t *
         m->node[same].refs++;
         for (int32_t g = 0; g < m->n_groups; g++) {
             struct model_page *p = &m->node[same].page[g];
+            if (m->group[g].state && !b->has_state[idx])
+                continue;
             if (!p->there) { /* mine goes there */
                 *p = m->node[mine].page[g];
-                m->node[mine].page[g].there = false;
+                m->node[mine].page[g] = (struct model_page){.there = false};
             } else {
                 p->owners++;
                 model_disown(m, g, mine, true);
@@ -332,9 +452,12 @@ static inline void model_give(struct model_kv *m, struct model_blocks *b, int32_
 {
     while (b->n > n_keep) {
         int32_t i = --b->n;
-        for (int32_t g = 0; g < m->n_groups; g++)
-            if (i >= b->first[g] && i < b->end[g])
+        for (int32_t g = 0; g < m->n_groups; g++) {
+            if (m->group[g].state)
+                model_leave_state(m, b, i, forget);
+            else if (i >= b->first[g] && i < b->end[g])
                 model_disown(m, g, b->nodes[i], forget);
+        }
         model_drop(m, b->nodes[i], forget);
     }
     for (int32_t g = 0; g < m->n_groups; g++) {
@@ -350,7 +473,7 @@ static inline void model_clear(struct model_kv *m)
     for (int32_t g = 0; g < m->n_groups; g++)
         for (int32_t i = 0; i < m->n_nodes; i++)
             if (model_is_alone(m, g, i))
-                m->node[i].page[g].there = false;
+                m->node[i].page[g] = (struct model_page){.there = false};
 }
 
 /* ---- comparison */
@@ -363,7 +486,8 @@ static inline void model_compare_blocks(const struct model_kv *m, const struct m
     for (int32_t g = 0; g < m->n_groups; g++) {
         SL_ASSERT(a->first[g] == b->first[g] && a->end[g] == b->end[g]);
         for (int32_t i = 0; i < a->n; i++)
-            SL_ASSERT((b->pages[g][i] != SL_NO_PAGE) == (i >= a->first[g] && i < a->end[g]));
+            SL_ASSERT((b->pages[g][i] != SL_NO_PAGE) ==
+                      (m->group[g].state ? a->has_state[i] : i >= a->first[g] && i < a->end[g]));
     }
 }
 

@@ -142,7 +142,8 @@ static inline bool model_windows_fit(struct model_sched *m, const struct model_s
 static inline void model_plan_add(struct model_sched *m, struct model_seq *q, int32_t n)
 {
     SL_ASSERT(n > 0);
-    bool covered = model_cover(&m->kv, &q->b, (q->n_computed + n + m->kv.block - 1) / m->kv.block);
+    bool covered = model_cover(&m->kv, &q->b, q->n_computed,
+                               (q->n_computed + n + m->kv.block - 1) / m->kv.block);
     SL_ASSERT(covered);
     m->plan[m->n_plan++] = (int32_t)(q - m->seqs);
     m->n_step[q - m->seqs] = n;
@@ -174,7 +175,8 @@ static inline void model_decodes(struct model_sched *m)
             continue;
         while (q->state == SL_SEQ_RUNNING) {
             bool enough = q->b.n == model_n_need(m, q);
-            if (enough && model_cover(&m->kv, &q->b, q->n_computed / m->kv.block + 1))
+            if (enough &&
+                model_cover(&m->kv, &q->b, q->n_computed, q->n_computed / m->kv.block + 1))
                 break;
             if (enough || !model_take(&m->kv, &q->b))
                 model_preempt(m, r[model_sorted(m, SL_SEQ_RUNNING, r) - 1], false);
