@@ -2,7 +2,7 @@
  * Matrices whose rows do not lie in the file one after another, as kernels read them: parts of a
  * fused tensor that take turns, row by row or head by head, fused tensors that are transposed, and
  * MXFP4 with codes in one tensor and scales in another. They are made here when the model is
- * loaded, one matrix at a time.
+ * loaded, one matrix at a time. Rows are whole in every format of blocks, so that none is changed.
  *
  * MXFP4 of a folder: "X_blocks" u8 [mats, rows, cols / 32, 16], "X_scales" u8 [mats, rows, cols /
  * 32]. Byte i of a block holds its elements 2 i and 2 i + 1, the first in the lower half; a scale
@@ -23,29 +23,36 @@
 
 bool sl_apart(const struct sl_param *p)
 {
-    return p->mx_codes != NULL || p->by_heads ||
-           (p->fused && (p->desc->flags & (SL_W_TURNS | SL_W_TRANSPOSED)) != 0);
+    return p->mx_codes != NULL ||
+           (p->fused && (p->n_turns > 1 || (p->desc->flags & SL_W_TRANSPOSED) != 0));
 }
 
-/* Parts that take turns. */
-static int64_t n_parts(const struct sl_param *p)
+int64_t sl_apart_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row, int64_t *n)
 {
-    return (p->desc->flags & SL_W_TURNS) != 0 ? p->file_rows / p->n_rows : 1;
+    int32_t part = p->desc->part;
+    int64_t first = p->file_first, rows; /* of the part */
+    for (;; part++, row -= rows, first += rows) {
+        SL_DCHECK(part < SL_MAX_FUSED);
+        rows = sl_layer_dim(hp, p->layer, p->desc->fused[part]);
+        if (row < rows)
+            break;
+    }
+    rows /= p->n_turns; /* of a round */
+    *n = rows - row % rows;
+    return row / rows * (p->file_rows / p->n_turns) + first / p->n_turns + row % rows;
 }
 
-static int64_t file_row(const struct sl_param *p, int64_t row)
+static int64_t file_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row)
 {
-    const int64_t n_heads = p->layer->n_kv_heads, n = p->n_rows / n_heads; /* rows of one */
-    if (p->by_heads)
-        return row / n * (p->file_rows / n_heads) + p->file_first / n_heads + row % n;
-    return row * n_parts(p) + p->file_first;
+    int64_t n;
+    return sl_apart_row(hp, p, row, &n);
 }
 
-float sl_apart_value(const struct sl_param *p, int64_t row)
+float sl_apart_value(const struct sl_hparams *hp, const struct sl_param *p, int64_t row)
 {
     const struct sl_dtype_info *info = sl_dtype_info(p->src->dtype);
     float x;
-    info->to_f32(p->src->data + (size_t)file_row(p, row) * info->block_bytes, &x, 1);
+    info->to_f32(p->src->data + (size_t)file_row(hp, p, row) * info->block_bytes, &x, 1);
     return x;
 }
 
@@ -107,10 +114,10 @@ static bool mx_block(const uint8_t *codes, uint8_t scale, uint8_t *out)
     return scale != 0xFF;
 }
 
-static bool mx_row(const struct sl_param *p, int64_t row, uint8_t *out)
+static bool mx_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row, uint8_t *out)
 {
     const int64_t n = p->n_cols / MX_BLOCK,
-                  at = (p->stack_idx * p->file_rows + file_row(p, row)) * n;
+                  at = (p->stack_idx * p->file_rows + file_row(hp, p, row)) * n;
     bool ok = true;
     for (int64_t i = at; i < at + n; i++, out += SL_MXFP4_BYTES)
         ok &= mx_block(p->mx_codes->data + (size_t)i * MX_CODES, p->mx_scales->data[i], out);
@@ -120,6 +127,7 @@ static bool mx_row(const struct sl_param *p, int64_t row, uint8_t *out)
 /* ---------------------------------------------------------------- rows */
 
 struct job {
+    const struct sl_hparams *hp;
     const struct sl_param *p;
     struct sl_rows rows; /* to make */
     uint8_t *out;
@@ -135,7 +143,8 @@ static void put_columns(const struct job *j, int64_t first, int64_t n)
         for (int64_t r = 0; r < n; r++)
             memcpy(j->out + (size_t)(first + r) * j->row_bytes + (size_t)c * elem,
                    p->src->data +
-                       (size_t)(c * p->file_rows + file_row(p, j->rows.first + first + r)) * elem,
+                       (size_t)(c * p->file_rows + file_row(j->hp, p, j->rows.first + first + r)) *
+                           elem,
                    elem);
 }
 
@@ -152,9 +161,9 @@ static void make_rows(void *arg, uint32_t item, int thread_idx)
     for (int64_t r = first; r < first + n; r++) {
         uint8_t *out = j->out + (size_t)r * j->row_bytes;
         if (p->mx_codes == NULL)
-            memcpy(out, p->src->data + (size_t)file_row(p, j->rows.first + r) * j->row_bytes,
+            memcpy(out, p->src->data + (size_t)file_row(j->hp, p, j->rows.first + r) * j->row_bytes,
                    j->row_bytes);
-        else if (!mx_row(p, j->rows.first + r, out))
+        else if (!mx_row(j->hp, p, j->rows.first + r, out))
             atomic_store_explicit(&j->bad, true, memory_order_relaxed);
     }
 }
@@ -178,7 +187,7 @@ static void drop(const struct sl_model *m, const struct sl_param *p, size_t row_
 int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, struct sl_error *err)
 {
     const struct sl_dtype_info *info = sl_dtype_info(p->src->dtype);
-    struct job j = {.p = p, .rows = rows};
+    struct job j = {.hp = &m->hp, .p = p, .rows = rows};
     j.row_bytes = (size_t)p->n_cols / info->block_elems * info->block_bytes;
     p->copy_bytes = (size_t)rows.n * j.row_bytes;
     p->copy = sl_aligned_alloc(p->copy_bytes);

@@ -162,7 +162,8 @@ static int check_format(const struct sl_param *p, const struct sl_ckpt_tensor *t
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor \"%s\" is %s; an embedding of this format is not supported", t->name,
                        info->name);
-    if (sl_apart(p) && (info->block_elems != 1 || t->dtype == SL_DTYPE_FP8_E4M3))
+    const bool turned = p->fused && (w->flags & SL_W_TRANSPOSED) != 0 && p->mx_codes == NULL;
+    if (turned && (info->block_elems != 1 || t->dtype == SL_DTYPE_FP8_E4M3))
         return sl_fail(
             err, SL_EUNSUPPORTED,
             "tensor \"%s\" is %s; a fused tensor of this model must be f32, f16, bf16 or "
@@ -270,6 +271,17 @@ static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckp
                    want_s);
 }
 
+/* Rounds in which the parts of a fused tensor take turns. */
+static int32_t n_turns(const struct sl_model *m, const struct sl_param *p)
+{
+    const struct sl_weight_desc *w = p->desc;
+    if ((w->flags & SL_W_TURNS) != 0) /* row by row */
+        return (int32_t)p->n_rows;
+    if (w->turns == SL_DIM_NONE || (m->hp.from_gguf && (w->flags & SL_W_FOLDER_TURNS) != 0))
+        return 1;
+    return (int32_t)sl_layer_dim(&m->hp, p->layer, w->turns);
+}
+
 /* The tensor of matrix i of a slot, its own or a fused one. 0: p is bound to it, or to several (of
  * four-bit numbers); 1: it is not there, and name is how it would be called. */
 static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int32_t i, bool fused,
@@ -282,15 +294,12 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     if (pattern == NULL)
         return 1;
     p->fused = fused;
-    p->by_heads = fused && !m->hp.from_gguf && (w->flags & SL_W_BY_HEADS) != 0;
-    p->file_first = !fused ? 0
-                    : (w->flags & SL_W_TURNS) != 0
-                        ? w->part
-                        : sl_bind_fused_row(&m->hp, p->layer, w, w->part);
+    p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, w->part) : 0;
     p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
+    p->n_turns = fused ? n_turns(m, p) : 1;
     const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
     if (t == NULL) {
-        int rc = sl_apart(p) ? 0 : sl_int4_bind(m, name, p, err);
+        int rc = (w->flags & SL_W_TRANSPOSED) != 0 ? 0 : sl_int4_bind(m, name, p, err);
         if (rc == 0 && fused && stacked)
             rc = sl_mxfp4_bind(m, name, n, p, err);
         return rc < 0 ? rc : rc == 0;
@@ -364,7 +373,8 @@ static bool is_encoder_extra(const struct sl_model *m, const char *name)
 static bool is_other_part(const struct sl_model *m, const char *name)
 {
     static const char *const parts[] = {"vision_tower.", "vision_model.", "multi_modal_projector.",
-                                        "audio_tower.",  "embed_vision.", "embed_audio."};
+                                        "audio_tower.",  "embed_vision.", "embed_audio.",
+                                        "visual."};
     const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
     for (size_t i = 0; i < SL_COUNT(parts) && m->name->hf_config != NULL; i++)
         if (strncmp(s, parts[i], strlen(parts[i])) == 0)
@@ -393,6 +403,8 @@ static size_t n_of_shared(const struct sl_model *m)
 static bool is_behind(const struct sl_model *m, const char *name)
 {
     const char *at = strncmp(name, "blk.", 4) == 0 ? name + 4 : strstr(name, "layers.");
+    if (m->hp.n_nextn > 0 && strncmp(name, "mtp.", 4) == 0) /* as Qwen calls them */
+        return true;
     if (m->hp.n_nextn == 0 || at == NULL)
         return false;
     at += *at == 'l' ? strlen("layers.") : 0;

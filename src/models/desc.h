@@ -169,6 +169,7 @@ struct sl_hparams {
     /* Of a model with recurrent layers: those that have attention, enum sl_layer_choice, and the
      * shape of the others. */
     uint8_t attn_layers[SL_MAX_LAYERS];
+    int32_t attn_interval; /* without a list: the last of so many has it */
     int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
     int32_t state_inner;       /* GGUF: heads times values of a head; */
     int32_t state_expand;      /* or so many times the width; 0: as state_v_dim says */
@@ -365,6 +366,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_ATT,          /* what a layer's mixer gives; attention: n_heads * v_dim */
               SL_DIM_HD,           /* head_dim, of a layer */
               SL_DIM_HEADS,        /* n_heads, of a layer */
+              SL_DIM_KV_HEADS,     /* n_kv_heads, of a layer */
               SL_DIM_ROPE,         /* frequencies of the model's first table of rotations */
               SL_DIM_FULL_HD_HALF, /* half head_dim of layers without a window */
               SL_DIM_W,            /* width of a layer's own input */
@@ -378,6 +380,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_CONV_IN,      /* rows of what goes into it: with its gates */
               SL_DIM_TAPS,         /* its taps */
               SL_DIM_STATE_HEADS,  /* heads with a state, of a layer, */
+              SL_DIM_STATE_GROUPS, /* groups of them, */
               SL_DIM_STATE_DT,     /* values of a token that its decay is made of, */
               SL_DIM_STATE_ROWS,   /* heads * values of a head: what a recurrence gives, */
               SL_DIM_STATE_KEYS,   /* groups * k_dim: of keys, or of b and c, */
@@ -406,17 +409,17 @@ enum sl_weight_flags {
     SL_W_PLUS_ONE =
         1 << 1,          /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
-    SL_W_TRANSPOSED = 1 << 3, /* the fused tensor is [cols, rows]; not where it is MXFP4 */
-    SL_W_OVER_ROOT = 1 << 4,  /* a vector that is divided by the root of the width */
-    SL_W_OVER_WIDTH = 1 << 7, /* likewise, by the width */
-    SL_W_BY_HEADS = 1 << 6,   /* in a folder's fused tensor the rows of its parts take turns by KV
-                                 heads; GGUF files have the parts one after another */
-    SL_W_VALUES = 1 << 8,     /* a matrix kept as float32, column by column (kernels read a value
-                                 of many rows at once); a file may have it with a dimension of 1
-                                 between rows and columns */
-    SL_W_MINUS_EXP = 1 << 9,  /* a vector, or values: safetensors hold the logarithm of what GGUF
-                                 files hold negated, as kernels want it */
-    SL_W_FLAT = 1 << 5,       /* a vector that a file may hold as a matrix */
+    SL_W_TRANSPOSED = 1 << 3,   /* the fused tensor is [cols, rows]; not where it is MXFP4 */
+    SL_W_OVER_ROOT = 1 << 4,    /* a vector that is divided by the root of the width */
+    SL_W_OVER_WIDTH = 1 << 7,   /* likewise, by the width */
+    SL_W_FOLDER_TURNS = 1 << 6, /* `turns` are those of folders; GGUF files have the parts one after
+                                   another */
+    SL_W_VALUES = 1 << 8,       /* a matrix kept as float32, column by column (kernels read a value
+                                   of many rows at once); a file may have it with a dimension of 1
+                                   between rows and columns */
+    SL_W_MINUS_EXP = 1 << 9,    /* a vector, or values: safetensors hold the logarithm of what GGUF
+                                   files hold negated, as kernels want it */
+    SL_W_FLAT = 1 << 5,         /* a vector that a file may hold as a matrix */
 };
 
 enum { SL_MAX_FUSED = 5 }; /* parts of a tensor */
@@ -429,7 +432,9 @@ struct sl_weight_desc {
     /* A fused tensor, which a file may have in place of one for each part. NULL: there is none. */
     const char *hf_fused, *gguf_fused;
     enum sl_dim fused[SL_MAX_FUSED]; /* the rows of its parts, in their order */
-    int32_t part;                    /* which of them this weight is */
+    int32_t part;                    /* which of them this weight is, or begins with */
+    enum sl_dim turns;               /* the parts take turns, in each of so many rounds an equal
+                                        share of the rows of each; NONE: one after another */
     enum sl_dim mats; /* a stack of so many matrices: a tensor each, or without a '#' one tensor
                          [mats, rows, cols]; NONE: one matrix */
     enum sl_dim rows, cols; /* cols NONE: a vector, kept as float32 */
@@ -483,7 +488,9 @@ struct sl_state_desc {
     int32_t n_heads, n_groups; /* of values; of keys, or of b and c */
     int32_t k_dim, v_dim;      /* of a head: its state is [k_dim, v_dim] */
     int32_t dt_rank;           /* Mamba 1; 0: dt comes of the layer's input */
-    bool by_row;               /* DELTA: a decay for each row of the state */
+    bool by_row;               /* DELTA: a decay for each row of the state, */
+    bool tiled;                /* and head h belongs to group h % n_groups: heads of a group are not
+                                  neighbours */
     float beta_scale;          /* DELTA */
     float dt_min, dt_max;      /* SSM */
     float norm_eps;

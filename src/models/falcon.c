@@ -45,7 +45,8 @@ static const struct sl_hparam_desc hparams[] = {
 #define FALCON_PART(s, end, r, c, how, idx)                                                        \
     {.slot = SL_SLOT_##s, .hf_fused = FALCON "self_attention.query_key_value" end,                 \
      .rows = SL_DIM_##r, .cols = SL_DIM_##c, .shard = SL_SHARD_##how, .part = idx,                 \
-     .fused = {SL_DIM_Q, SL_DIM_K, SL_DIM_VALUES}, .flags = SL_W_BY_HEADS
+     .fused = {SL_DIM_Q, SL_DIM_K, SL_DIM_VALUES}, .turns = SL_DIM_KV_HEADS,                   \
+     .flags = SL_W_FOLDER_TURNS
 #define FALCON_LAYER(s, name, r, c, how)                                                           \
     {.slot = SL_SLOT_##s, .hf = FALCON name, .rows = SL_DIM_##r, .cols = SL_DIM_##c,               \
      .shard = SL_SHARD_##how

@@ -70,6 +70,21 @@ static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
                    (long long)block_cols, m->hp.scale_rows, m->hp.scale_cols);
 }
 
+/* A block of scales is of rows that stay together. */
+static int check_turns(const struct sl_model *m, const struct sl_param *p, struct sl_error *err)
+{
+    for (int64_t row = 0, n; p->n_turns > 1 && p->scale_rows < p->file_rows && row < p->n_rows;
+         row += n) {
+        const int64_t from = sl_apart_row(&m->hp, p, row, &n);
+        if (from % p->scale_rows != 0 || n % p->scale_rows != 0)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "tensor \"%s\": scales of blocks of %d rows, of which parts of %lld "
+                           "rows have some each, are not supported",
+                           p->scale->name, p->scale_rows, (long long)n);
+    }
+    return 0;
+}
+
 int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *w = p->src, *inv = NULL, *plain = NULL;
@@ -93,7 +108,8 @@ int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *e
         p->scale->dtype != SL_DTYPE_BF16)
         return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s; scales must be f32, f16 or bf16",
                        p->scale->name, sl_dtype_info(p->scale->dtype)->name);
-    return read_shape(m, w, p->scale, p, err);
+    rc = read_shape(m, w, p->scale, p, err);
+    return rc != 0 ? rc : check_turns(m, p, err);
 }
 
 enum sl_weight_use sl_fp8_use(const struct sl_model *m, enum sl_dtype dtype)
@@ -122,7 +138,32 @@ uint64_t sl_fp8_scale_bytes_of_file(const struct sl_param *p)
     return p->scale != NULL && p->file_first == 0 ? p->scale->n_bytes : 0;
 }
 
-int sl_fp8_load(struct sl_param *p, struct sl_error *err)
+/* Scales of rows that lie apart in the file, in our order. */
+static void order_scales(const struct sl_hparams *hp, const struct sl_param *p, const float *file)
+{
+    const size_t n_cols = (size_t)SL_CEIL_DIV(p->n_cols, (int64_t)p->scale_cols);
+    for (int64_t row = 0, n; row < p->n_rows; row += n) {
+        const int64_t from = sl_apart_row(hp, p, row, &n) / p->scale_rows;
+        memcpy(p->scale_values + (size_t)(row / p->scale_rows) * n_cols,
+               file + (size_t)from * n_cols, (size_t)(n / p->scale_rows) * n_cols * sizeof *file);
+    }
+}
+
+static int load_order(const struct sl_hparams *hp, struct sl_param *p, struct sl_error *err)
+{
+    const size_t n_bytes = (size_t)sl_fp8_scale_bytes(p);
+    if (p->n_turns == 1 || p->scale_rows == p->file_rows)
+        return 0;
+    float *file = sl_malloc(n_bytes);
+    if (file == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->scale->name);
+    memcpy(file, p->scale_values, n_bytes);
+    order_scales(hp, p, file);
+    sl_free(file);
+    return 0;
+}
+
+int sl_fp8_load(const struct sl_hparams *hp, struct sl_param *p, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *s = p->scale;
     if (s == NULL)
@@ -138,7 +179,7 @@ int sl_fp8_load(struct sl_param *p, struct sl_error *err)
             return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %lld is %g, must be %g to %g",
                            s->name, (long long)i, v, SCALE_MIN, SCALE_MAX);
     }
-    return 0;
+    return load_order(hp, p, err);
 }
 
 void sl_fp8_unload(struct sl_param *p)

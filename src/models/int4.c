@@ -157,10 +157,13 @@ static int check_parts(const struct sl_model *m, struct sl_param *p, struct sl_e
                      q->codes->name);
     if (rc != 0)
         return rc;
-    if (p->file_first % SL_INT4_WORD != 0)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor \"%s\": a part that begins at row %lld, not a multiple of %d",
-                       q->codes->name, (long long)p->file_first, SL_INT4_WORD);
+    for (int64_t row = 0, part; p->fused && row < p->n_rows; row += part) {
+        const int64_t from = sl_apart_row(&m->hp, p, row, &part);
+        if (from % SL_INT4_WORD != 0 || (p->n_turns > 1 && part % SL_INT4_WORD != 0))
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "tensor \"%s\": a part that begins at row %lld, not a multiple of %d",
+                           q->codes->name, (long long)from, SL_INT4_WORD);
+    }
     q->made = (struct sl_ckpt_tensor){
         .name = q->codes->name, .dtype = dtype, .n_dims = 2, .dims = {p->n_rows, k, 1, 1}};
     if (!sl_dtype_bytes(dtype, (uint64_t)(p->n_rows * k), &q->made.n_bytes)) /* unreachable: true */
@@ -253,6 +256,8 @@ static int check_said_shape(const struct sl_param *p, struct sl_error *err)
 }
 
 struct repack_job {
+    const struct sl_hparams *hp;
+    const struct sl_param *p;
     struct sl_int4_src src;
     enum sl_dtype dtype;
     struct sl_rows rows; /* to make */
@@ -265,12 +270,17 @@ static void repack_item(void *arg, uint32_t item, int thread_idx)
 {
     struct repack_job *j = arg;
     const int64_t row = (int64_t)item * ITEM_ROWS, n = SL_MIN(j->rows.n - row, ITEM_ROWS);
-    int64_t bad, seen = atomic_load_explicit(&j->bad, memory_order_relaxed);
     (void)thread_idx;
-    bad = sl_int4_repack(&j->src, j->dtype, j->rows.first + row, n,
-                         j->out + (size_t)row * j->row_bytes);
-    while (bad >= 0 && bad < seen && !atomic_compare_exchange_weak(&j->bad, &seen, bad))
-        ;
+    for (int64_t at = row, part; at < row + n; at += part) {
+        const int64_t ours = j->rows.first + at;
+        const int64_t from = j->p->fused ? sl_apart_row(j->hp, j->p, ours, &part) : ours;
+        part = j->p->fused ? SL_MIN(part, row + n - at) : n;
+        const int64_t bad =
+            sl_int4_repack(&j->src, j->dtype, from, part, j->out + (size_t)at * j->row_bytes);
+        int64_t seen = atomic_load_explicit(&j->bad, memory_order_relaxed);
+        while (bad >= 0 && bad < seen && !atomic_compare_exchange_weak(&j->bad, &seen, bad))
+            ;
+    }
 }
 
 static struct sl_int4_src source(const struct sl_model *m, const struct sl_param *p)
@@ -296,13 +306,13 @@ static struct sl_int4_src source(const struct sl_model *m, const struct sl_param
 int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, struct sl_error *err)
 {
     const struct sl_int4_parts *q = p->int4;
-    struct repack_job j = {.src = source(m, p), .dtype = q->made.dtype, .rows = rows};
+    struct repack_job j = {
+        .hp = &m->hp, .p = p, .src = source(m, p), .dtype = q->made.dtype, .rows = rows};
     int rc = check_order(q->order, j.src.n_cols, j.src.group, err);
     if (rc == 0)
         rc = check_said_shape(p, err);
     if (rc != 0)
         return rc;
-    j.rows.first += p->file_first;
     j.row_bytes = (size_t)q->made.n_bytes / (size_t)q->made.dims[0];
     p->copy_bytes = (size_t)rows.n * j.row_bytes;
     p->copy = sl_aligned_alloc(p->copy_bytes);

@@ -30,7 +30,7 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     int64_t file_first, file_rows;      /* the first row in the file's matrix, and how many rows
                                            that has: more than n_rows if it is fused */
     bool fused;                         /* the file has it as a part of a fused tensor */
-    bool by_heads;                      /* whose parts take turns by KV heads */
+    int32_t n_turns;                    /* whose parts take turns in so many rounds; else 1 */
     int32_t stack_idx;                  /* which matrix or vector of its stack */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors, or for the first of a stack
@@ -203,7 +203,8 @@ SL_MUST_CHECK int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hpa
 /* fp8.c: the tensor of scales of a bound matrix; its values, checked. A matrix of another format
  * has none. */
 SL_MUST_CHECK int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err);
-SL_MUST_CHECK int sl_fp8_load(struct sl_param *p, struct sl_error *err);
+SL_MUST_CHECK int sl_fp8_load(const struct sl_hparams *hp, struct sl_param *p,
+                              struct sl_error *err);
 void sl_fp8_unload(struct sl_param *p);
 uint64_t sl_fp8_scale_bytes(const struct sl_param *p); /* as loaded */
 /* As they lie in the file, counted for one part of a fused tensor alone. */
@@ -232,13 +233,17 @@ const struct sl_param *sl_dense_param(const struct sl_model *m, int32_t idx, boo
 int32_t sl_dense_width(const struct sl_model *m);
 bool sl_dense_is_tensor(const struct sl_model *m, const char *name);
 
-/* apart.c: whether the rows do not lie in the file one after another, as kernels read them; makes
- * these of them in p->copy. */
+/* apart.c: whether the rows of a bound matrix do not lie in the file one after another, as kernels
+ * read them; makes these of them in p->copy. */
 bool sl_apart(const struct sl_param *p);
 SL_MUST_CHECK int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows,
                                 struct sl_error *err);
+/* The row of the file's matrix that is a row of ours; *n: so many follow one another there as here.
+ */
+int64_t sl_apart_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row,
+                     int64_t *n);
 /* Value `row` of a vector. */
-float sl_apart_value(const struct sl_param *p, int64_t row);
+float sl_apart_value(const struct sl_hparams *hp, const struct sl_param *p, int64_t row);
 /* Finds the two tensors that the stack of matrices "name" is packed in: 1 and p->src, 0 there are
  * none. */
 SL_MUST_CHECK int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n,

@@ -78,11 +78,14 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
     const bool made = p->int4 != NULL || sl_apart(p);
     int rc = p->int4 != NULL ? sl_int4_load(m, p, rows, err)
              : made          ? sl_apart_load(m, p, rows, err)
-                             : sl_fp8_load(p, err);
+                             : 0;
+    if (rc == 0)
+        rc = sl_fp8_load(&m->hp, p, err);
     if (made)
         data = p->copy;
-    if (rc == 0)
-        rc = create_weight(m, p, use_of(m, p), &t, data, p->file_first + rows.first, err);
+    if (rc == 0) /* scales of what was apart are in its order */
+        rc = create_weight(m, p, use_of(m, p), &t, data,
+                           rows.first + (sl_apart(p) ? 0 : p->file_first), err);
     if (rc != 0)
         return rc;
     if (p->mat.owned)
@@ -170,7 +173,7 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         return NULL;
     if (sl_apart(p))
         for (size_t i = 0; i < n; i++)
-            file[i] = sl_apart_value(p, (int64_t)i);
+            file[i] = sl_apart_value(&m->hp, p, (int64_t)i);
     else
         sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
     for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_PLUS_ONE) != 0; i++)

@@ -112,10 +112,10 @@ static int bind_matrix(const struct sl_model *m, const struct sl_peft_tensor *t,
                        "%lld]",
                        t->name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_rows,
                        (long long)n_cols);
-    if (p->by_heads)
+    if (p->n_turns > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor \"%.120s\": adapters of q, k and v that take turns by heads are not "
-                       "supported",
+                       "tensor \"%.120s\": adapters of a matrix whose parts take turns by heads "
+                       "are not supported",
                        t->name);
     *to = *t;
     if (!t->is_b || !fused)

@@ -171,6 +171,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->head_dim;
     case SL_DIM_HEADS:
         return l->n_heads;
+    case SL_DIM_KV_HEADS:
+        return l->n_kv_heads;
     case SL_DIM_ROPE:
         return (hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim) / 2;
     case SL_DIM_FULL_HD_HALF:
@@ -197,6 +199,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->state.n_taps;
     case SL_DIM_STATE_HEADS:
         return l->state.n_heads;
+    case SL_DIM_STATE_GROUPS:
+        return l->state.n_groups;
     case SL_DIM_STATE_DT:
         return (int64_t)l->state.n_heads * (l->state.by_row ? l->state.k_dim : 1);
     case SL_DIM_STATE_ROWS:
