@@ -700,6 +700,17 @@ LFM2 = dict(
     rope_parameters=plain(1000.0),
 )
 MAMBA2 = dict(mamba_n_heads=4, mamba_d_head=16, mamba_d_state=12, mamba_n_groups=1, pad_token_id=0)
+QWEN35 = dict(
+    head_dim=16,
+    num_hidden_layers=4,  # the last has attention
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=12,
+    linear_value_head_dim=8,
+    rope_parameters=dict(plain(1000.0), partial_rotary_factor=0.25),
+)
+QWEN35_MOE = dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                  num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=24, **SPARSE)
 RECURRENT = {
     "bamba": (  # layer 1 has attention
         "Bamba",
@@ -799,6 +810,27 @@ RECURRENT = {
             tie_word_embeddings=True,
         ),
         torch.float32,
+        "new",
+    ),
+    "qwen3_5": (
+        "Qwen3_5",
+        dict(QWEN35, intermediate_size=48, layer_types=["linear_attention", "full_attention"] * 2),
+        torch.bfloat16,
+        "new",
+    ),
+    "qwen3_5_hub": ("Qwen3_5", dict(QWEN35, intermediate_size=48, linear_conv_kernel_dim=3), torch.bfloat16, "hub"),
+    "qwen3_5_moe": ("Qwen3_5Moe", QWEN35_MOE, torch.bfloat16, "new"),
+    "qwen3_5_moe_hub": ("Qwen3_5Moe", QWEN35_MOE, torch.bfloat16, "hub"),
+    "qwen3_next_all": (  # as a GGUF can say it
+        "Qwen3Next",
+        dict(QWEN35_MOE, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]),
+        torch.bfloat16,
+        "new",
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        dict(QWEN35_MOE, intermediate_size=40, mlp_only_layers=[1]),
+        torch.bfloat16,
         "new",
     ),
 }
@@ -1210,7 +1242,8 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    one = 0 if type(model).__name__.startswith(("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "Nemotron")) else 1  # whose norms are 1 + w
+    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "Nemotron", "Qwen3_5", "Qwen3Next")  # whose norms are 1 + w
+    one = 0 if type(model).__name__.startswith(zero) else 1
     with torch.no_grad():
         for name, p in model.named_buffers():
             if name.endswith("layer_scalar"):
@@ -1232,7 +1265,7 @@ def randomise(model, generator):
             elif name.endswith("sinks") and not type(model).__name__.startswith("GptOss"):
                 p.copy_(noise)
             elif p.dim() == 1:
-                p.copy_(one + noise * 0.2)
+                p.copy_((1 if name.endswith("linear_attn.norm.weight") else one) + noise * 0.2)
             else:
                 p.copy_(noise * 1.3 / p.shape[-1] ** 0.5)
         for name, b in model.named_buffers():  # of which BF16 would make one number
@@ -1337,9 +1370,45 @@ def to_mxfp4(stored, generator):
     return packed
 
 
+def delta_rule_in_double(q, k, v, g, beta, **_):
+    """The gated delta rule token by token, from its formula: what float32 makes of it is noise."""
+    dtype, share = v.dtype, v.shape[2] // k.shape[2]
+    q, k, v, g, beta = (x.double() for x in (q, k, v, g, beta))
+    q, k = (x.repeat_interleave(share, 2) for x in (q, k))
+    q, k = (x / (x.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
+    state = torch.zeros(v.shape[0], v.shape[2], k.shape[-1], v.shape[-1], dtype=torch.float64)
+    out = torch.zeros_like(v)
+    for t in range(v.shape[1]):
+        state = state * g[:, t, :, None, None].exp()
+        new = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], new)
+        out[:, t] = torch.einsum("bhkv,bhk->bhv", state, q[:, t]) / k.shape[-1] ** 0.5
+    return out.to(dtype), None
+
+
+def noise_of(model, ids, logits, chunked, module):
+    """How far logits move, in their standard deviations, where nothing but rounding differs."""
+    step, noise = module.torch_chunk_gated_delta_rule, {}
+    nudged = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in nudged.parameters():  # by a rounding error
+            p.mul_(1 + torch.randn(p.shape, generator=generator) * 2**-24)
+    ways = dict(chunks=(model, chunked), doubles=(model, delta_rule_in_double), nudged=(nudged, step))
+    for how, (m, rule) in ways.items():
+        module.torch_chunk_gated_delta_rule = rule
+        with torch.no_grad():
+            error = m(ids, use_cache=False).logits[0].float() - logits
+        rows = error.norm(dim=1) / logits.norm(dim=1)  # of which tests allow 1e-5
+        noise[how] = float(max(error.abs().max() / logits.std(), 8 * rows.max()))
+    module.torch_chunk_gated_delta_rule = chunked
+    return noise
+
+
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
-    kind = family + "TextConfig" if family in ("Gemma3", "Gemma3n", "Gemma4", "Llama4") else family + "Config"
+    kind = family + "TextConfig" if family in (
+        "Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe") else family + "Config"
     some = dict(Dbrx=(), Mamba2=("hidden_size", "num_hidden_layers")).get(family)  # others are their own
     small = SMALL if some is None else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id", *some)}
     config = getattr(transformers, kind)(**{**small, **args})
@@ -1356,16 +1425,25 @@ def generate(name, seed):
     for embedding in model.modules():
         if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
             embedding.embed_scale.copy_(embedding.embed_scale.to(dtype).float())
+    module = sys.modules[type(model).__module__]
+    chunked = getattr(module, "torch_chunk_gated_delta_rule", None)
+    if chunked is not None:  # which rounds more than the same rule token by token
+        module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
     if family == "Phimoe":  # whose class in transformers 5.23 forgets to say how long the text is: always short factors
         init = model.model.rotary_emb.rope_init_fn
         model.model.rotary_emb.rope_init_fn = lambda config: init(config, seq_len=N_TOKENS)
     ids = torch.randint(0, config.vocab_size, (1, N_TOKENS), generator=generator)
     with torch.no_grad():
         logits = model.float()(ids, use_cache=False).logits[0].float()
+    if chunked is not None:
+        noise = noise_of(model, ids, logits, chunked, module)
+        if max(noise.values()) > 5e-5:  # what transformers itself cannot say any better
+            return generate(name, seed + 1)
+        print(f"{name}: noise " + ", ".join(f"{how} {x:.1e}" for how, x in noise.items()))
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
     if family != "GptOss":
-        stored = as_hub(model, dtype) if name in EXPERTS | RECURRENT else one_by_one(stored)
+        stored = as_hub(model, dtype) if name in EXPERTS | RECURRENT and spelling != "hub" else stored if name in RECURRENT else one_by_one(stored)
     elif packed is not None:
         stored = packed
         config.quantization_config = dict(
@@ -1379,6 +1457,9 @@ def generate(name, seed):
         stored = {"embed_out.weight" if k == "lm_head.weight" else k: v for k, v in stored.items()}
     if spelling == "hub":
         stored = {k.replace("model.", "model.language_model.", 1): v for k, v in stored.items()}
+    if spelling == "hub" and family.startswith("Qwen"):  # what is not loaded
+        stored |= {k: torch.ones(8, dtype=dtype) for k in ("model.visual.merger.norm.weight", "mtp.norm.weight")}
+        config.mtp_num_hidden_layers = 1
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     text = config_json(config, spelling)

@@ -490,6 +490,63 @@ def as_granite_hybrid(config, tensors):
         yield name, bits
 
 
+def qwen35_keys(writer, config):
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    add_experts(writer, config)
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_full_attention_interval(4)
+    writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
+    if config["model_type"] != "qwen3_next":
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+
+
+def heads_in_tiles(config, bits, axis):
+    """Value heads as the converter of Qwen3.5 orders them: the first of each group, then the second of each."""
+    groups = config["linear_num_key_heads"]
+    share = config["linear_num_value_heads"] // groups
+    shape = bits.shape
+    bits = bits.reshape(*shape[:axis], groups, share, -1, *shape[axis + 1 :])
+    return bits.swapaxes(axis, axis + 1).reshape(shape)
+
+
+def as_qwen35(config, tensors):
+    groups, share = config["linear_num_key_heads"], config["linear_num_value_heads"] // config["linear_num_key_heads"]
+    k, v = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    keys, tiled = 2 * groups * k, config["model_type"] != "qwen3_next"
+    for name, bits in tensors:
+        name = name.replace("language_model.", "")
+        if name.startswith(("mtp.", "model.visual.")):
+            continue
+        if name.endswith("A_log"):
+            bits = -np.exp(floats(bits))
+        elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            bits = floats(bits) + np.float32(1)
+        elif "conv1d" in name:
+            bits = bits.squeeze(1)
+        if tiled and ("in_proj_qkv" in name or "conv1d" in name):
+            bits = np.concatenate([bits[:keys], heads_in_tiles(config, bits[keys:], 0)])
+        elif tiled and name.endswith(("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
+            bits = heads_in_tiles(config, bits, 0)
+        elif tiled and "linear_attn.out_proj" in name:
+            bits = heads_in_tiles(config, bits, 1)
+        if "in_proj_qkvz" in name:
+            q, k_, v_, z = np.split(bits.reshape(groups, -1, bits.shape[1]), [k, 2 * k, 2 * k + share * v], 1)
+            flat = lambda x: x.reshape(-1, bits.shape[1])  # noqa: E731
+            yield name.replace("qkvz", "qkv"), np.concatenate([flat(q), flat(k_), flat(v_)])
+            yield name.replace("qkvz", "z"), flat(z)
+        else:
+            yield name.replace(".dt_bias", ".dt_proj.bias"), bits
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
@@ -497,6 +554,9 @@ RECURRENT = {
     "bamba": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "granitemoehybrid": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "mamba2": (gguf.MODEL_ARCH.MAMBA2, mamba2_keys, as_mamba2),
+    "qwen3_5": (gguf.MODEL_ARCH.QWEN35, qwen35_keys, as_qwen35),
+    "qwen3_5_moe": (gguf.MODEL_ARCH.QWEN35MOE, qwen35_keys, as_qwen35),
+    "qwen3_next_all": (gguf.MODEL_ARCH.QWEN3NEXT, qwen35_keys, as_qwen35),
 }
 
 

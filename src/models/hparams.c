@@ -713,6 +713,8 @@ static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struc
         hp->n_kv_heads = hp->n_heads;
     if (hp->intermediate == 0)
         hp->intermediate = hp->layer_intermediate[0];
+    if (hp->intermediate == 0) /* all layers have experts */
+        hp->intermediate = hp->expert_intermediate;
     int rc = fit_intermediate(name, hp, err);
     if (rc != 0)
         return rc;

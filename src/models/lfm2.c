@@ -129,7 +129,6 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
         sl_plan_mixer(sl_plan_attends(hp, i, true) ? SL_MIX_GQA : SL_MIX_CONV, l);
         if (!experts)
             l->has &= ~(unsigned)SL_HAS_CHOICE_BIAS;
-        l->route.renormalize |= hp->from_gguf && experts; /* which has no key for it */
     }
     return rc;
 }

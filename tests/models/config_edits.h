@@ -541,6 +541,35 @@ static const struct edit lfm2moe_edits[] = {
     {"block_auto_adjust_ff_dim", "true", 0, ""}, /* of the other model */
 };
 
+static const struct edit qwen35_edits[] = {
+    {"linear_num_value_heads", "3", SL_EFORMAT,
+     "linear_num_value_heads (3) is not a multiple of linear_num_key_heads (2)"},
+    {"linear_key_head_dim", "257", SL_EFORMAT, "linear_key_head_dim is 257, must be 1 to 256"},
+    {"linear_value_head_dim", "32", SL_EFORMAT,
+     "linear_attn.in_proj_qkv.weight\" has shape [160, 64], expected [224, 64]"},
+    {"linear_conv_kernel_dim", "9", SL_EFORMAT, "linear_conv_kernel_dim is 9, must be 2 to 8"},
+    {"attn_output_gate", "false", SL_EUNSUPPORTED, "attn_output_gate is false: not supported"},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+    {"layer_types", "[\"linear_attention\", \"sliding_attention\", \"full_attention\", \"conv\"]",
+     SL_EUNSUPPORTED, "layer_types[1] \"sliding_attention\" is not supported"},
+    {"layer_types", NULL, 0, ""}, /* the last of four */
+    {"full_attention_interval", "0", SL_EFORMAT, "full_attention_interval is 0, must be 1 to"},
+    {"intermediate_size", NULL, SL_EFORMAT, "intermediate_size is missing"},
+    {"rope_parameters",
+     "{\"rope_type\": \"default\", \"rope_theta\": 10000000, \"partial_rotary_factor\": 0.25, "
+     "\"mrope_interleaved\": true, \"mrope_section\": [11, 11, 10]}",
+     0, ""},
+    {"mamba_ssm_dtype", "\"float32\"", 0, ""},
+};
+
+static const struct edit qwen35moe_edits[] = {
+    {"intermediate_size", NULL, 0, ""}, /* of no layer */
+    {"num_experts_per_tok", "8", SL_EFORMAT, "num_experts_per_tok (8) is more than the 7 experts"},
+    {"shared_expert_intermediate_size", NULL, SL_EFORMAT,
+     "shared_expert_intermediate_size is missing"},
+    {"mlp_only_layers", "[2]", SL_EFORMAT, "layers.2.mlp.gate_proj.weight\" is missing"},
+};
+
 static const struct edit gpt_oss_edits[] = {
     {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
     {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},

@@ -104,6 +104,12 @@ static const char *const goldens[] = {
     "lfm2",
     "lfm2_hub",
     "lfm2_moe",
+    "qwen3_5",
+    "qwen3_5_hub",
+    "qwen3_5_moe",
+    "qwen3_5_moe_hub",
+    "qwen3_next",
+    "qwen3_next_all",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
@@ -152,7 +158,10 @@ static const char *const ggufs[] = {"olmo2",
                                     "lfm2_moe",
                                     "mamba2",
                                     "granitemoehybrid",
-                                    "bamba"};
+                                    "bamba",
+                                    "qwen3_5",
+                                    "qwen3_5_moe",
+                                    "qwen3_next_all"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {
