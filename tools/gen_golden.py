@@ -711,6 +711,14 @@ QWEN35 = dict(
 )
 QWEN35_MOE = dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
                   num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=24, **SPARSE)
+NEMOTRON_H = dict(mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=12, head_dim=12, pad_token_id=0)
+NEMOTRON3 = dict(
+    layers_block_type=["mamba", "moe", "attention", "moe"],
+    n_routed_experts=5,
+    moe_intermediate_size=16,
+    moe_shared_expert_intermediate_size=24,
+    routed_scaling_factor=1.5,
+)
 RECURRENT = {
     "bamba": (  # layer 1 has attention
         "Bamba",
@@ -832,6 +840,25 @@ RECURRENT = {
         dict(QWEN35_MOE, intermediate_size=40, mlp_only_layers=[1]),
         torch.bfloat16,
         "new",
+    ),
+    "nemotron_h": (
+        "NemotronH",
+        dict(NEMOTRON_H, layers_block_type=["mamba", "mlp", "attention", "mlp", "mamba"], mlp_bias=True, use_bias=True,
+             intermediate_size=48),
+        torch.bfloat16,
+        "new",
+    ),
+    "nemotron3": (  # whose experts work in a narrower space
+        "NemotronH",
+        dict(NEMOTRON_H, **NEMOTRON3, moe_latent_size=24),
+        torch.bfloat16,
+        "new",
+    ),
+    "nemotron3_groups": (
+        "NemotronH",
+        dict(NEMOTRON_H, **(NEMOTRON3 | dict(n_routed_experts=8, n_group=4, topk_group=2, norm_topk_prob=False))),
+        torch.bfloat16,
+        "pattern",
     ),
 }
 
@@ -1242,7 +1269,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "Nemotron", "Qwen3_5", "Qwen3Next")  # whose norms are 1 + w
+    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "NemotronFor", "Qwen3_5", "Qwen3Next")  # whose norms are 1 + w
     one = 0 if type(model).__name__.startswith(zero) else 1
     with torch.no_grad():
         for name, p in model.named_buffers():
@@ -1284,6 +1311,12 @@ def config_json(config, spelling):
         full = next(iter(c.pop("per_layer_config").values()))
         c["global_head_dim"] = full["head_dim"]
         c["num_global_key_value_heads"] = full.get("num_key_value_heads")
+    if config.model_type == "nemotron_h":  # as older configs say the layers
+        c.pop("num_hidden_layers", None)
+    if spelling == "pattern":
+        c["num_hidden_layers"] = len(c["layers_block_type"])
+        kinds = dict(linear_attention="M", full_attention="*", moe="E", mlp="-")
+        c["hybrid_override_pattern"] = "".join(kinds[k] for k in c.pop("layers_block_type"))
     if spelling == "hub":  # the model of text in one that reads images as well
         kind = c["model_type"].removesuffix("_text")
         wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
@@ -1429,6 +1462,9 @@ def generate(name, seed):
     chunked = getattr(module, "torch_chunk_gated_delta_rule", None)
     if chunked is not None:  # which rounds more than the same rule token by token
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
+    for mixer in model.modules():  # Nemotron-H limits the time step in the first step of a text alone
+        if type(mixer).__name__ == "NemotronHMamba2Mixer":
+            mixer.time_step_limit = (0.0, float("inf"))
     if family == "Phimoe":  # whose class in transformers 5.23 forgets to say how long the text is: always short factors
         init = model.model.rotary_emb.rope_init_fn
         model.model.rotary_emb.rope_init_fn = lambda config: init(config, seq_len=N_TOKENS)

@@ -547,12 +547,53 @@ def as_qwen35(config, tensors):
             yield name.replace(".dt_bias", ".dt_proj.bias"), bits
 
 
+def nemotron_h_keys(writer, config):
+    kinds = config["layers_block_type"]
+    experts = "moe" in kinds
+    width = config["moe_intermediate_size" if experts else "intermediate_size"]
+    kv = config["num_key_value_heads"]
+    writer.add_feed_forward_length([width if k in ("moe", "mlp") else 0 for k in kinds])
+    writer.add_head_count_kv([kv if k == "full_attention" else 0 for k in kinds])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_rope_scaling_finetuned(False)
+    state_keys(writer, config)
+    if experts:
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_moe_latent_size(config["moe_latent_size"])
+
+
+def as_nemotron_h(config, tensors):
+    experts = {}
+    for name, bits in as_mamba2(config, tensors):
+        m = re.fullmatch(r"backbone\.layers\.(\d+)\.mixer\.experts\.(\d+)\.(\w+)_proj\.weight", name)
+        if m is not None:
+            experts.setdefault(f"blk.{m[1]}.ffn_{m[3]}_exps.weight", {})[int(m[2])] = bits
+            continue
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if name.endswith("dt_proj.bias"):
+            name = f"blk.{name.split('.')[2]}.ssm_dt.bias"
+        yield name, bits
+    for name, parts in experts.items():
+        yield name, np.stack([parts[e] for e in range(len(parts))])
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
     "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, lfm2_keys, as_lfm2),
     "bamba": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "granitemoehybrid": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
+    "nemotron_h": (gguf.MODEL_ARCH.NEMOTRON_H, nemotron_h_keys, as_nemotron_h),
+    "nemotron3": (gguf.MODEL_ARCH.NEMOTRON_H_MOE, nemotron_h_keys, as_nemotron_h),
     "mamba2": (gguf.MODEL_ARCH.MAMBA2, mamba2_keys, as_mamba2),
     "qwen3_5": (gguf.MODEL_ARCH.QWEN35, qwen35_keys, as_qwen35),
     "qwen3_5_moe": (gguf.MODEL_ARCH.QWEN35MOE, qwen35_keys, as_qwen35),
@@ -570,12 +611,13 @@ def write_recurrent(name, arch, add_keys, convert):
     rope = config.get("rope_parameters") or config
     writer.add_context_length(config.get("max_position_embeddings", 2**20))
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
+    n_layers = config.get("num_hidden_layers") or len(config["layers_block_type"])
+    writer.add_block_count(n_layers)
     writer.add_head_count(config.get("num_attention_heads", 0))
     if "rope_theta" in rope:
         writer.add_rope_freq_base(rope["rope_theta"])
     add_keys(writer, config)
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(arch, n_layers)
     tensors = stack(read_safetensors(MODELS / name / "model.safetensors"), True)
     for hf, bits in convert(config, tensors):
         to = hf if hf.startswith("blk.") else names.get_name(hf, try_suffixes=(".weight", ".bias"))

@@ -92,7 +92,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .has = name->has | SL_HAS_HEAD | SL_HAS_CONV_BIAS,
         .ropes = {{.theta = 10000, .n_dims = 8}},
         .attn_layers = {SL_LAYER_OFF, SL_LAYER_OFF, SL_LAYER_ON},
-        .layer_kv_heads = {0, 0, 2},
         .state_taps = 4,
         .state_heads = 8,
         .state_groups = 2,

@@ -320,6 +320,8 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
         return 0;
     if (w->rows == SL_DIM_TYPES && m->hp.n_types == 0) /* an encoder without types of token */
         return 0;
+    if (sl_weight_is_latent(w) && m->layers[layer].latent == 0)
+        return 0;
     struct sl_param *p = sl_param(m, layer, w->slot);
     const int32_t n = sl_params_n(m, w, layer);
     for (int32_t i = 0, rc; i < n; i++, p++) {

@@ -88,6 +88,9 @@ enum sl_has {
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
 enum sl_layer_choice { SL_LAYER_BY_INDEX, SL_LAYER_OFF, SL_LAYER_ON };
 
+/* Of layers that are a mixer or an MLP alone. */
+enum sl_layer_kind { SL_LAYER_STATE, SL_LAYER_ATTN, SL_LAYER_EXPERTS, SL_LAYER_MLP };
+
 enum { SL_GGUF_SIGMOID = 2 }; /* expert_gating_func */
 
 /* Checkpoints of four-bit whole numbers. */
@@ -129,6 +132,7 @@ struct sl_hparams {
     int32_t expert_gating;               /* GGUF: 1 softmax, SL_GGUF_SIGMOID; 0: not given */
     int32_t n_expert_groups, top_expert_groups;    /* 0: there are none */
     int32_t n_shared_experts, shared_intermediate; /* of one expert's size each; of all together */
+    int32_t latent;                                /* width of what goes into experts; 0: hidden */
     int32_t rope_dims;                             /* rotated dimensions of a head; 0: not said */
     int32_t v_dim;                                 /* read only to refuse what is not built */
     int32_t window_pattern; /* else the last of so many layers is not windowed */
@@ -169,12 +173,13 @@ struct sl_hparams {
     /* Of a model with recurrent layers: those that have attention, enum sl_layer_choice, and the
      * shape of the others. */
     uint8_t attn_layers[SL_MAX_LAYERS];
-    int32_t attn_interval; /* without a list: the last of so many has it */
+    int32_t attn_interval;              /* without a list: the last of so many has it */
+    uint8_t layer_kinds[SL_MAX_LAYERS]; /* where more than two differ, enum sl_layer_kind */
     int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
     int32_t state_inner;       /* GGUF: heads times values of a head; */
     int32_t state_expand;      /* or so many times the width; 0: as state_v_dim says */
     bool use_rope;             /* where attention may have no positions */
-    double dt_min, dt_max;     /* limits of the time step */
+    double dt_min, dt_max;     /* limits of the time step; dt_max 0: none */
     bool fit_intermediate;     /* two thirds of it, times a factor, rounded up to a multiple of */
     double intermediate_scale; /* 0: 1 */
     int32_t intermediate_step; /* 0: it is not rounded */
@@ -202,9 +207,11 @@ enum sl_hparam_type {
     SL_HP_EITHER,       /* one of two strings (`words`): is it the second? */
     SL_HP_ACT,          /* an activation by the name transformers has for it */
     SL_HP_LABELS,       /* an object with a member for each label, counted */
+    SL_HP_COUNT,        /* an INT, or a list or a string with an entry for each */
     SL_HP_SAME,         /* an INT, or a list that says the same number for each layer */
     SL_HP_LAYER_TYPES,  /* a list of `words` (GGUF: of booleans), one per layer; or every how many
                            layers one is full; or "LLLG" */
+    SL_HP_LAYER_KINDS,  /* a list of `words`, or a string of `letters`, one per layer */
     SL_HP_LAYER_FLAGS,  /* a list of 0 and 1, one per layer */
     SL_HP_LAYER_INTS,   /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
                            objects by layer, of which `value` names the member */
@@ -226,8 +233,9 @@ struct sl_hparam_desc {
     double min, max;      /* inclusive, INT and FLOAT */
     unsigned has;         /* HAS, HAS_NOT */
     const char *value;    /* CHOICE, LAYER_INTS */
-    const char *words[2]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
-                             those of attention, full and sliding */
+    const char *words[4]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
+                             those of attention, full and sliding; LAYER_KINDS: of each kind, */
+    const char *letters;  /* or these */
 };
 
 /* What config.json says in a list of LAYER_TYPES. */
@@ -281,6 +289,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_EXPERTS_OUT_NORM, /* of what comes out, */
                SL_SLOT_ROUTER_NORM,      /* of what goes into the router */
                SL_SLOT_EXPERT_SCALE,     /* of the weight of each expert */
+               SL_SLOT_LATENT_DOWN,      /* to the space of experts, and back */
+               SL_SLOT_LATENT_UP,
                SL_SLOT_LAYER_SCALE,
                SL_SLOT_INPUT_GATE, /* of the layer's own input, its way back, and the norm of that
                                     */
@@ -359,6 +369,8 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_I,            /* intermediate, of a layer: of each expert where it has some */
               SL_DIM_E,            /* experts, of a layer */
               SL_DIM_S,            /* intermediate of its shared expert */
+              SL_DIM_EXPERT_H,     /* width of what goes into an expert and comes out */
+              SL_DIM_LATENT,       /* the same, where it is not hidden; else there is no tensor */
               SL_DIM_V,            /* vocabulary */
               SL_DIM_Q,            /* n_heads * head_dim, of a layer */
               SL_DIM_K,            /* n_kv_heads * head_dim, of a layer */
@@ -443,6 +455,12 @@ struct sl_weight_desc {
     unsigned flags;
 };
 
+/* Only layers with sl_layer_desc.latent have it. */
+static inline bool sl_weight_is_latent(const struct sl_weight_desc *w)
+{
+    return w->rows == SL_DIM_LATENT || w->cols == SL_DIM_LATENT;
+}
+
 /* Kept as float32; else it is a matrix of products, or of rows. */
 static inline bool sl_weight_is_values(const struct sl_weight_desc *w)
 {
@@ -520,6 +538,8 @@ struct sl_layer_desc {
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
     struct sl_route_rule route;     /* by which they are chosen */
     bool weigh_input;               /* weights multiply what goes into an expert */
+    bool plain_experts;             /* down(relu2(up x)), without a gate; the shared one as well */
+    int32_t latent;                 /* width of what goes into them, a projection; 0: hidden */
     int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
     struct sl_swiglu swiglu;        /* of experts; with a limit: in place of act */
     int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */

@@ -71,14 +71,14 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->temperature.beta == b->temperature.beta && a->n_heads == b->n_heads &&
            a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
-           a->top_experts == b->top_experts && a->shared_intermediate == b->shared_intermediate &&
-           a->swiglu.limit == b->swiglu.limit && a->rope == b->rope && a->whole == b->whole &&
-           a->window == b->window && a->chunks == b->chunks && a->clip == b->clip &&
-           a->weigh_input == b->weigh_input && a->mlp_scale == b->mlp_scale &&
-           a->value_scale == b->value_scale && a->shares_kv == b->shares_kv &&
-           a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->cuts_gate == b->cuts_gate &&
-           a->gate_deviations == b->gate_deviations && a->attn_scale == b->attn_scale &&
-           a->softcap == b->softcap;
+           a->top_experts == b->top_experts && a->latent == b->latent &&
+           a->shared_intermediate == b->shared_intermediate && a->swiglu.limit == b->swiglu.limit &&
+           a->rope == b->rope && a->whole == b->whole && a->window == b->window &&
+           a->chunks == b->chunks && a->clip == b->clip && a->weigh_input == b->weigh_input &&
+           a->mlp_scale == b->mlp_scale && a->value_scale == b->value_scale &&
+           a->shares_kv == b->shares_kv && a->v_is_k == b->v_is_k && a->norm_v == b->norm_v &&
+           a->cuts_gate == b->cuts_gate && a->gate_deviations == b->gate_deviations &&
+           a->attn_scale == b->attn_scale && a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -199,8 +199,11 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
 /* One line per run of layers that are built alike. */
 static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
 {
-    sl_buf_printf(out, "; %d of %d experts, gated %s of %d, %s router", l->top_experts,
-                  l->n_experts, act_names[l->act], l->intermediate, score_names[l->route.score]);
+    sl_buf_printf(out, "; %d of %d experts, %s %s of %d, %s router", l->top_experts, l->n_experts,
+                  l->plain_experts ? "plain" : "gated", act_names[l->act], l->intermediate,
+                  score_names[l->route.score]);
+    if (l->latent > 0)
+        sl_buf_printf(out, ", in a space of %d", l->latent);
     if (l->swiglu.limit > 0)
         sl_buf_printf(out, ", limit %g", (double)l->swiglu.limit);
     if (l->weigh_input)
@@ -220,8 +223,10 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
         if (l->mixer == SL_MIX_GQA)
             text_attention(m, l, out);
-        else
+        else if (l->mixer != SL_MIX_NONE)
             text_state(l, out);
+        else
+            sl_buf_puts(out, "no mixer");
         if (l->ffn == SL_FFN_EXPERTS)
             text_experts(l, out);
         else if (l->ffn == SL_FFN_NONE)
@@ -231,7 +236,9 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
                           l->intermediate);
         if (l->norms != SL_NORM_IN)
             sl_buf_printf(out, "; norms %s", norms_name(l));
-        sl_buf_printf(out, "; %s KV\n", kv_name(l));
+        if (l->mixer != SL_MIX_NONE)
+            sl_buf_printf(out, "; %s KV", kv_name(l));
+        sl_buf_putc(out, '\n');
     }
 }
 

@@ -20,8 +20,10 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
     int rc = 0;
     for (size_t k = 0; k < SL_COUNT(slots) && rc == 0; k++) {
         struct sl_weight *mats = s->mats + k * (size_t)n;
+        /* relu2(x) is relu(x) x: without a gate, up is that as well */
+        const bool as_up = m->layers[layer].plain_experts && slots[k] == SL_SLOT_EXPERTS_GATE;
         for (int32_t e = 0; e < n; e++)
-            mats[e] = sl_param(m, layer, slots[k])[e].mat;
+            mats[e] = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k])[e].mat;
         rc = be->vt->stack_create(be, mats, n, stacks[k], err);
     }
     return rc;

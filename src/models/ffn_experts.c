@@ -56,7 +56,7 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .gate_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_GATE_BIAS),
                               .up_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_UP_BIAS),
                               .down_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_DOWN_BIAS),
-                              .act = l->act,
+                              .act = sl_expert_act(l),
                               .swiglu = l->swiglu,
                               .shared = shared,
                               .shared_logit = gated ? r->shared_logit : NULL,
@@ -79,6 +79,30 @@ static void run_on_host(struct sl_run *r, int32_t layer, const void *x, int32_t 
     dev->host_end(r->m->be, &a);
 }
 
+/* Experts in a space of their own: x goes there, and what they give goes back. */
+static void run_latent(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    struct sl_backend *be = r->m->be;
+    const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_LATENT_DOWN);
+    const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_LATENT_UP);
+    be->vt->linear(be, &(struct sl_op_linear){.x = x,
+                                              .ld_x = down->n_cols,
+                                              .w = down,
+                                              .n = n,
+                                              .out = r->latent_in,
+                                              .ld_out = down->n_rows});
+    run_chosen(r, layer, r->latent_in, n, NULL, r->latent_out);
+    be->vt->linear(be, &(struct sl_op_linear){.x = r->latent_out,
+                                              .ld_x = up->n_cols,
+                                              .w = up,
+                                              .n = n,
+                                              .out = y,
+                                              .ld_out = up->n_rows});
+    if ((r->m->layers[layer].has & SL_HAS_SHARED) != 0)
+        be->vt->add_rmsnorm(
+            be, &(struct sl_op_add_rmsnorm){.x = y, .y = r->shared, .n = n, .h = r->m->hp.hidden});
+}
+
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
@@ -90,6 +114,10 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     }
     if (shared)
         sl_ffn_shared(r, layer, x, n, r->shared);
+    if (r->m->layers[layer].latent > 0) {
+        run_latent(r, layer, x, n, y);
+        return;
+    }
     run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum);
     sl_run_gather(r, sum, r->m->experts[layer].down.mats[0].n_rows, sizeof *y, n, y);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The gated MLP, of a layer or beside its experts: gate and up in one operation, or in two where a
- * backend has not that activation in its products or the layer has biases; then down.
+ * The gated MLP, of a layer or beside its experts (where it may have no gate): gate and up in one
+ * operation, or in two where a backend has not that activation in its products or the layer has
+ * biases; then down.
  */
 #include "models/internal.h"
 
@@ -17,6 +18,25 @@ static const struct sl_op_lora *lora_of(const struct sl_run *r, int32_t layer,
     return mat == SL_LORA_LAYER_MATS ? NULL : sl_run_lora(r, layer, mat, room);
 }
 
+/* Without a gate. */
+static void plain_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, const void *x,
+                     int32_t n, void *mid)
+{
+    const struct sl_weight *up = mlp->up;
+    struct sl_backend *be = r->m->be;
+    be->vt->linear(be, &(struct sl_op_linear){.x = x,
+                                              .ld_x = up->n_cols,
+                                              .w = up,
+                                              .bias = mlp->up_bias,
+                                              .n = n,
+                                              .out = r->up,
+                                              .ld_out = up->n_rows});
+    be->vt->activate(be, &(struct sl_op_activate){.x = r->up,
+                                                  .act = r->m->layers[layer].act,
+                                                  .n = (int64_t)n * up->n_rows,
+                                                  .out = mid});
+}
+
 static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, const void *x,
                         int32_t n, void *mid)
 {
@@ -25,6 +45,10 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, 
     const struct sl_weight *gate = mlp->gate, *up = mlp->up;
     struct sl_op_lora room;
     const struct sl_op_lora *lora = lora_of(r, layer, mlp->gate_lora, &room);
+    if (mlp->gate == NULL) {
+        plain_up(r, layer, mlp, x, n, mid);
+        return;
+    }
     if (sl_run_gates(m->be, l)) {
         m->be->vt->linear_gated_act(m->be, &(struct sl_op_linear_gated_act){.x = x,
                                                                             .ld_x = m->hp.hidden,
@@ -63,7 +87,7 @@ static void run_middle(struct sl_run *r, int32_t layer, const struct mlp *mlp, c
 {
     void *mid = sl_run_part(r, r->ffn);
     gate_and_up(r, layer, mlp, x, n, mid);
-    sl_run_gather(r, mid, mlp->gate->n_rows, sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes, n,
+    sl_run_gather(r, mid, mlp->up->n_rows, sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes, n,
                   r->ffn);
 }
 
@@ -103,7 +127,8 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
 void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part)
 {
     const struct mlp mlp = {
-        .gate = sl_run_mat(r, layer, SL_SLOT_SHARED_GATE),
+        .gate =
+            r->m->layers[layer].plain_experts ? NULL : sl_run_mat(r, layer, SL_SLOT_SHARED_GATE),
         .up = sl_run_mat(r, layer, SL_SLOT_SHARED_UP),
         .down = sl_run_mat(r, layer, SL_SLOT_SHARED_DOWN),
         .gate_lora = SL_LORA_LAYER_MATS,

@@ -136,7 +136,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .has = name->has | SL_HAS_CONV_BIAS,
         .ropes = {{.theta = 10000}},
         .attn_layers = {SL_LAYER_OFF, SL_LAYER_ON, SL_LAYER_OFF},
-        .layer_kv_heads = {0, 2, 0},
         .n_experts = 7,
         .top_experts = 3,
         .shared_intermediate = 128,

@@ -132,7 +132,7 @@ static void compute(void *arg, const struct sl_host_rows *rows)
                                 .gate_bias = sl_run_vec(r, h->idx, SL_SLOT_EXPERTS_GATE_BIAS),
                                 .up_bias = sl_run_vec(r, h->idx, SL_SLOT_EXPERTS_UP_BIAS),
                                 .down_bias = sl_run_vec(r, h->idx, SL_SLOT_EXPERTS_DOWN_BIAS),
-                                .act = l->act,
+                                .act = sl_expert_act(l),
                                 .swiglu = l->swiglu,
                                 .scratch = r->host_room,
                                 .out = rows->out,

@@ -136,6 +136,13 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
         *out = SL_JSON_INFINITY;
         return 1;
     }
+    if (row->type == SL_HP_COUNT && !json_is_integer(sp->value)) {
+        *out = json_is_string(sp->value) ? (double)json_string_length(sp->value)
+                                         : (double)json_array_size(sp->value);
+        return json_is_string(sp->value) || json_is_array(sp->value)
+                   ? 1
+                   : wrong_type(sp, "an integer or a list", err);
+    }
     if (integer ? !json_is_integer(sp->value) : !json_is_number(sp->value))
         return wrong_type(sp, integer ? "an integer" : "a number", err);
     *out = json_number_value(sp->value);
@@ -363,6 +370,43 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
     return 0;
 }
 
+/* The kind that a layer's word or letter says; -1: none. */
+static int kind_of(const struct sl_hparam_desc *row, const json_t *list, int32_t layer)
+{
+    if (json_is_string(list)) {
+        const char *at = strchr(row->letters, json_string_value(list)[layer]);
+        return at != NULL ? (int)(at - row->letters) : -1;
+    }
+    const char *s = json_string_value(json_array_get(list, (size_t)layer));
+    for (int i = 0; s != NULL && i < (int)SL_COUNT(row->words); i++)
+        if (row->words[i] != NULL && strcmp(todays_word(s), row->words[i]) == 0)
+            return i;
+    return -1;
+}
+
+static int read_layer_kinds(const struct sl_hparam_desc *row, const struct spelling *sp,
+                            struct sl_hparams *hp, struct sl_error *err)
+{
+    uint8_t *kinds = (uint8_t *)hp + row->offset;
+    const bool letters = json_is_string(sp->value);
+    if (sp->value == NULL)
+        return row->required ? sl_fail(err, SL_EFORMAT, "%s is missing", sp->text) : 0;
+    if (!letters && !json_is_array(sp->value))
+        return wrong_type(sp, "a list of strings, or a string", err);
+    const size_t n = letters ? json_string_length(sp->value) : json_array_size(sp->value);
+    if (n != (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, there are %d layers", sp->text, n,
+                       hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const int kind = kind_of(row, sp->value, i);
+        if (kind < 0)
+            return sl_fail(err, SL_EUNSUPPORTED, "%s: what it says of layer %d is not supported",
+                           sp->text, i);
+        kinds[i] = (uint8_t)kind;
+    }
+    return 0;
+}
+
 /* Lists may be longer than the model. */
 static int read_layer_flags(const struct sl_hparam_desc *row, const struct spelling *sp,
                             struct sl_hparams *hp, struct sl_error *err)
@@ -578,7 +622,7 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
 {
     struct spelling sp = {.value = NULL};
     if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL) {
-        if (row->type == SL_HP_INT ||
+        if (row->type == SL_HP_INT || row->type == SL_HP_COUNT ||
             row->type == SL_HP_SAME) /* unless tensors say it (counts_of_gguf) */
             *(int32_t *)(void *)((uint8_t *)hp + row->offset) = (int32_t)row->def;
         if (row->type == SL_HP_FLOAT)
@@ -592,6 +636,7 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
             return err->code;
         return read_number(src, row, &sp, hp, err);
     case SL_HP_INT:
+    case SL_HP_COUNT:
     case SL_HP_FLOAT:
         return read_number(src, row, &sp, hp, err);
     case SL_HP_BOOL:
@@ -614,6 +659,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_layer_ints(src, row, &sp, hp, err);
     case SL_HP_LAYER_FLOATS:
         return read_layer_floats(src, row, &sp, hp, err);
+    case SL_HP_LAYER_KINDS:
+        return src->gguf != NULL ? 0 : read_layer_kinds(row, &sp, hp, err);
     case SL_HP_LAYER_FLAGS:
         return read_layer_flags(row, &sp, hp, err);
     case SL_HP_LAYERS:

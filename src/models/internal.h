@@ -310,11 +310,12 @@ struct sl_run {
     struct sl_host_layer *host_layers;  /* [n_host_layers] whose experts the host computes; */
     void *host_room;                    /* and its scratch */
     size_t host_room_bytes;
-    float *shared;       /* [T, H] of the shared expert, this rank's columns */
-    float *shared_logit; /* [T] */
-    float *expert_sum;   /* [T, H'] of this rank's rows; NULL: there is one rank */
-    struct sl_rank rank; /* if there are several */
-    float *lora;         /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
+    float *latent_in, *latent_out; /* [T, latent] of experts in a space of their own */
+    float *shared;                 /* [T, H] of the shared expert, this rank's columns */
+    float *shared_logit;           /* [T] */
+    float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
+    struct sl_rank rank;           /* if there are several */
+    float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;
     _Atomic uint64_t n_parts; /* of layers, begun since the start */
@@ -382,10 +383,17 @@ void sl_host_destroy(struct sl_run *r);
  * MLP's. Activations are float32. */
 void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32_t n, float *y);
 
+/* The activation of a layer's experts as their operation has it: of experts without a gate, which
+ * are relu2, the gate is up. */
+static inline enum sl_act sl_expert_act(const struct sl_layer_desc *l)
+{
+    return l->plain_experts ? SL_ACT_RELU : l->act;
+}
+
 /* Whether gate and up are one operation. */
 static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)
 {
-    return (be->vt->gated_acts >> l->act & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0 &&
+    return (be->vt->gated_acts >> sl_expert_act(l) & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0 &&
            !l->cuts_gate;
 }
 

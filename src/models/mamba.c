@@ -74,7 +74,7 @@ int sl_plan_mamba2(const struct sl_hparams *hp, struct sl_layer_desc *l, struct 
     if (hp->state_heads % hp->state_groups != 0)
         return sl_fail(err, SL_EFORMAT, "%s (%d) is not a multiple of the number of groups (%d)",
                        key, hp->state_heads, hp->state_groups);
-    if (!(hp->dt_max > hp->dt_min))
+    if (hp->dt_max != 0 && !(hp->dt_max > hp->dt_min))
         return sl_fail(err, SL_EFORMAT, "config.json: time_step_limit is %g to %g", hp->dt_min,
                        hp->dt_max);
     const int32_t dim = head_dim(hp, err);
@@ -89,7 +89,7 @@ int sl_plan_mamba2(const struct sl_hparams *hp, struct sl_layer_desc *l, struct 
         .k_dim = hp->state_k_dim,
         .v_dim = dim,
         .dt_min = (float)hp->dt_min,
-        .dt_max = hp->dt_max < SL_JSON_INFINITY ? (float)hp->dt_max : INFINITY,
+        .dt_max = hp->dt_max > 0 && hp->dt_max < SL_JSON_INFINITY ? (float)hp->dt_max : INFINITY,
         .norm_eps = (float)hp->norm_eps,
         .norm = (l->has & SL_HAS_STATE_NORM) != 0,
         .gate_first = true,

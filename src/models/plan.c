@@ -57,6 +57,8 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT(!l->parallel || l->norms == SL_NORM_IN);
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
+    SL_ASSERT(l->latent >= 0 && (l->latent == 0 || l->ffn == SL_FFN_EXPERTS));
+    SL_ASSERT(!l->plain_experts || (l->act == SL_ACT_RELU2 && (l->has & SL_HAS_MLP_BIAS) == 0));
     SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));
     SL_ASSERT(!l->qk_norm_after || l->qk_norm == SL_QK_NORM_HEADS || l->qk_norm == SL_QK_NORM_BARE);
     SL_ASSERT(!l->chunks || (l->window > 0 && !l->whole));
@@ -154,6 +156,10 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->n_experts;
     case SL_DIM_S:
         return l->shared_intermediate;
+    case SL_DIM_EXPERT_H:
+        return l->latent > 0 ? l->latent : hp->hidden;
+    case SL_DIM_LATENT:
+        return l->latent;
     case SL_DIM_V:
         return hp->n_vocab;
     case SL_DIM_Q:

@@ -35,11 +35,13 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
             most = SL_MAX(most, 2 * n);
         if (l->shared_intermediate > 0 && !sl_run_gates(be, l))
             most = SL_MAX(most, 2 * (uint64_t)l->shared_intermediate);
+        if (l->plain_experts && be->vt->act_dtype != SL_DTYPE_F32)
+            most = SL_MAX(most, (uint64_t)l->shared_intermediate);
     }
     return most;
 }
 
-enum { N_CUTS = 40 + SL_MAX_ROPES };
+enum { N_CUTS = 42 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -58,10 +60,11 @@ static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int
     uint64_t most = 0;
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
         const struct sl_layer_desc *l = &m->layers[i];
-        uint64_t room = l->n_experts == 0 || sl_experts_on_host(m, i)
-                            ? 0
-                            : be->vt->experts_bytes(be, n, l->n_experts, l->top_experts,
-                                                    m->hp.hidden, l->intermediate);
+        uint64_t room =
+            l->n_experts == 0 || sl_experts_on_host(m, i)
+                ? 0
+                : be->vt->experts_bytes(be, n, l->n_experts, l->top_experts,
+                                        sl_layer_dim(&m->hp, l, SL_DIM_EXPERT_H), l->intermediate);
         most = SL_MAX(most, room);
     }
     return most;
@@ -104,6 +107,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I),
              shared = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_S),
+             latent = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_LATENT),
              conv = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_CONV),
              conv_in = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_CONV_IN),
              state = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_ROWS),
@@ -147,6 +151,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
+        {offsetof(struct sl_run, latent_in), t * latent * f},
+        {offsetof(struct sl_run, latent_out), t * latent * f},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},

@@ -22,6 +22,9 @@ static const char *const goldens[] = {
     "granitehybrid_dense",
     "bamba",
     "bamba_bias",
+    "nemotron_h",
+    "nemotron3",
+    "nemotron3_groups",
     "qwen2",
     "qwen2_window",
     "qwen3",
@@ -161,7 +164,8 @@ static const char *const ggufs[] = {"olmo2",
                                     "bamba",
                                     "qwen3_5",
                                     "qwen3_5_moe",
-                                    "qwen3_next_all"};
+                                    "qwen3_next_all",
+                                    "nemotron3"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

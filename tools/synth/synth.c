@@ -111,6 +111,8 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     char canonical[SL_MAX_TENSOR_NAME];
     if (pattern == NULL || (w->when & ~(in_layer ? shape->has : s->hp.has)) != 0)
         return false;
+    if (sl_weight_is_latent(w) && shape->latent == 0)
+        return false;
     *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
     sl_bind_name(pattern, layer, mat, t->name);
     sl_bind_name(key, layer, mat, canonical);

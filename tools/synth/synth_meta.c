@@ -24,8 +24,11 @@ static const char chat_template[] =
 static bool is_listed(const struct sl_hparam_desc *row, const uint8_t *list,
                       const struct sl_hparams *hp)
 {
+    for (int32_t i = 0; i < hp->n_layers && row->type == SL_HP_LAYER_INTS; i++)
+        if (((const int32_t *)(const void *)list)[i] != 0)
+            return true;
     if (row->type == SL_HP_LAYER_INTS)
-        return ((const int32_t *)(const void *)list)[0] != 0;
+        return false;
     if (row->type != SL_HP_LAYER_TYPES && row->type != SL_HP_LAYER_FLAGS &&
         row->type != SL_HP_LAYERS && row->type != SL_HP_LAYER_THETAS)
         return true;
@@ -47,7 +50,8 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     int32_t i = integer ? *(const int32_t *)(const void *)at : 0;
     if (row->type == SL_HP_FLOAT && *(const double *)(const void *)at == 0)
         return;
-    if (key == NULL || strchr(key, '.') != NULL || (integer && i == 0 && !row->required) ||
+    if (key == NULL || strchr(key, '.') != NULL || row->type == SL_HP_COUNT ||
+        (integer && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
         (row->type == SL_HP_LAYER_INTS && row->value != NULL) || !is_listed(row, at, hp))
         return; /* left out: the default, or another row, holds */
@@ -55,6 +59,7 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     switch (row->type) {
     case SL_HP_INT:
     case SL_HP_SAME:
+    case SL_HP_COUNT: /* as long as the list of kinds is */
         sl_buf_printf(b, "%d", i);
         break;
     case SL_HP_FLOAT:
@@ -94,6 +99,11 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     case SL_HP_LAYER_TYPES:
         for (int32_t l = 0; l < hp->n_layers; l++)
             sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[", sl_layer_word(row, at[l] == SL_LAYER_ON));
+        sl_buf_putc(b, ']');
+        break;
+    case SL_HP_LAYER_KINDS:
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[", row->words[at[l]]);
         sl_buf_putc(b, ']');
         break;
     case SL_HP_LAYER_FLAGS:
@@ -399,7 +409,7 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         double x = *(const double *)(const void *)at;
         if (x != 0)
             sl_gguf_writer_add_f32(w, key, (float)x);
-    } else if (row->type == SL_HP_INT || row->type == SL_HP_SAME) {
+    } else if (row->type == SL_HP_INT || row->type == SL_HP_SAME || row->type == SL_HP_COUNT) {
         int32_t i = *(const int32_t *)(const void *)at;
         if (row->offset == offsetof(struct sl_hparams, v_dim))
             i = hp->head_dim;
