@@ -5,6 +5,7 @@
  * instruction set and number of threads: the bits must be the same, of outputs and of pages.
  */
 #include "ops_util.h"
+#include "recurrent_golden.h"
 
 enum { MAX_IN = 3, MAX_TEXT = 64, MAX_BLOCKS = 64, N_SEQS = 4, PAGE_RED = 16, PAGES = 40 };
 enum { MAX_BATCH = N_SEQS * MAX_TEXT };
@@ -107,7 +108,7 @@ static void delta_run(const struct rec *c, struct sl_backend *be, const struct s
                                                       .by_row = s->by_row,
                                                       .tiled = s->tiled,
                                                       .l2_eps = 1e-6f,
-                                                      .scale = 0.125f,
+                                                      .scale = 1 / sqrtf((float)s->k_dim),
                                                       .beta_scale = s->beta_scale,
                                                       .n_heads = s->n_heads,
                                                       .n_k_heads = s->n_k_heads,
@@ -136,7 +137,7 @@ static void delta_token(const struct rec *c, const float *q, const float *k, con
 {
     const struct delta_shape *s = c->shape;
     const int kd = s->k_dim, vd = s->v_dim;
-    const double by_k = inverse_length(k, kd), by_q = inverse_length(q, kd) * 0.125;
+    const double by_k = inverse_length(k, kd), by_q = inverse_length(q, kd) / sqrt(kd);
     for (int d = 0; d < vd; d++) {
         double seen = 0, sum = 0;
         for (int i = 0; i < kd; i++) {
@@ -686,6 +687,87 @@ static void test_ssm(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- the functions of others */
+
+/* Of tools/gen_golden_recurrent.py. */
+static float golden_number(int i, int salt)
+{
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)salt * 40503u;
+    x = (x ^ (x >> 15)) * 0x85EBCA6Bu;
+    return (float)(x >> 8) / 8388608.0f - 1;
+}
+
+static float *golden_numbers(int salt, int n)
+{
+    float *p = sl_malloc((size_t)n * sizeof *p);
+    assert_non_null(p);
+    for (int i = 0; i < n; i++)
+        p[i] = golden_number(i, salt);
+    return p;
+}
+
+/* A text of the golden's numbers against what fla, and for the delta rule transformers, made of
+ * them. */
+static void check_golden(const struct rec *c, const double *out, const double *state)
+{
+    const struct delta_shape *s = c->shape;
+    const int keys = s->n_k_heads * s->k_dim, rows = s->n_heads * s->v_dim, n = GOLDEN_T;
+    float *q = golden_numbers(1, n * keys), *k = golden_numbers(2, n * keys);
+    float *v = golden_numbers(3, n * rows);
+    struct text t = {.n = n,
+                     .in = {sl_malloc((size_t)(n * c->n_in[0]) * sizeof(float)),
+                            golden_numbers(6, n * c->n_in[1]), golden_numbers(7, n * c->n_in[2])}};
+    assert_non_null(t.in[0]);
+    for (int i = 0; i < n; i++) {
+        memcpy(t.in[0] + i * c->n_in[0], q + i * keys, (size_t)keys * sizeof *q);
+        memcpy(t.in[0] + i * c->n_in[0] + keys, k + i * keys, (size_t)keys * sizeof *k);
+        memcpy(t.in[0] + i * c->n_in[0] + 2 * keys, v + i * rows, (size_t)rows * sizeof *v);
+    }
+    for (int isa = 0; isa < N_FLOAT_ISAS && isa_available(isa); isa++) {
+        struct world w;
+        struct seq seq;
+        world_open(&w, c, backend(isa, 1), 8, 1, isa_names[isa]);
+        seq_open(&seq, &w, &t);
+        step(&w, &seq, 1, &n);
+        near_oracle(seq.out, out, (size_t)(n * c->n_out), 1e-12, w.what);
+        near_oracle(page_at(&w, seq.table[(n - 1) / 8]) + PAGE_RED, state, (size_t)c->n_state,
+                    1e-12, w.what);
+        sl_free(seq.out);
+        world_close(&w);
+    }
+    text_free(&t);
+    sl_free(q);
+    sl_free(k);
+    sl_free(v);
+}
+
+static void test_golden(void **state)
+{
+    static const struct delta_shape shapes[] = {
+        {GOLDEN_HV, GOLDEN_HK, GOLDEN_K, GOLDEN_V, false, false, 1},
+        {GOLDEN_HK, GOLDEN_HK, GOLDEN_K, GOLDEN_V, true, false, 1}};
+    static const char *const names[] = {"delta rule as fla has it", "KDA as fla has it"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct delta_shape *s = &shapes[i];
+        const int n_gates = s->n_heads * (s->by_row ? s->k_dim : 1);
+        float *rate = golden_numbers(4, s->n_heads);
+        for (int h = 0; h < s->n_heads; h++)
+            rate[h] = -expf(rate[h]);
+        struct rec c = {
+            .name = names[i],
+            .n_in = {2 * s->n_k_heads * s->k_dim + s->n_heads * s->v_dim, n_gates, s->n_heads},
+            .n_out = s->n_heads * s->v_dim,
+            .n_state = s->n_heads * s->k_dim * s->v_dim,
+            .w = {rate, golden_numbers(5, n_gates)},
+            .run = delta_run,
+            .shape = s};
+        check_golden(&c, i == 0 ? golden_delta_out : golden_kda_out,
+                     i == 0 ? golden_delta_state : golden_kda_state);
+        weights_free(&c);
+    }
+}
+
 /* ---------------------------------------------------------------- norms with a gate */
 
 struct norm_shape {
@@ -779,9 +861,8 @@ static void test_gated_norm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_ssm),
+        cmocka_unit_test(test_conv),       cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_ssm),        cmocka_unit_test(test_golden),
         cmocka_unit_test(test_gated_norm),
     };
     say_what_is_skipped();
