@@ -410,10 +410,6 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "several residual streams (AltUp) have no kernel on this device: choose "
                      "device cpu");
-    if (rc == 0 && sl_layers_max(&m->hp, m->layers, SL_DIM_CONV) > 0 && be->vt->short_conv == NULL)
-        rc = sl_fail(err, SL_EUNSUPPORTED,
-                     "layers with a recurrent state have no kernel on this device: choose device "
-                     "cpu");
     if (rc == 0 && m->hp.n_streams > 0 && m->facts.whole)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "a model of several residual streams (AltUp) cannot be pooled by the mean");

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: MIT
+ * Layers with a recurrent state on a GPU: convolutions, the gated delta rule, state space models
+ * and the norm behind. Outputs and states are those of the CPU's plain C within what the order of
+ * sums costs, and have the same bits however texts are cut into spans, whoever else is in a step,
+ * and whichever blocks have a page. Runs in the simulator or on a GPU.
+ */
+extern "C" {
+#include "base/rng.h"
+#include "cpu/cpu.h"
+#include "quant/float.h"
+}
+#include "cuda/device.h"
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <functional>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <string>
+#include <vector>
+
+#include "device_array.h"
+
+static int n_failures;
+static long n_checks;
+static struct sl_rng rng;
+static struct sl_cuda cu;
+static struct sl_backend *cpu;
+
+#define CHECK(cond, ...)                                      \
+    do {                                                      \
+        n_checks++;                                           \
+        if (!(cond) && n_failures++ < 20) {                   \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                              \
+            printf("\n");                                     \
+        }                                                     \
+    } while (0)
+
+typedef std::vector<float> floats;
+
+static int32_t below(int32_t n)
+{
+    return static_cast<int32_t>(sl_rng_below(&rng, static_cast<uint64_t>(n)));
+}
+
+static floats random_floats(size_t n, float low, float high)
+{
+    floats v(n);
+    for (float &f : v)
+        f = low + (high - low) * static_cast<float>(below(100001)) / 100000.0f;
+    return v;
+}
+
+/* What is constant in an operation, where both backends can read it. */
+struct constant {
+    floats host;
+    dev<float> device;
+    explicit constant(const floats &v) : host(v), device(v)
+    {
+    }
+    const float *at(bool gpu) const
+    {
+        return host.empty() ? nullptr : gpu ? device.p : host.data();
+    }
+};
+
+/* ------------------------------------------------------------------ an operation on sequences */
+
+enum { MAX_INPUTS = 3 };
+
+struct operation {
+    std::string name;
+    int32_t width[MAX_INPUTS]; /* values of a token's row, of each input */
+    int32_t out_width;
+    bool activations; /* out is in the backend's format */
+    int32_t state_floats;
+    floats input[MAX_INPUTS]; /* of all sequences' tokens */
+    std::function<void(bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                       const struct sl_state_view *state, void *out)>
+        call;
+};
+
+enum { N_SEQS = 4, N_TOKENS = 112 };
+static const int32_t seq_len[N_SEQS] = {70, 33, 8, 1}, seq_first[N_SEQS] = {0, 70, 103, 111};
+
+struct piece {
+    int32_t seq, from, n;
+};
+typedef std::vector<std::vector<piece>> plan; /* steps */
+
+struct result {
+    floats out;                        /* [N_TOKENS, out_width] */
+    std::vector<floats> block[N_SEQS]; /* state behind each complete block, and behind the end */
+};
+
+static int32_t n_blocks(int32_t n, int32_t block_size)
+{
+    return (n + block_size - 1) / block_size;
+}
+
+/* A pool in which nobody has every third page, and where each sequence's pages lie. */
+struct pages {
+    int32_t block_size, n;
+    size_t page_bytes, offset;
+    std::vector<int32_t> of[N_SEQS];
+
+    pages(const operation &op, int32_t bs) : block_size(bs), n(0)
+    {
+        offset = 64;
+        page_bytes = offset + (static_cast<size_t>(op.state_floats) * 4 + 63) / 64 * 64 + 64;
+        std::vector<int32_t> free;
+        int32_t all = 0;
+        for (int32_t len : seq_len)
+            all += n_blocks(len, bs);
+        n = 3 * all + 2;
+        for (int32_t i = 0; i < n; i++)
+            if (i % 3 != 2)
+                free.push_back(i);
+        for (int32_t s = 0; s < N_SEQS; s++)
+            for (int32_t b = 0; b < n_blocks(seq_len[s], bs); b++) {
+                const int32_t at = below(static_cast<int32_t>(free.size()));
+                of[s].push_back(free[static_cast<size_t>(at)]);
+                free.erase(free.begin() + at);
+            }
+    }
+};
+
+/* sparse: blocks in the middle of a piece have no page. n_pad: spans at position 0 without one. */
+static void run_step(const operation &op, const pages &pg, const std::vector<piece> &step, bool gpu,
+                     bool sparse, int32_t n_pad, uint8_t *pool, floats *out)
+{
+    std::vector<struct sl_span> spans;
+    std::vector<int32_t> table;
+    floats in[MAX_INPUTS];
+    int32_t n = 0;
+    for (const piece &p : step) {
+        spans.push_back({n, p.n, p.from, static_cast<int32_t>(table.size())});
+        for (int32_t b = 0; b < n_blocks(p.from + p.n, pg.block_size); b++) {
+            const bool first = b == (p.from - 1) / pg.block_size && p.from > 0;
+            const bool last = b == (p.from + p.n - 1) / pg.block_size;
+            table.push_back(sparse && !first && !last ? -1 : pg.of[p.seq][static_cast<size_t>(b)]);
+        }
+        for (int i = 0; i < MAX_INPUTS; i++) {
+            const auto from =
+                op.input[i].begin() + static_cast<long>(op.width[i]) * (seq_first[p.seq] + p.from);
+            in[i].insert(in[i].end(), from, from + static_cast<long>(op.width[i]) * p.n);
+        }
+        n += p.n;
+    }
+    const int32_t n_real = n;
+    for (int32_t i = 0; i < n_pad; i++, n++) {
+        spans.push_back({n, 1, 0, static_cast<int32_t>(table.size())});
+        for (int k = 0; k < MAX_INPUTS; k++)
+            in[k].resize(in[k].size() + static_cast<size_t>(op.width[k]), 0.5f);
+    }
+    table.push_back(-1);
+    const size_t n_out = static_cast<size_t>(n) * static_cast<size_t>(op.out_width);
+    const bool half = gpu && op.activations;
+    struct sl_batch b = {};
+    b.n_tokens = n, b.n_spans = static_cast<int32_t>(spans.size()), b.n_tables = 1;
+    b.spans = spans.data(), b.block_tables = table.data();
+    struct sl_state_view view = {pool, pg.page_bytes, pg.offset, pg.block_size, 0};
+    floats got(n_out);
+    if (!gpu) {
+        float *at[MAX_INPUTS] = {in[0].data(), in[1].data(), in[2].data()};
+        op.call(false, &b, at, &view, got.data());
+    } else {
+        dev<struct sl_span> d_spans(spans);
+        dev<int32_t> d_table(table);
+        dev<float> d_in[MAX_INPUTS] = {dev<float>(in[0]), dev<float>(in[1]), dev<float>(in[2])};
+        dev<float> d_out(half ? (n_out + 1) / 2 : n_out);
+        b.spans = d_spans.p, b.block_tables = d_table.p;
+        float *at[MAX_INPUTS] = {d_in[0].p, d_in[1].p, d_in[2].p};
+        op.call(true, &b, at, &view, d_out.p);
+        CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "%s", op.name.c_str());
+        const floats raw = d_out.get();
+        for (size_t i = 0; i < n_out; i++) {
+            uint16_t bits;
+            memcpy(&bits, reinterpret_cast<const uint8_t *>(raw.data()) + 2 * i, 2);
+            got[i] = half ? sl_bf16_to_f32(bits) : raw[i];
+        }
+    }
+    size_t from = 0;
+    for (const piece &p : step) {
+        const size_t len = static_cast<size_t>(p.n) * static_cast<size_t>(op.out_width);
+        std::copy(got.begin() + static_cast<long>(from),
+                  got.begin() + static_cast<long>(from + len),
+                  out->begin() + static_cast<long>(op.out_width) * (seq_first[p.seq] + p.from));
+        from += len;
+    }
+    CHECK(from == static_cast<size_t>(n_real) * static_cast<size_t>(op.out_width), "rows");
+}
+
+static result run(const operation &op, const pages &pg, const plan &steps, bool gpu, bool sparse,
+                  int32_t n_pad)
+{
+    const size_t n_bytes = pg.page_bytes * static_cast<size_t>(pg.n);
+    std::vector<uint8_t> host(n_bytes, 0xFF);
+    result r;
+    r.out.resize(static_cast<size_t>(N_TOKENS) * static_cast<size_t>(op.out_width));
+    if (gpu) {
+        dev<uint8_t> pool(host);
+        for (const std::vector<piece> &step : steps)
+            run_step(op, pg, step, true, sparse, n_pad, pool.p, &r.out);
+        host = pool.get();
+    } else {
+        for (const std::vector<piece> &step : steps)
+            run_step(op, pg, step, false, sparse, n_pad, host.data(), &r.out);
+    }
+    std::vector<bool> owned(static_cast<size_t>(pg.n));
+    for (int32_t s = 0; s < N_SEQS; s++)
+        for (int32_t page : pg.of[s]) {
+            owned[static_cast<size_t>(page)] = true;
+            floats state(static_cast<size_t>(op.state_floats));
+            memcpy(state.data(), &host[pg.page_bytes * static_cast<size_t>(page) + pg.offset],
+                   state.size() * 4);
+            r.block[s].push_back(state);
+        }
+    for (size_t i = 0; i < n_bytes; i++) { /* pages of others, and what lies around the state */
+        const size_t at = i % pg.page_bytes;
+        const bool inside =
+            at >= pg.offset && at < pg.offset + static_cast<size_t>(op.state_floats) * 4;
+        if (host[i] != 0xFF && !(inside && owned[i / pg.page_bytes])) {
+            CHECK(false, "%s: byte %zu of page %zu was written", op.name.c_str(), at,
+                  i / pg.page_bytes);
+            break;
+        }
+    }
+    return r;
+}
+
+/* Every sequence whole, one after the other or all at once. */
+static plan whole(bool at_once)
+{
+    plan steps(1);
+    for (int32_t s = 0; s < N_SEQS; s++) {
+        if (!at_once && s > 0)
+            steps.emplace_back();
+        steps.back().push_back({s, 0, seq_len[s]});
+    }
+    return steps;
+}
+
+/* All in pieces of 1 .. most tokens, in any order. */
+static plan cut(int32_t most)
+{
+    plan steps;
+    int32_t at[N_SEQS] = {};
+    for (;;) {
+        std::vector<piece> step;
+        for (int32_t i = 0; i < N_SEQS; i++) {
+            const int32_t s = (i + static_cast<int32_t>(steps.size())) % N_SEQS;
+            const int32_t n = std::min(1 + below(most), seq_len[s] - at[s]);
+            if (n > 0 && (most == 1 || below(4) > 0))
+                step.push_back({s, at[s], n}), at[s] += n;
+        }
+        if (!step.empty())
+            steps.push_back(step);
+        else if (std::equal(at, at + N_SEQS, seq_len))
+            return steps;
+    }
+}
+
+static bool same_bits(const floats &a, const floats &b)
+{
+    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+static void near(const operation &op, const char *what, const floats &a, const floats &want,
+                 double tolerance)
+{
+    double most = 0, error = 0;
+    for (size_t i = 0; i < a.size(); i++) {
+        most = std::max(most, fabs(static_cast<double>(want[i])));
+        const double e = fabs(static_cast<double>(a[i]) - static_cast<double>(want[i]));
+        error = e <= error ? error : e; /* NaN stays */
+    }
+    CHECK(error <= tolerance * most, "%s: %s differs by %g, of %g", op.name.c_str(), what, error,
+          most);
+}
+
+static void compare(const operation &op, const pages &pg, const char *how, const result &a,
+                    const result &want, bool sparse)
+{
+    CHECK(same_bits(a.out, want.out), "%s, %s: output", op.name.c_str(), how);
+    for (int32_t s = 0; s < N_SEQS; s++)
+        for (size_t b = 0; b < pg.of[s].size(); b++)
+            CHECK((sparse && b + 1 < pg.of[s].size()) || same_bits(a.block[s][b], want.block[s][b]),
+                  "%s, %s: state of sequence %d behind block %zu", op.name.c_str(), how, s, b);
+}
+
+static void check(const operation &op)
+{
+    for (int32_t block_size : {16, 32}) {
+        const pages pg(op, block_size);
+        const result want = run(op, pg, whole(false), true, false, 0);
+        if (block_size == 16) {
+            const result plain = run(op, pg, whole(true), false, false, 0);
+            near(op, "output", want.out, plain.out, op.activations ? 4e-3 : 2e-5);
+            for (int32_t s = 0; s < N_SEQS; s++)
+                for (size_t b = 0; b < pg.of[s].size(); b++)
+                    near(op, "state", want.block[s][b], plain.block[s][b], 2e-5);
+            compare(op, pg, "token by token", run(op, pg, cut(1), true, false, 3), want, false);
+        }
+        compare(op, pg, "at once", run(op, pg, whole(true), true, true, 0), want, true);
+        compare(op, pg, "cut", run(op, pg, cut(40), true, false, 0), want, false);
+        compare(op, pg, "cut fine", run(op, pg, cut(9), true, true, 1), want, true);
+    }
+}
+
+static operation make(const std::string &name, int32_t w0, int32_t w1, int32_t w2, int32_t out,
+                      int32_t state)
+{
+    operation op = {};
+    op.name = name;
+    op.width[0] = w0, op.width[1] = w1, op.width[2] = w2;
+    op.out_width = out, op.state_floats = state;
+    for (int i = 0; i < MAX_INPUTS; i++)
+        op.input[i] = random_floats(static_cast<size_t>(N_TOKENS * op.width[i]), -1.5f, 1.5f);
+    return op;
+}
+
+/* ------------------------------------------------------------------ the operations */
+
+static void conv_case(int32_t n_channels, int32_t n_taps, bool gated, bool silu, bool bias,
+                      bool activations)
+{
+    const int32_t ld = (gated ? 3 : 1) * n_channels;
+    const size_t n = static_cast<size_t>(n_channels);
+    operation op = make("conv of " + std::to_string(n_channels) + " channels, " +
+                            std::to_string(n_taps) + " taps" + (gated ? ", gated" : ""),
+                        ld, 1, 1, n_channels, (n_taps - 1) * n_channels);
+    constant w(random_floats(n * static_cast<size_t>(n_taps), -1, 1));
+    constant b(bias ? random_floats(n, -1, 1) : floats());
+    op.activations = activations;
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        struct sl_op_short_conv a = {};
+        a.batch = batch, a.ld = ld, a.n_channels = n_channels, a.n_taps = n_taps;
+        a.x = in[0] + (gated ? 2 * n_channels : 0);
+        a.pre = gated ? in[0] : nullptr, a.post = gated ? in[0] + n_channels : nullptr;
+        a.w = w.at(gpu), a.bias = b.at(gpu), a.silu = silu, a.state = *state;
+        a.out = activations ? nullptr : static_cast<float *>(out);
+        a.act = activations ? out : nullptr;
+        if (gpu)
+            sl_cuda_short_conv(&cu.base, &a);
+        else
+            cpu->vt->short_conv(cpu, &a);
+    };
+    check(op);
+}
+
+static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_t v_dim,
+                       bool by_row, int32_t odd)
+{
+    const int32_t keys = n_k_heads * k_dim, ld = 2 * keys + n_heads * v_dim + odd;
+    const size_t n_decay = static_cast<size_t>(n_heads * (by_row ? k_dim : 1));
+    operation op =
+        make("delta rule of " + std::to_string(n_heads) + " heads " + std::to_string(k_dim) +
+                 " x " + std::to_string(v_dim) + (by_row ? " by row" : ""),
+             ld, static_cast<int32_t>(n_decay), n_heads, n_heads * v_dim, n_heads * k_dim * v_dim);
+    constant by(random_floats(static_cast<size_t>(n_heads), -0.5f, -0.01f));
+    constant bias(random_floats(n_decay, -1, 1));
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        struct sl_op_delta_rule a = {};
+        a.batch = batch, a.q = in[0] + odd, a.k = in[0] + odd + keys;
+        a.v = in[0] + odd + 2 * keys, a.ld = ld;
+        a.decay_in = in[1], a.beta_in = in[2], a.a = by.at(gpu), a.dt_bias = bias.at(gpu);
+        a.by_row = by_row, a.l2_eps = 1e-6f, a.scale = 1.0f / sqrtf(static_cast<float>(k_dim));
+        a.beta_scale = n_heads % 2 != 0 ? 2.0f : 1.0f;
+        a.n_heads = n_heads, a.n_k_heads = n_k_heads, a.k_dim = k_dim, a.v_dim = v_dim;
+        a.state = *state, a.out = static_cast<float *>(out);
+        if (gpu)
+            sl_cuda_delta_rule(&cu.base, &a);
+        else
+            cpu->vt->delta_rule(cpu, &a);
+    };
+    check(op);
+}
+
+static void ssm_case(int32_t n_heads, int32_t n_groups, int32_t head_dim, int32_t n_state,
+                     bool by_state, bool bare)
+{
+    const int32_t n_cols = n_heads * head_dim, keys = n_groups * n_state, ld = n_cols + 2 * keys;
+    const size_t n = static_cast<size_t>(n_heads);
+    operation op = make("ssm of " + std::to_string(n_heads) + " heads " + std::to_string(head_dim) +
+                            " x " + std::to_string(n_state) + (by_state ? " by state" : ""),
+                        ld, n_heads, 1, n_cols, n_cols * n_state);
+    constant a_of(random_floats(by_state ? n * static_cast<size_t>(n_state) : n, -4, -0.1f));
+    constant bias(bare ? floats() : random_floats(n, -2, 1)),
+        d(bare ? floats() : random_floats(n, -1, 1));
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        struct sl_op_ssm a = {};
+        a.batch = batch, a.x = in[0], a.ld_x = a.ld_bc = ld, a.b = in[0] + n_cols;
+        a.c = in[0] + n_cols + keys, a.dt_in = in[1], a.ld_dt = n_heads;
+        a.a = a_of.at(gpu), a.dt_bias = bias.at(gpu), a.d = d.at(gpu);
+        a.dt_min = bare ? 0.0f : 0.3f, a.dt_max = bare ? INFINITY : 1.1f;
+        a.n_heads = n_heads, a.n_groups = n_groups, a.head_dim = head_dim, a.n_state = n_state;
+        a.by_state = by_state, a.state = *state, a.out = static_cast<float *>(out);
+        if (gpu)
+            sl_cuda_ssm(&cu.base, &a);
+        else
+            cpu->vt->ssm(cpu, &a);
+    };
+    check(op);
+}
+
+/* Rows alone have the bits they have among others. */
+static void norm_case(int32_t n_groups, int32_t dim, bool gated, bool gate_first, bool bare,
+                      bool sigmoid, int shared_w)
+{
+    const int32_t n = 5, width = n_groups * dim, ld = width + 4;
+    const size_t all = static_cast<size_t>(n * width), n_w = static_cast<size_t>(width);
+    constant x(random_floats(all, -2, 2));
+    constant gate(gated ? random_floats(static_cast<size_t>(n * ld), -3, 3) : floats());
+    constant w(shared_w == 2
+                   ? floats()
+                   : random_floats(shared_w != 0 ? static_cast<size_t>(dim) : n_w, -1, 2));
+    struct sl_op_gated_norm a = {};
+    a.ld_gate = ld, a.shared_w = shared_w == 1, a.gate_first = gate_first, a.bare = bare;
+    a.sigmoid = sigmoid, a.eps = 1e-5f, a.n_groups = n_groups, a.dim = dim, a.ld_out = width + 4;
+    const size_t n_out = static_cast<size_t>(n * (width + 4));
+    floats want(n_out);
+    a.n = n, a.x = x.at(false), a.gate = gate.at(false), a.w = w.at(false), a.out = want.data();
+    cpu->vt->gated_norm(cpu, &a);
+    auto gpu_rows = [&](int32_t first, int32_t rows) {
+        const std::vector<uint16_t> zeros(n_out);
+        dev<uint16_t> out(zeros);
+        a.n = rows, a.x = x.at(true) + static_cast<int64_t>(first) * width;
+        a.gate = gated ? gate.at(true) + static_cast<int64_t>(first) * ld : nullptr;
+        a.w = w.at(true), a.out = out.p;
+        sl_cuda_gated_norm(&cu.base, &a);
+        CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "gated norm");
+        return out.get();
+    };
+    const std::vector<uint16_t> got = gpu_rows(0, n), one = gpu_rows(3, 1);
+    double error = 0;
+    for (int32_t t = 0; t < n; t++)
+        for (int32_t i = 0; i < width; i++) {
+            const size_t at = static_cast<size_t>(t * (width + 4) + i);
+            const double e =
+                fabs(static_cast<double>(sl_bf16_to_f32(got[at])) - static_cast<double>(want[at]));
+            const double rel = e / (fabs(static_cast<double>(want[at])) + 1e-6);
+            error = rel <= error ? error : rel;
+            if (t == 3)
+                CHECK(one[static_cast<size_t>(i)] == got[at], "gated norm: %d alone", i);
+        }
+    CHECK(error < 4.5e-3, "gated norm of %d groups of %d: %g", n_groups, dim, error);
+}
+
+static void norms()
+{
+    for (int32_t dim : {1, 8, 30, 128, 130, 512, 516, 1500, 4096})
+        for (int k = 0; k < 6; k++)
+            if (dim < 1000 || k < 2)
+                norm_case(dim > 600 ? 1 : 3, dim, k != 4, k % 2 != 0, k == 5, k == 2, k % 3);
+}
+
+int main(int argc, char **argv)
+{
+    struct sl_cpu_config cfg = {};
+    struct sl_error err = {};
+    rng.seed = argc > 1 ? static_cast<uint64_t>(atoi(argv[1])) : 3;
+    cfg.exact = true;
+    if (sl_cpu_create(&cfg, &cpu, &err) != 0)
+        return 2;
+    memset(&cu, 0, sizeof cu);
+    cu.n_sms = 6;
+    cu.smem_max = 232448;
+    cudaStreamCreate(&cu.stream);
+    for (int32_t taps = 2; taps <= SL_MAX_CONV_TAPS; taps++)
+        conv_case(taps % 2 != 0 ? 7 : 24, taps, taps % 3 == 0, taps % 2 == 0, taps > 4,
+                  taps % 3 == 0);
+    conv_case(516, 4, false, true, true, false);
+    delta_case(2, 1, 128, 128, false, 0);
+    delta_case(4, 2, 16, 16, false, 0);
+    delta_case(3, 3, 64, 40, false, 0);
+    delta_case(2, 2, 10, 7, false, 1);
+    delta_case(1, 1, 256, 36, false, 0);
+    delta_case(2, 1, 24, 20, true, 0);
+    delta_case(1, 1, 128, 64, true, 0);
+    delta_case(1, 1, 200, 18, true, 1);
+    ssm_case(4, 1, 64, 128, false, false);
+    ssm_case(6, 2, 16, 16, false, false);
+    ssm_case(4, 4, 10, 64, false, true);
+    ssm_case(3, 1, 7, 256, false, false);
+    ssm_case(40, 1, 1, 16, true, false);
+    ssm_case(12, 2, 1, 40, true, true);
+    norms();
+    CHECK(cu.error == cudaSuccess, "%s", cu.error_what);
+    cudaStreamDestroy(cu.stream);
+    cpu->vt->destroy(cpu);
+    printf("test_state: %ld checks, %d failures\n", n_checks, n_failures);
+    return n_failures != 0;
+}
