@@ -168,7 +168,8 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         lim.result_bytes = (uint32_t)f->n_row * (uint32_t)sizeof(float);
         return lim;
     }
-    memcpy(lim.scratch_pages, cfg->n_pages, sizeof lim.scratch_pages);
+    for (int32_t g = 0; g < cfg->kv.n_groups; g++)
+        lim.scratch_pages[g] = cfg->kv.groups[g].state ? -1 : cfg->n_pages[g];
     return lim;
 }
 

@@ -17,7 +17,7 @@ struct sl_device_runner_config {
     int32_t max_tokens, max_seqs, max_logits; /* of a step */
     int32_t max_drafts;                       /* behind one sequence */
     int32_t max_model_len;
-    int32_t n_pages[SL_MAX_KV_GROUPS]; /* of each group, whose pool has one more, for padding */
+    int32_t n_pages[SL_MAX_KV_GROUPS]; /* of each group; pools of keys have one more, for padding */
     struct sl_kv_layout kv;
     int32_t max_loras, max_lora_rank; /* adapters on the device; 0: none */
 };

@@ -47,10 +47,11 @@ struct sl_step_limits {
     int32_t block_size;
     /* A page of each pool that no sequence ever has. Decode steps, in which each span has the same
      * few tokens and wants all rows, are padded to a ladder of sizes, and padding reads and writes
-     * there. 0 in the first: none, then no step is padded or recorded. */
+     * there. Below 0: the pool has none, as it is one of states; those of padding are stored
+     * nowhere. 0 in the first: none, then no step is padded or recorded. */
     int32_t scratch_pages[SL_MAX_KV_GROUPS];
     int32_t max_context; /* positions of a sequence */
-    int32_t n_kinds;     /* at least 1 */
+    int32_t n_kinds;     /* 0: no layer has attention */
     struct sl_heads heads[SL_MAX_HEAD_KINDS];
     bool whole;             /* rows see keys behind their own in every layer */
     uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */

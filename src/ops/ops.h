@@ -107,7 +107,8 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
  *
  *   begin   pos 0: zeros; else the page t[(pos - 1) / block_size]
  *   store   behind each token that is the last of its block or of the span, to the page t[block],
- *           if that is not below 0; behind the span's last one it never is
+ *           if that is not below 0; behind the span's last one it never is, but in a device's
+ *           padding
  *
  * So a state that is stored behind a complete block is what a sequence with that prefix begins at,
  * and a step that begins and ends in one block changes its page in place. */

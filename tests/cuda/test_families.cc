@@ -36,11 +36,25 @@ static const int n_out = 4;
 
 /* What the simulator runs: windows beside softcaps; one norm for both branches; interleaved and
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
- * sinks, biases and MXFP4; scaled residuals. */
-static const char *const simulated[] = {
-    "gemma2", "cohere2",       "glm",     "phi",      "qwen2_moe",         "glm4_moe",
-    "olmo3",  "gpt_oss_mxfp4", "granite", "ernie4_5", "stablelm_parallel", "llama4",
-    "afmoe",  "phimoe"};
+ * sinks, biases and MXFP4; scaled residuals; short convolutions, state space models alone and
+ * beside attention. */
+static const char *const simulated[] = {"gemma2",
+                                        "cohere2",
+                                        "glm",
+                                        "phi",
+                                        "qwen2_moe",
+                                        "glm4_moe",
+                                        "olmo3",
+                                        "gpt_oss_mxfp4",
+                                        "granite",
+                                        "ernie4_5",
+                                        "stablelm_parallel",
+                                        "llama4",
+                                        "afmoe",
+                                        "phimoe",
+                                        "lfm2",
+                                        "mamba2",
+                                        "bamba"};
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys: refused, and said
  * so. */
 static const char *const cpu_only[] = {"gemma3n", "gemma4_e2b", "gemma4_moe", "mimo_v2_flash"};

@@ -193,7 +193,7 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for steps", cu->device);
     cu->steps = s;
     s->lim = *lim;
-    if (lim->scratch_pages[0] > 0)
+    if (lim->scratch_pages[0] != 0)
         s->max_width = SL_MIN(SL_MAX(lim->max_width, 1), lim->block_size);
     sizes_of(lim, &s->in_bytes, &s->result_offset, &s->out_bytes);
     s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
@@ -450,8 +450,9 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
     cu->lora_rows = NULL;
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
-    sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim,
-                           cu->steps->lim.whole);
+    if (cu->steps->lim.n_kinds > 0)
+        sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim,
+                               cu->steps->lim.whole);
     forward(arg, dev);
     sl_cuda_fuse_end(cu);
 }

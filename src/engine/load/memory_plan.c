@@ -190,12 +190,17 @@ static uint64_t blocks_in(const struct sl_memory_plan *p, uint64_t n_bytes)
     return lo;
 }
 
-/* A page of each group is a device's own, for padding. */
+/* Pages of a group that are a device's own, for padding; states of padding are not stored. */
+static uint64_t padding_pages(const struct sl_memory_plan *p, int32_t group)
+{
+    return p->on_device && !p->kv.groups[group].state;
+}
+
 static uint64_t padding_bytes(const struct sl_memory_plan *p)
 {
     uint64_t n = 0;
-    for (int32_t i = 0; i < p->kv.n_groups && p->on_device; i++)
-        n += p->kv.groups[i].page_bytes;
+    for (int32_t i = 0; i < p->kv.n_groups; i++)
+        n += padding_pages(p, i) * p->kv.groups[i].page_bytes;
     return n;
 }
 
@@ -253,7 +258,8 @@ static int plan_states(const struct sl_engine_config *cfg, struct sl_memory_plan
 
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t group)
 {
-    return (uint64_t)(p->group_pages[group] + p->on_device) * p->kv.groups[group].page_bytes;
+    return ((uint64_t)p->group_pages[group] + padding_pages(p, group)) *
+           p->kv.groups[group].page_bytes;
 }
 
 bool sl_memory_plan_shares(const struct sl_memory_plan *p)
