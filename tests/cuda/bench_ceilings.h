@@ -51,6 +51,24 @@ static __global__ void __launch_bounds__(READ_THREADS)
     sl_grid_launch_dependents();
 }
 
+/* What is read is written where it was. */
+static __global__ void __launch_bounds__(READ_THREADS) update_kernel(uint4 *x, uint64_t n_tiles)
+{
+    sl_grid_wait();
+    for (uint64_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+        uint4 *at = x + tile * (4 * READ_THREADS) + threadIdx.x, v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = at[i * READ_THREADS];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i].x ^= 1u;
+            at[i * READ_THREADS] = v[i];
+        }
+    }
+    sl_grid_launch_dependents();
+}
+
 static __global__ void empty_kernel()
 {
     sl_grid_wait();
@@ -121,6 +139,7 @@ static void copy_ceilings(const dev<uint32_t> &x)
     });
     ceiling_row("cudaMemcpy on the device", us, gb_s(2.0 * static_cast<double>(half), us), "GB/s",
                 "read and written");
+    b.rw_bps = 2.0 * static_cast<double>(half) / us * 1e6;
     uint64_t tiles = half / (4 * READ_THREADS * 16);
     us = time_us(1, ROW_MS, [&](int) {
         sl_launch(b.cu, copy_kernel, dim3(static_cast<unsigned>(tiles)), dim3(READ_THREADS), 0,
@@ -128,6 +147,15 @@ static void copy_ceilings(const dev<uint32_t> &x)
     });
     ceiling_row("a copying kernel", us, gb_s(2.0 * static_cast<double>(half), us), "GB/s",
                 "read and written");
+    b.rw_bps = std::max(b.rw_bps, 2.0 * static_cast<double>(half) / us * 1e6);
+    tiles *= 2;
+    us = time_us(1, ROW_MS, [&](int) {
+        sl_launch(b.cu, update_kernel, dim3(static_cast<unsigned>(tiles)), dim3(READ_THREADS), 0,
+                  reinterpret_cast<uint4 *>(from), tiles);
+    });
+    ceiling_row("a kernel that changes what it reads", us,
+                gb_s(4.0 * static_cast<double>(half), us), "GB/s", "read and written");
+    b.rw_bps = std::max(b.rw_bps, 4.0 * static_cast<double>(half) / us * 1e6);
 }
 
 static void gemm_ceiling(int size, enum lt_type type)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * bench_ops - how close the operations of src/cuda come to what the device can do: first the
- * ceilings, then products, attention, rows and sampling against them. Prints tables fit for
- * bench/results; ends with 1 if a call fails or a result is wrong, 2 if there is no device.
+ * ceilings, then products, attention, recurrent layers, rows and sampling against them. Prints
+ * tables fit for bench/results; ends with 1 if a call fails or a result is wrong, 2 if there is no
+ * device.
  */
 #include "bench_attention.h"
 #include "bench_ceilings.h"
@@ -10,14 +11,15 @@
 #include "bench_layers.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
+#include "bench_state.h"
 #include "bench_step.h"
 
 #include "base/sys.h"
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, experts, attention, decode, rows, sample or\n"
-    "                   step; default all. The ceilings are always measured\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, decode, state, rows,\n"
+    "                   sample or step; default all. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -90,7 +92,7 @@ static void parse(int argc, char **argv, struct args *a)
         exit(1);
     }
     static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
-                                        "decode",   "rows",   "sample", "step"};
+                                        "decode",   "state",  "rows",   "sample",  "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -149,6 +151,8 @@ int main(int argc, char **argv)
         run_attention();
     if (wanted(&a, "decode"))
         run_decode();
+    if (wanted(&a, "state"))
+        run_state();
     if (wanted(&a, "rows"))
         run_rows();
     if (wanted(&a, "sample"))

@@ -29,6 +29,7 @@ struct bench {
     enum sl_weight_use use; /* of products' weights: with _FP8 those of FP8 meet FP8 activations */
     /* Ceilings, once measured; 0: unknown. */
     double read_bps;   /* bytes a second */
+    double rw_bps;     /* the same, of as many bytes read as written */
     double gemm_flops; /* of BF16 products, a second */
 };
 
