@@ -207,6 +207,30 @@ static void a_model_may_be_all_state(void **state)
     assert_int_equal(p.group_pages[0], 3 * 64 / BLOCK);
 }
 
+/* Of a budget that several models share, states are a model's own, as many as go with its part. */
+static void states_are_not_shared(void **state)
+{
+    (void)state;
+    struct sl_shared *shared;
+    struct sl_error err;
+    const uint64_t total = 4 << 20;
+    assert_int_equal(sl_shared_create(total, 2, &shared, &err), 0);
+    struct sl_engine_config cfg = {.shared = shared,
+                                   .max_num_seqs = 4,
+                                   .speculative_config = "{\"method\": \"ngram\", "
+                                                         "\"num_speculative_tokens\": 2}"};
+    struct sl_memory_plan p = state_plan(HYBRID, cfg);
+    assert_int_equal(p.own_bytes, sl_memory_plan_group_bytes(&p, 1));
+    assert_true(p.group_pages[1] >= 8 && p.own_bytes < total / 2);
+    assert_true(p.own_bytes + (uint64_t)p.n_floor_pages * p.kv.groups[0].page_bytes <= total / 2);
+    assert_int_equal(p.speculative.num_speculative_tokens, 0); /* of the model beside it */
+    p = state_plan(MAMBA, cfg);
+    assert_int_equal(p.own_bytes, p.kv_bytes);
+    assert_int_equal(p.n_floor_pages, 0);
+    assert_true(p.group_pages[0] >= 8 && p.kv_bytes <= total / 2);
+    sl_shared_destroy(shared);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +238,7 @@ int main(void)
         cmocka_unit_test(a_budget_is_divided),
         cmocka_unit_test(sequences_have_two_slots_each),
         cmocka_unit_test(a_model_may_be_all_state),
+        cmocka_unit_test(states_are_not_shared),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
