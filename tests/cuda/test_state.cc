@@ -371,7 +371,8 @@ static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_
         a.batch = batch, a.q = in[0] + odd, a.k = in[0] + odd + keys;
         a.v = in[0] + odd + 2 * keys, a.ld = ld;
         a.decay_in = in[1], a.beta_in = in[2], a.a = by.at(gpu), a.dt_bias = bias.at(gpu);
-        a.by_row = by_row, a.l2_eps = 1e-6f, a.scale = 1.0f / sqrtf(static_cast<float>(k_dim));
+        a.tiled = n_heads == 6, a.by_row = by_row, a.l2_eps = 1e-6f,
+        a.scale = 1.0f / sqrtf(static_cast<float>(k_dim));
         a.beta_scale = n_heads % 2 != 0 ? 2.0f : 1.0f;
         a.n_heads = n_heads, a.n_k_heads = n_k_heads, a.k_dim = k_dim, a.v_dim = v_dim;
         a.state = *state, a.out = static_cast<float *>(out);
@@ -479,6 +480,7 @@ int main(int argc, char **argv)
                   taps % 3 == 0);
     conv_case(516, 4, false, true, true, false);
     delta_case(2, 1, 128, 128, false, 0);
+    delta_case(6, 2, 16, 16, false, 0);
     delta_case(4, 2, 16, 16, false, 0);
     delta_case(3, 3, 64, 40, false, 0);
     delta_case(2, 2, 10, 7, false, 1);

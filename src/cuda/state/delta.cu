@@ -136,6 +136,7 @@ extern "C" void sl_cuda_delta_rule(struct sl_backend *be, const struct sl_op_del
                     a->k_dim,
                     a->v_dim,
                     1,
+                    a->tiled,
                     a->k_dim % 4 == 0 && a->ld % 4 == 0 && sl_aligned16(a->q) &&
                         sl_aligned16(a->k) && sl_aligned16(a->decay_in),
                     a->v_dim % 4 == 0 && a->ld % 4 == 0 && sl_aligned16(a->v) &&

@@ -27,6 +27,7 @@ struct delta_args {
     float l2_eps, scale, beta_scale;
     int32_t n_heads, n_k_heads, k_dim, v_dim;
     int32_t n_parts; /* blocks that share a head's columns */
+    bool tiled;      /* heads of q and k take turns */
     bool wide_qk;    /* q, k and decay_in by row are read 16 bytes at a time */
     bool wide_v;     /* v and the state's rows */
     float *out;
@@ -48,7 +49,7 @@ static __device__ __forceinline__ void delta_vector(const delta_args &a, int hea
 {
     typedef delta_token<J, BY_ROW> at;
     const int group = static_cast<int>(threadIdx.x % SL_STATE_GROUPS);
-    const int k_head = head / (a.n_heads / a.n_k_heads);
+    const int k_head = a.tiled ? head % a.n_k_heads : head / (a.n_heads / a.n_k_heads);
     const float *x = (is_q ? a.q : a.k) + row * a.ld + static_cast<int64_t>(k_head) * a.k_dim;
     float4 v[J];
     float sum = 0.0f;
