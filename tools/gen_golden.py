@@ -799,6 +799,22 @@ RECURRENT = {
         torch.bfloat16,
         "new",
     ),
+    "lfm3": (  # layers 0, 1 and 3 have convolutions, 2 full attention, 4 a window
+        "Lfm3",
+        dict(
+            head_dim=12,
+            num_hidden_layers=5,
+            intermediate_size=32,
+            sliding_window=9,
+            pad_token_id=0,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="proportional", rope_theta=1000.0, partial_rotary_factor=0.5),
+                sliding_attention=plain(100.0),
+            ),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "mamba2": (  # groups of two heads, which norms count apart
         "Mamba2",
         dict(num_heads=8, head_dim=8, state_size=12, n_groups=4, num_hidden_layers=3),

@@ -363,6 +363,8 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
             types[i] = SL_LAYER_OFF;
         else if (strcmp(now, sl_layer_word(row, true)) == 0)
             types[i] = SL_LAYER_ON;
+        else if (row->words[2] != NULL && strcmp(now, row->words[2]) == 0)
+            types[i] = (uint8_t)row->def;
         else
             return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,
                            s);

@@ -363,6 +363,9 @@ static void test_config_json(void **state)
     make_folder("lfm2moe", OUT "/edit_lfm2moe", &s);
     for (size_t i = 0; i < SL_COUNT(lfm2moe_edits); i++)
         apply(OUT "/edit_lfm2moe", &lfm2moe_edits[i]);
+    make_folder("lfm3", OUT "/edit_lfm3", &s);
+    for (size_t i = 0; i < SL_COUNT(lfm3_edits); i++)
+        apply(OUT "/edit_lfm3", &lfm3_edits[i]);
     make_folder("qwen35", OUT "/edit_qwen35", &s);
     for (size_t i = 0; i < SL_COUNT(qwen35_edits); i++)
         apply(OUT "/edit_qwen35", &qwen35_edits[i]);

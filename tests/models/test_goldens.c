@@ -107,6 +107,7 @@ static const char *const goldens[] = {
     "lfm2",
     "lfm2_hub",
     "lfm2_moe",
+    "lfm3",
     "qwen3_5",
     "qwen3_5_hub",
     "qwen3_5_moe",

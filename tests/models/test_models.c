@@ -58,6 +58,7 @@ static const struct variant variants[] = {
     {"mamba2", SL_DTYPE_BF16, "f32", false},    {"mamba2", SL_DTYPE_Q8_0, "f16", false},
     {"granitemoehybrid", SL_DTYPE_BF16, "bf16", false},
     {"bamba", SL_DTYPE_F16, "f16", false},
+    {"lfm3", SL_DTYPE_BF16, "bf16", false},
     {"qwen35", SL_DTYPE_Q8_0, "bf16", false},   {"qwen35-text", SL_DTYPE_BF16, "f16", false},
     {"qwen35moe", SL_DTYPE_BF16, "f32", false}, {"qwen3next", SL_DTYPE_F16, "f16", false},
     {"nemotron_h", SL_DTYPE_BF16, "bf16", false},
