@@ -13,13 +13,13 @@ from ._program import find_program, main
 from .errors import RequestError, ServerError, SluiceError
 from .llm import LLM, AsyncStream, Stream
 from .outputs import (ClassificationOutput, ClassificationRequestOutput, CompletionOutput, EmbeddingOutput,
-                      EmbeddingRequestOutput, Logprob, RequestMetrics, RequestOutput, ScoringOutput,
-                      ScoringRequestOutput)
+                      EmbeddingRequestOutput, Logprob, PoolingOutput, PoolingRequestOutput, RequestMetrics,
+                      RequestOutput, ScoringOutput, ScoringRequestOutput)
 from .params import LoRARequest, SamplingParams, StructuredOutputsParams
 from .server import Server
 from .tokenizer import Tokenizer
 
 __all__ = ["LLM", "AsyncStream", "ClassificationOutput", "ClassificationRequestOutput", "CompletionOutput",
-           "EmbeddingOutput", "EmbeddingRequestOutput", "LoRARequest", "Logprob", "RequestError", "RequestMetrics",
-           "RequestOutput", "SamplingParams", "ScoringOutput", "ScoringRequestOutput", "Server", "ServerError",
+           "EmbeddingOutput", "EmbeddingRequestOutput", "LoRARequest", "Logprob", "PoolingOutput", "PoolingRequestOutput",
+           "RequestError", "RequestMetrics", "RequestOutput", "SamplingParams", "ScoringOutput", "ScoringRequestOutput", "Server", "ServerError",
            "SluiceError", "Stream", "StructuredOutputsParams", "Tokenizer", "__version__", "find_program", "main"]

@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import math
+import operator
 import os
 from types import TracebackType
 from typing import (Any, AsyncIterator, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type,
@@ -19,7 +20,7 @@ from ._lib import c_string, call, encode_text, interruptible, lib, text_of
 from ._progress import Progress, counting, loading
 from .errors import RequestError
 from .outputs import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
-                      RequestOutput, ScoringOutput, ScoringRequestOutput)
+                      PoolingOutput, PoolingRequestOutput, RequestOutput, ScoringOutput, ScoringRequestOutput)
 from .params import LoRARequest, SamplingParams, check_number
 from .tokenizer import Tokenizer
 
@@ -31,6 +32,7 @@ Conversations = Union[Messages, Sequence[Messages]]
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 Lora = Union[str, LoRARequest, None]
 Self = TypeVar("Self", bound="LLM")
+_POOLING_TASKS = {_abi.TASK_EMBED: "embed", _abi.TASK_SCORE: "classify", _abi.TASK_TOKEN_EMBED: "token_embed"}
 GENERATE_TOKENS = 16  # of generate() without SamplingParams, as vLLM
 _VLLM_ONLY = {"pipeline_parallel_size": 1, "dtype": "auto", "quantization": None,
               "trust_remote_code": None, "enforce_eager": None, "disable_log_stats": None, "swap_space": None}
@@ -374,10 +376,16 @@ class LLM:
         return [ClassificationRequestOutput(job.output.request_id, job.output.prompt_token_ids,
                                             ClassificationOutput(job.pooled)) for job in jobs]
 
+    def encode(self, prompts: Prompts, *, pooling_task: Optional[str] = None,
+               truncate_prompt_tokens: int = 0) -> List[PoolingRequestOutput]:
+        """What the model gives for each text, whatever that is: a vector, a number for each label, or of models like
+        ColBERT a vector for each token. pooling_task: its name (embed, classify, token_embed), to be sure."""
+        return self._data(self._pool(self._encode_jobs(prompts, pooling_task, truncate_prompt_tokens)))
+
     def score(self, data_1: Union[str, Sequence[str]], data_2: Union[str, Sequence[str]], *,
               truncate_prompt_tokens: int = 0) -> List[ScoringRequestOutput]:
-        """How well texts go together, one of data_1 with all of data_2, or in pairs: a reranker's score, or with a
-        model of embeddings the cosine of their vectors."""
+        """How well texts go together, one of data_1 with all of data_2, or in pairs: a reranker's score, with a model
+        of embeddings the cosine of their vectors, or of vectors for each token their late interaction (MaxSim)."""
         return self._scores(self._pool(self._score_jobs(data_1, data_2, truncate_prompt_tokens)), data_1)
 
     # ---- tokens and templates
@@ -610,24 +618,46 @@ class LLM:
                                               EmbeddingOutput(vector)))
         return out
 
+    def _encode_jobs(self, prompts: Prompts, task: Optional[str], truncate: int) -> List[Job]:
+        has = _POOLING_TASKS.get(self._engine.info.task)
+        if has is None:
+            self._need(_abi.TASK_EMBED, "embeddings")
+        if task not in (None, has):
+            raise RequestError(f"pooling_task must be {has!r}, which is what this model gives, not {task!r}",
+                               "pooling_task")
+        return [self._pool_job(p, None, truncate) for p in _list_of_prompts(prompts)]
+
+    def _by_token(self, job: Job) -> List[List[float]]:
+        n = self._engine.info.n_pooled
+        return [job.pooled[i:i + n] for i in range(0, len(job.pooled), n)]
+
+    def _data(self, jobs: List[Job]) -> List[PoolingRequestOutput]:
+        by_token = self._engine.info.task == _abi.TASK_TOKEN_EMBED
+        return [PoolingRequestOutput(job.output.request_id, job.output.prompt_token_ids,
+                                     PoolingOutput(self._by_token(job) if by_token else job.pooled)) for job in jobs]
+
     def _score_jobs(self, data_1: Union[str, Sequence[str]], data_2: Union[str, Sequence[str]],
                     truncate: int) -> List[Job]:
-        """Pairs, or of a model of embeddings the firsts and behind them the seconds."""
+        """Pairs, or of a model of vectors the firsts and behind them the seconds."""
         firsts, seconds = _list_of_texts("data_1", data_1), _list_of_texts("data_2", data_2)
         if len(firsts) not in (1, len(seconds)):
             raise RequestError(f"data_1 has {len(firsts)} texts, must be 1 or as many as data_2, {len(seconds)}",
                                "data_1")
-        if self._engine.info.task == _abi.TASK_EMBED:
+        if self._engine.info.task in (_abi.TASK_EMBED, _abi.TASK_TOKEN_EMBED):
             return [self._pool_job(t, None, truncate) for t in firsts + seconds]
         self._need(_abi.TASK_SCORE, "scores")
         return [self._pair_job(one, two, truncate)
                 for one, two in zip(firsts * len(seconds) if len(firsts) == 1 else firsts, seconds)]
 
     def _scores(self, jobs: List[Job], data_1: Union[str, Sequence[str]]) -> List[ScoringRequestOutput]:
-        if self._engine.info.task == _abi.TASK_EMBED:
+        if self._engine.info.task in (_abi.TASK_EMBED, _abi.TASK_TOKEN_EMBED):
             n = len(_list_of_texts("data_1", data_1))
-            a, jobs = [job.pooled for job in jobs[:n]], jobs[n:]
-            scores = [_cosine(a[i if n > 1 else 0], job.pooled) for i, job in enumerate(jobs)]
+            a, jobs = jobs[:n], jobs[n:]
+            pairs = [(a[i if n > 1 else 0], job) for i, job in enumerate(jobs)]
+            if self._engine.info.task == _abi.TASK_EMBED:
+                scores = [_cosine(one.pooled, two.pooled) for one, two in pairs]
+            else:
+                scores = [_max_sim(self._by_token(one), self._by_token(two)) for one, two in pairs]
         else:
             scores = [job.pooled[-1] for job in jobs]  # of two labels, "relevant" or "entailment"
         return [ScoringRequestOutput(job.output.request_id, job.output.prompt_token_ids, ScoringOutput(score))
@@ -691,3 +721,8 @@ def _list_of_texts(name: str, texts: Any) -> List[str]:
 def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
     size = math.hypot(*a) * math.hypot(*b)
     return math.fsum(x * y for x, y in zip(a, b)) / size if size > 0 else 0.0
+
+
+def _max_sim(query: List[List[float]], document: List[List[float]]) -> float:
+    """Over the tokens of the query, the sum of each one's best product with a token of the document."""
+    return math.fsum(max(math.fsum(map(operator.mul, q, d)) for d in document) for q in query)

@@ -88,6 +88,19 @@ class ClassificationRequestOutput:
 
 
 @dataclass
+class PoolingOutput:
+    data: Union[List[float], List[List[float]]]  # what the model gives: one vector, or one for each token
+
+
+@dataclass
+class PoolingRequestOutput:
+    request_id: str
+    prompt_token_ids: List[int]
+    outputs: PoolingOutput
+    finished: bool = True
+
+
+@dataclass
 class ScoringOutput:
     score: float
 

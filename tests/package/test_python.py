@@ -24,6 +24,9 @@ import zipfile
 
 import pytest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
+from colbert import make_colbert  # noqa: E402
+
 BIN = os.environ.get("SLUICE_BIN", "build/release/sluice")
 pytestmark = pytest.mark.skipif(BIN != "build/release/sluice", reason="packages are made of the release build")
 VERSION = re.search(r'SLUICE_VERSION "(.*)"', open("include/sluice.h", encoding="utf-8").read())[1]
@@ -365,6 +368,30 @@ def test_embeddings_and_scores(sluice, models):
     with sluice.LLM(folder, device="cpu") as llm:
         assert [s.outputs.score for s in llm.score("how tall", ["very", "not so"])] == pytest.approx(want, abs=1e-7)
         assert len(llm.classify("very")[0].outputs.probs) == llm.info["n_pooled"]
+        assert llm.encode("very", pooling_task="classify")[0].outputs.data == llm.classify("very")[0].outputs.probs
+
+
+def test_vectors_of_tokens(sluice, models):
+    folder = str(make_colbert(models / "all-MiniLM-L6-v2", models / "colbert", 12))
+    want = [json.loads(line)["embedding"] for line in ok(BIN, "embed", folder, "a fox", "a hare runs", "red").splitlines()]
+    with sluice.LLM(folder, device="cpu") as llm:
+        got = llm.encode(["a fox", "a hare runs", "red"], pooling_task="token_embed")
+        n = llm.info["n_pooled"]
+        for o, rows in zip(got, want):
+            assert len(o.outputs.data) == len(o.prompt_token_ids) == len(rows) and {len(v) for v in o.outputs.data} == {n}
+            assert sum(o.outputs.data, []) == pytest.approx(sum(rows, []), abs=1e-7)
+
+        def max_sim(query, document):
+            return sum(max(sum(a * b for a, b in zip(q, d)) for d in document) for q in query)
+        scores = [s.outputs.score for s in llm.score("a fox", ["a hare runs", "red"])]
+        assert scores == pytest.approx([max_sim(want[0], d) for d in want[1:]], abs=1e-5)
+        assert [s.outputs.score for s in llm.score(["a fox", "red"], ["a hare runs", "red"])] == pytest.approx(
+            [scores[0], len(want[2])], abs=1e-5)  # a text with itself: each token is its own best, and of length 1
+        for task in ("embed", "score"):
+            with pytest.raises(sluice.RequestError, match="pooling_task must be 'token_embed'"):
+                llm.encode("a fox", pooling_task=task)
+        with pytest.raises(sluice.RequestError, match="gives no embeddings"):
+            llm.embed("a fox")
 
 
 def test_adapters(sluice, models):
