@@ -30,6 +30,8 @@ static const char help[] =
     "  --shape NAME      tiny, 0.6b, 1b, 4b, 8b (default tiny); the flags below change it\n"
     "  --hidden N  --intermediate N  --layers N  --heads N  --kv-heads N  --head-dim N\n"
     "  --experts N  --top-experts N  --expert-intermediate N\n"
+    "  --state-heads N  --state-groups N  --state-key-dim N  --state-value-dim N\n"
+    "                    of recurrent layers, where the family has them\n"
     "  --context N       longest sequence\n"
     "  --vocab N|bytes   tokens; \"bytes\" writes a tokenizer of single bytes (both may be given)\n"
     "  --bos N  --eos N  ids named in the metadata, to go with --tokenizer\n"
@@ -71,6 +73,7 @@ struct args {
     const char *int4_as, *int4_group;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
     const char *experts, *top_experts, *expert_intermediate, *experts_dtype;
+    const char *state_heads, *state_groups, *state_key_dim, *state_value_dim;
     const char *adapter_of, *rank, *alpha, *targets;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
     bool bytes, tied, untied, old_config, rslora, int4_symmetric, int4_head, quiet, help;
@@ -113,6 +116,10 @@ static const struct flag flags[] = {
     VALUE("--heads", heads),
     VALUE("--kv-heads", kv_heads),
     VALUE("--head-dim", head_dim),
+    VALUE("--state-heads", state_heads),
+    VALUE("--state-groups", state_groups),
+    VALUE("--state-key-dim", state_key_dim),
+    VALUE("--state-value-dim", state_value_dim),
     VALUE("--context", context),
     VALUE("--window", window),
     VALUE("--vocab", vocab),
@@ -225,6 +232,33 @@ static int set_rope(const struct args *a, struct sl_hparams *hp, struct sl_error
     return 0;
 }
 
+static int set_state(const struct args *a, struct sl_hparams *hp, struct sl_error *err)
+{
+    int rc;
+    const bool any = a->state_heads != NULL || a->state_groups != NULL ||
+                     a->state_key_dim != NULL || a->state_value_dim != NULL;
+    if (any && hp->state_heads == 0)
+        return sl_fail(err, SL_EINVAL, "--state-...: the family has no heads with a state");
+    if ((rc = set_int("--state-heads", a->state_heads, 1, SL_MAX_HEADS, &hp->state_heads, err)) ||
+        (rc =
+             set_int("--state-groups", a->state_groups, 1, SL_MAX_HEADS, &hp->state_groups, err)) ||
+        (rc = set_int("--state-key-dim", a->state_key_dim, 1, SL_MAX_STATE_DIM, &hp->state_k_dim,
+                      err)))
+        return rc;
+    return set_int("--state-value-dim", a->state_value_dim, 1, SL_MAX_STATE_DIM, &hp->state_v_dim,
+                   err);
+}
+
+/* The rotated part of a head stays the same share of it. */
+static int set_head_dim(const char *flag, struct sl_hparams *hp, struct sl_error *err)
+{
+    const int32_t was = hp->head_dim;
+    const int rc = set_int("--head-dim", flag, 2, SL_MAX_HEAD_DIM, &hp->head_dim, err);
+    for (size_t r = 0; r < SL_COUNT(hp->ropes) && rc == 0; r++)
+        hp->ropes[r].n_dims = hp->ropes[r].n_dims * hp->head_dim / was / 2 * 2;
+    return rc;
+}
+
 static int set_shape(const struct args *a, struct sl_synth *s, struct sl_error *err)
 {
     struct sl_hparams *hp = &s->hp;
@@ -244,7 +278,7 @@ static int set_shape(const struct args *a, struct sl_synth *s, struct sl_error *
         (rc = set_int("--layers", a->layers, 1, SL_MAX_LAYERS, &hp->n_layers, err)) ||
         (rc = set_int("--heads", a->heads, 1, SL_MAX_HEADS, &hp->n_heads, err)) ||
         (rc = set_int("--kv-heads", a->kv_heads, 1, SL_MAX_HEADS, &hp->n_kv_heads, err)) ||
-        (rc = set_int("--head-dim", a->head_dim, 2, SL_MAX_HEAD_DIM, &hp->head_dim, err)) ||
+        (rc = set_head_dim(a->head_dim, hp, err)) || (rc = set_state(a, hp, err)) ||
         (rc = set_int("--context", a->context, 1, SL_MAX_CONTEXT, &hp->context, err)) ||
         (rc = set_int("--window", a->window, 0, SL_MAX_CONTEXT, &hp->window, err)) ||
         (rc = set_int("--vocab", a->vocab, 1, SL_MAX_VOCAB, &hp->n_vocab, err)) ||
