@@ -711,6 +711,24 @@ QWEN35 = dict(
 )
 QWEN35_MOE = dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
                   num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=24, **SPARSE)
+FALCON_H1 = dict(
+    MAMBA2,
+    intermediate_size=40,
+    mamba_d_ssm=48,
+    mamba_n_heads=4,
+    mamba_d_head=12,
+    mamba_n_groups=2,
+    embedding_multiplier=3.0,
+    lm_head_multiplier=0.6,
+    mlp_multipliers=[1.7, 0.8],
+    key_multiplier=1.3,
+    attention_in_multiplier=0.7,
+    attention_out_multiplier=1.4,
+    ssm_in_multiplier=1.2,
+    ssm_out_multiplier=0.9,
+    ssm_multipliers=[0.8, 1.3, 0.7, 1.5, 0.6],
+    rope_parameters=plain(500.0),
+)
 NEMOTRON_H = dict(mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=12, head_dim=12, pad_token_id=0)
 NEMOTRON3 = dict(
     layers_block_type=["mamba", "moe", "attention", "moe"],
@@ -744,6 +762,24 @@ RECURRENT = {
         ),
         torch.bfloat16,
         "old",
+    ),
+    "falcon_h1": (
+        "FalconH1",
+        dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=True),
+        torch.bfloat16,
+        "new",
+    ),
+    "falcon_h1_gate": (  # the norm is behind the gate, as a GGUF can say it
+        "FalconH1",
+        dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False),
+        torch.bfloat16,
+        "old",
+    ),
+    "falcon_h1_bare": (
+        "FalconH1",
+        dict(FALCON_H1, mamba_rms_norm=False, mamba_conv_bias=False, tie_word_embeddings=True),
+        torch.bfloat16,
+        "new",
     ),
     "granitemoehybrid": (  # without positions
         "GraniteMoeHybrid",

@@ -547,43 +547,37 @@ def as_qwen35(config, tensors):
             yield name.replace(".dt_bias", ".dt_proj.bias"), bits
 
 
-def nemotron_h_keys(writer, config):
-    kinds = config["layers_block_type"]
-    experts = "moe" in kinds
-    width = config["moe_intermediate_size" if experts else "intermediate_size"]
-    kv = config["num_key_value_heads"]
-    writer.add_feed_forward_length([width if k in ("moe", "mlp") else 0 for k in kinds])
-    writer.add_head_count_kv([kv if k == "full_attention" else 0 for k in kinds])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
-    writer.add_rope_scaling_finetuned(False)
+def falcon_h1_keys(writer, config):
+    head_dim = config["hidden_size"] // config["num_attention_heads"]
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     state_keys(writer, config)
-    if experts:
-        writer.add_expert_count(config["n_routed_experts"])
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
-        writer.add_expert_shared_count(config["n_shared_experts"])
-        writer.add_expert_weights_norm(config["norm_topk_prob"])
-        writer.add_expert_weights_scale(config["routed_scaling_factor"])
-        writer.add_expert_group_count(config["n_group"])
-        writer.add_moe_latent_size(config["moe_latent_size"])
 
 
-def as_nemotron_h(config, tensors):
-    experts = {}
+def as_falcon_h1(config, tensors):
+    """Weights times the model's multipliers."""
+    heads, groups = mamba2_shape(config)
+    inner, keys = config["mamba_d_ssm"], groups * config["mamba_d_state"]
+    rows = np.repeat(config["ssm_multipliers"], [inner, inner, keys, keys, heads])[:, None] * config["ssm_in_multiplier"]
+    attn = config["attention_in_multiplier"]
+    factors = {
+        "down_proj": config["mlp_multipliers"][1],
+        "gate_proj": config["mlp_multipliers"][0],
+        "k_proj": config["key_multiplier"] * attn,
+        "q_proj": attn,
+        "v_proj": attn,
+        "o_proj": config["attention_out_multiplier"],
+        "out_proj": config["ssm_out_multiplier"],
+        "in_proj": rows,
+        "lm_head": config["lm_head_multiplier"],
+        "embed_tokens": config["embedding_multiplier"],
+    }
     for name, bits in as_mamba2(config, tensors):
-        m = re.fullmatch(r"backbone\.layers\.(\d+)\.mixer\.experts\.(\d+)\.(\w+)_proj\.weight", name)
-        if m is not None:
-            experts.setdefault(f"blk.{m[1]}.ffn_{m[3]}_exps.weight", {})[int(m[2])] = bits
-            continue
-        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
-        if name.endswith("dt_proj.bias"):
-            name = f"blk.{name.split('.')[2]}.ssm_dt.bias"
-        yield name, bits
-    for name, parts in experts.items():
-        yield name, np.stack([parts[e] for e in range(len(parts))])
+        what = name.removesuffix(".weight").rpartition(".")[2]
+        yield name, (floats(bits) * factors[what]).astype(np.float32) if what in factors else bits
 
 
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
@@ -591,6 +585,7 @@ RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
     "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, lfm2_keys, as_lfm2),
     "bamba": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
+    "falcon_h1_gate": (gguf.MODEL_ARCH.FALCON_H1, falcon_h1_keys, as_falcon_h1),
     "granitemoehybrid": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "nemotron_h": (gguf.MODEL_ARCH.NEMOTRON_H, nemotron_h_keys, as_nemotron_h),
     "nemotron3": (gguf.MODEL_ARCH.NEMOTRON_H_MOE, nemotron_h_keys, as_nemotron_h),

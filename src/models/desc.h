@@ -176,10 +176,16 @@ struct sl_hparams {
     int32_t attn_interval;              /* without a list: the last of so many has it */
     uint8_t layer_kinds[SL_MAX_LAYERS]; /* where more than two differ, enum sl_layer_kind */
     int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
-    int32_t state_inner;       /* GGUF: heads times values of a head; */
-    int32_t state_expand;      /* or so many times the width; 0: as state_v_dim says */
-    bool use_rope;             /* where attention may have no positions */
-    double dt_min, dt_max;     /* limits of the time step; dt_max 0: none */
+    int32_t state_inner;   /* GGUF: heads times values of a head; */
+    int32_t state_width;   /* the same in config.json; 0: */
+    int32_t state_expand;  /* so many times the width of the model */
+    bool use_rope;         /* where attention may have no positions */
+    double dt_min, dt_max; /* limits of the time step; dt_max 0: none */
+    bool norm_before_gate; /* of what a recurrence gives */
+    /* Multipliers of Falcon-H1: of an MLP's gate and what it gives; of keys; of what goes into
+     * attention and comes out, into a recurrence and out; of its gate, x, b, c and dt. */
+    double gate_scale, down_scale, key_scale, attn_in_scale, attn_out_scale, state_in_scale,
+        state_out_scale, state_scales[5];
     bool fit_intermediate;     /* two thirds of it, times a factor, rounded up to a multiple of */
     double intermediate_scale; /* 0: 1 */
     int32_t intermediate_step; /* 0: it is not rounded */
@@ -476,6 +482,7 @@ enum sl_mixer {
     SL_MIX_CONV,  /* a gated short convolution (LFM2) */
     SL_MIX_DELTA, /* the gated delta rule behind a convolution */
     SL_MIX_SSM,   /* a state space model behind a convolution (Mamba) */
+    SL_MIX_BOTH,  /* attention and a state space model side by side, whose outputs are added */
 };
 enum sl_ffn {
     SL_FFN_GATED,
@@ -517,6 +524,9 @@ struct sl_state_desc {
     bool norm_heads;   /* by head and with the same weights for each, */
     bool gate_first;   /* behind the gate, not before it; */
     bool sigmoid_gate; /* the gate's activation, else silu */
+    /* What is multiplied, 0: by 1: the gate before its activation, dt before its bias, channels of
+     * x, b and c before the convolution; BOTH: what is added to attention's output. */
+    float gate_scale, dt_scale, in_scale[3], out_scale;
 };
 
 /* One layer of the walk in run.c: all that is known of its shape. */
@@ -560,6 +570,7 @@ struct sl_layer_desc {
     float gate_deviations;
     float residual_scale; /* of what its sublayers add to the stream */
     float mlp_scale;      /* the same, of the MLP alone */
+    float gate_scale;     /* of its gate before the activation; 0: 1 */
     float value_scale;    /* of values; as attention is linear in them, of what it adds */
 };
 

@@ -16,8 +16,9 @@ static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated",
                                         [SL_FFN_EXPERTS] = "experts",
                                         [SL_FFN_NONE] = "none"};
 static const char *const mixer_names[] = {
-    [SL_MIX_GQA] = "gqa",           [SL_MIX_NONE] = "none",       [SL_MIX_CONV] = "short_conv",
-    [SL_MIX_DELTA] = "gated_delta", [SL_MIX_SSM] = "state_space",
+    [SL_MIX_GQA] = "gqa",         [SL_MIX_NONE] = "none",
+    [SL_MIX_CONV] = "short_conv", [SL_MIX_DELTA] = "gated_delta",
+    [SL_MIX_SSM] = "state_space", [SL_MIX_BOTH] = "gqa_and_state_space",
 };
 static const char *const act_names[] = {
     [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
@@ -40,6 +41,8 @@ static const char *mixer_name(const struct sl_layer_desc *l)
 /* What of a token's keys stays: of an encoder only while a layer is computed. */
 static const char *kv_name(const struct sl_layer_desc *l)
 {
+    if (l->mixer == SL_MIX_BOTH)
+        return "full and state";
     if (l->mixer != SL_MIX_GQA)
         return sl_has_state(l) ? "state" : "none";
     return l->whole ? "step" : "full";
@@ -152,7 +155,7 @@ static void text_count(struct sl_buf *out, uint64_t n)
 static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
 {
     const struct sl_state_desc *s = &l->state;
-    sl_buf_puts(out, mixer_name(l));
+    sl_buf_puts(out, l->mixer == SL_MIX_BOTH ? mixer_names[SL_MIX_SSM] : mixer_name(l));
     if (s->n_heads > 0)
         sl_buf_printf(out, ", %d heads, %d groups, states of %d x %d", s->n_heads, s->n_groups,
                       s->k_dim, s->v_dim);
@@ -163,8 +166,9 @@ static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
 static void text_attention(const struct sl_model *m, const struct sl_layer_desc *l,
                            struct sl_buf *out)
 {
-    sl_buf_printf(out, "%s, %d heads, %d KV heads of %d", mixer_name(l), l->n_heads, l->n_kv_heads,
-                  l->head_dim);
+    sl_buf_printf(out, "%s, %d heads, %d KV heads of %d",
+                  l->mixer == SL_MIX_BOTH ? mixer_names[SL_MIX_GQA] : mixer_name(l), l->n_heads,
+                  l->n_kv_heads, l->head_dim);
     if (l->window > 0)
         sl_buf_printf(out, l->chunks ? ", chunks of %d" : ", window %d", l->window);
     if ((l->has & SL_HAS_SINKS) != 0)
@@ -221,11 +225,13 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         for (j = i + 1; j < m->hp.n_layers && alike(l, &m->layers[j]);)
             j++;
         sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
-        if (l->mixer == SL_MIX_GQA)
+        if (sl_has_attention(l))
             text_attention(m, l, out);
-        else if (l->mixer != SL_MIX_NONE)
+        if (l->mixer == SL_MIX_BOTH)
+            sl_buf_puts(out, "; beside it ");
+        if (sl_has_state(l))
             text_state(l, out);
-        else
+        if (l->mixer == SL_MIX_NONE)
             sl_buf_puts(out, "no mixer");
         if (l->ffn == SL_FFN_EXPERTS)
             text_experts(l, out);

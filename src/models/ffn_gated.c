@@ -70,6 +70,10 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, 
                                                 {up, mlp->up_bias, factor, up->n_rows}},
                                        .lora = lora,
                                    });
+    if (l->gate_scale != 0)
+        m->be->vt->scale_logits(m->be, &(struct sl_op_scale_logits){.x = gated,
+                                                                    .n = (int64_t)n * gate->n_rows,
+                                                                    .scale = l->gate_scale});
     if (l->cuts_gate)
         m->be->vt->cut_gate(m->be, &(struct sl_op_cut_gate){.x = gated,
                                                             .n = n,

@@ -304,6 +304,8 @@ struct sl_run {
     float *state_in, *conv_out;         /* [T, channels] of recurrent layers: before the
                                            convolution and behind it */
     float *state_gate, *state_out;      /* [T, heads * v_dim] */
+    void *state_att;                    /* the same as activations, beside att; */
+    float *state_y;                     /* [T, H] what comes of it */
     float *state_dt, *state_beta;       /* [T, heads], DELTA by_row [T, heads, k_dim] */
     void *gated_input;                  /* [T, W] activations: times its input */
     void *expert_room;                  /* scratch of the experts */
@@ -336,7 +338,12 @@ void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int
 size_t sl_mixer_state_bytes(const struct sl_layer_desc *l, int64_t hidden);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
-    return l->mixer == SL_MIX_CONV || l->mixer == SL_MIX_DELTA || l->mixer == SL_MIX_SSM;
+    return l->mixer == SL_MIX_CONV || l->mixer == SL_MIX_DELTA || l->mixer == SL_MIX_SSM ||
+           l->mixer == SL_MIX_BOTH;
+}
+static inline bool sl_has_attention(const struct sl_layer_desc *l)
+{
+    return l->mixer == SL_MIX_GQA || l->mixer == SL_MIX_BOTH;
 }
 /* Channels of its convolution. */
 int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);
@@ -394,7 +401,7 @@ static inline enum sl_act sl_expert_act(const struct sl_layer_desc *l)
 static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)
 {
     return (be->vt->gated_acts >> sl_expert_act(l) & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0 &&
-           !l->cuts_gate;
+           !l->cuts_gate && l->gate_scale == 0;
 }
 
 /* Weights in the backend's memory; NULL: the layer has none. */

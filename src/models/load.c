@@ -163,6 +163,17 @@ static int place(struct sl_backend *be, const float *host, size_t n_bytes, float
     return 0;
 }
 
+/* A convolution's channels of x, b and c, whose inputs are multiplied. */
+static void scale_channels(const struct sl_layer_desc *l, int64_t n, int64_t n_taps, float *w)
+{
+    const struct sl_state_desc *s = &l->state;
+    const int64_t rows = (int64_t)s->n_heads * s->v_dim, keys = (int64_t)s->n_groups * s->k_dim;
+    for (int64_t i = 0; i < n && s->in_scale[0] != 0; i++) {
+        const int64_t channel = i / n_taps;
+        w[i] *= s->in_scale[channel < rows ? 0 : channel < rows + keys ? 1 : 2];
+    }
+}
+
 /* The vector as float32, its rows in our order; sl_free it. NULL: out of memory. */
 static float *read_vector(const struct sl_model *m, const struct sl_param *p)
 {
@@ -184,6 +195,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         file[i] /= (float)m->hp.hidden;
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_ROOT) != 0; i++)
         file[i] /= sqrtf((float)m->hp.hidden);
+    if (p->desc->slot == SL_SLOT_CONV)
+        scale_channels(p->layer, (int64_t)(t->dims[0] * t->dims[1]), p->n_cols, file);
     if (!rows_reordered(m, p->desc))
         return file;
     for (size_t r = 0; r < n; r++)

@@ -58,7 +58,9 @@ static const struct sl_weight_desc weights[] = {
 static int32_t head_dim(const struct sl_hparams *hp, struct sl_error *err)
 {
     const char *key = hp->from_gguf ? "GGUF: ssm.inner_size" : "config.json: the width of Mamba";
-    const int64_t inner = hp->from_gguf ? hp->state_inner : (int64_t)hp->state_expand * hp->hidden;
+    const int64_t inner = hp->from_gguf         ? hp->state_inner
+                          : hp->state_width > 0 ? hp->state_width
+                                                : (int64_t)hp->state_expand * hp->hidden;
     if (!hp->from_gguf && hp->state_v_dim > 0)
         return hp->state_v_dim;
     if (inner > 0 && inner % hp->state_heads == 0 && inner / hp->state_heads <= SL_MAX_STATE_DIM)

@@ -44,6 +44,13 @@ static struct sl_state_view heads_view(const struct sl_run *r, int32_t layer)
     return v;
 }
 
+static void scale(struct sl_run *r, float *x, int64_t n, float by)
+{
+    if (by != 0)
+        r->m->be->vt->scale_logits(r->m->be,
+                                   &(struct sl_op_scale_logits){.x = x, .n = n, .scale = by});
+}
+
 /* Every projection of r->norm that the layer has. */
 static void project(struct sl_run *r, int32_t layer, int32_t n)
 {
@@ -65,6 +72,9 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
                 all[i].out, w->mat.n_rows};
     }
     r->m->be->vt->linear_multi(r->m->be, &a);
+    const struct sl_state_desc *s = &r->m->layers[layer].state;
+    scale(r, r->state_gate, n * (int64_t)s->n_heads * s->v_dim, s->gate_scale);
+    scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);
 }
 
 static void convolve(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
@@ -152,6 +162,7 @@ static void norm_and_gate(struct sl_run *r, int32_t layer, int32_t n)
     const int32_t n_groups = s->norm_heads ? s->n_heads : s->n_groups;
     const int64_t rows = (int64_t)s->n_heads * s->v_dim;
     const bool gated = sl_param(r->m, layer, SL_SLOT_STATE_GATE)->loaded;
+    const bool beside = r->m->layers[layer].mixer == SL_MIX_BOTH;
     r->m->be->vt->gated_norm(r->m->be, &(struct sl_op_gated_norm){
                                            .x = r->state_out,
                                            .gate = gated ? r->state_gate : NULL,
@@ -165,7 +176,7 @@ static void norm_and_gate(struct sl_run *r, int32_t layer, int32_t n)
                                            .n = n,
                                            .n_groups = n_groups,
                                            .dim = (int32_t)(rows / n_groups),
-                                           .out = r->att,
+                                           .out = beside ? r->state_att : r->att,
                                            .ld_out = rows,
                                        });
 }
@@ -179,6 +190,7 @@ void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batc
         delta_rule(r, layer, batch);
         break;
     case SL_MIX_SSM:
+    case SL_MIX_BOTH:
         ssm(r, layer, batch);
         break;
     case SL_MIX_CONV:

@@ -301,7 +301,7 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
     int32_t n = 0;
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
         const struct sl_layer_desc *l = &m->layers[i];
-        if (l->mixer != SL_MIX_GQA)
+        if (!sl_has_attention(l))
             continue;
         const struct sl_heads h = {l->n_heads, l->n_kv_heads, l->head_dim, l->v_dim};
         int32_t k = 0;
@@ -331,7 +331,7 @@ static int place_layers(const struct sl_model *m, struct sl_kv_layout *l, struct
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++) {
             const struct sl_layer_desc *d = &m->layers[i];
-            const bool has_keys = d->mixer == SL_MIX_GQA && d->kv_source == i;
+            const bool has_keys = sl_has_attention(d) && d->kv_source == i;
             if (has_keys && (window_of(m, i) > 0) == (pass > 0))
                 rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim, d->v_dim,
                                       err);

@@ -32,7 +32,7 @@ static void check_state(const struct sl_layer_desc *l)
     SL_ASSERT(s->k_dim > 0 && s->k_dim <= SL_MAX_STATE_DIM && s->v_dim > 0 &&
               s->v_dim <= SL_MAX_STATE_DIM);
     SL_ASSERT(s->norm || !s->norm_heads);
-    SL_ASSERT(l->mixer == SL_MIX_SSM ? s->dt_max > s->dt_min : s->beta_scale > 0);
+    SL_ASSERT(l->mixer != SL_MIX_DELTA ? s->dt_max > s->dt_min : s->beta_scale > 0);
 }
 
 /* What a family may not say, whatever the file says. */
@@ -43,7 +43,7 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     if (sl_has_state(l))
         check_state(l);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
-    if (l->mixer == SL_MIX_GQA)
+    if (sl_has_attention(l))
         SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0 && l->head_dim > 0 &&
                   l->v_dim > 0);
     SL_ASSERT((l->ffn == SL_FFN_NONE || l->intermediate > 0) && l->window >= 0);
@@ -117,11 +117,14 @@ void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l)
     const unsigned of_state =
         SL_HAS_STATE | SL_HAS_CONV_BIAS | SL_HAS_STATE_BIAS | SL_HAS_STATE_NORM;
     l->mixer = mixer;
-    l->has &= ~(mixer == SL_MIX_GQA ? of_state : of_attention);
+    if (mixer != SL_MIX_BOTH)
+        l->has &= ~(mixer == SL_MIX_GQA ? of_state : of_attention);
     if (mixer == SL_MIX_NONE)
         l->has &= ~of_state;
     else
-        l->has |= mixer == SL_MIX_GQA ? SL_HAS_ATTN : SL_HAS_STATE;
+        l->has |= mixer == SL_MIX_GQA    ? SL_HAS_ATTN
+                  : mixer == SL_MIX_BOTH ? SL_HAS_ATTN | SL_HAS_STATE
+                                         : SL_HAS_STATE;
 }
 
 int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
@@ -169,7 +172,7 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_VALUES:
         return (int64_t)l->n_kv_heads * l->v_dim;
     case SL_DIM_ATT:
-        if (l->mixer != SL_MIX_GQA)
+        if (!sl_has_attention(l))
             return l->mixer == SL_MIX_CONV ? hp->hidden
                                            : (int64_t)l->state.n_heads * l->state.v_dim;
         return (int64_t)l->n_heads * l->v_dim;

@@ -41,7 +41,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 42 + SL_MAX_ROPES };
+enum { N_CUTS = 44 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -113,6 +113,9 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              state = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_ROWS),
              dt = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_DT);
     const uint64_t streams = (uint64_t)hp->n_streams;
+    bool both = false;
+    for (int32_t i = 0; i < hp->n_layers; i++)
+        both = both || m->layers[i].mixer == SL_MIX_BOTH;
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
@@ -151,6 +154,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
+        {offsetof(struct sl_run, state_att), both ? t * state * act : 0},
+        {offsetof(struct sl_run, state_y), both ? t * h * f : 0},
         {offsetof(struct sl_run, latent_in), t * latent * f},
         {offsetof(struct sl_run, latent_out), t * latent * f},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
@@ -570,12 +575,33 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     case SL_MIX_SSM:
         sl_mixer_state(r, layer, b);
         break;
+    case SL_MIX_BOTH:
+        sl_mixer_state(r, layer, b);
+        sl_mixer_gqa_attend(r, layer, b);
+        break;
     case SL_MIX_NONE:
         break;
     }
 }
 
-static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t n)
+/* Of both mixers side by side: what is added to the stream, but for value_scale. */
+static void both_outputs(struct sl_run *r, int32_t layer, const void *att, const void *state,
+                         int32_t n)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    sl_mixer_state_output(r, layer, state, n, r->state_y);
+    sl_mixer_gqa_output(r, layer, att, n, r->y);
+    r->m->be->vt->add_rmsnorm(
+        r->m->be, &(struct sl_op_add_rmsnorm){.x = r->y,
+                                              .y = r->state_y,
+                                              .y_scale = l->state.out_scale / l->value_scale,
+                                              .n = n,
+                                              .h = r->m->hp.hidden});
+}
+
+/* state: of a mixer beside attention. */
+static void mix_output(struct sl_run *r, int32_t layer, const void *att, const void *state,
+                       int32_t n)
 {
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
@@ -585,6 +611,9 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t
     case SL_MIX_DELTA:
     case SL_MIX_SSM:
         sl_mixer_state_output(r, layer, att, n, r->y);
+        break;
+    case SL_MIX_BOTH:
+        both_outputs(r, layer, att, state, n);
         break;
     case SL_MIX_NONE:
         break;
@@ -680,7 +709,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     float *x = r->x;
-    const void *att = r->att;
+    const void *att = r->att, *state = r->state_att;
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
     const bool streams = m->hp.n_streams > 0; /* whose rows are gathered behind the last layer */
@@ -716,6 +745,11 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
                 gather(r, batch, r->att, att_bytes, r->q);
                 att = r->q;
             }
+            if (m->layers[l].mixer == SL_MIX_BOTH) {
+                size_t n_state = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_STATE_ROWS);
+                gather(r, batch, r->state_att, n_state * act_bytes, r->conv_out);
+                state = r->conv_out;
+            }
             if (inputs != NULL) {
                 gather(r, batch, inputs, (size_t)m->hp.layer_width * sizeof(float), r->layer_rows);
                 inputs = r->layer_rows;
@@ -723,7 +757,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             r->lora_rows = batch->logit_lora;
             r->lora_gathered = batch->logit_rows;
         }
-        mix_output(r, l, att, n);
+        mix_output(r, l, att, state, n);
         if (m->layers[l].parallel)
             add_parallel(r, l, x, n, l == last && !all);
         else if (m->layers[l].mixer != SL_MIX_NONE)

@@ -86,6 +86,16 @@ static const struct {
      {"moe_latent_size", NULL, SL_EFORMAT, "experts.0.up_proj.weight\" has shape [96, 32]"}},
     {"nemotron_h_moe",
      {"moe_latent_size", "48", SL_EFORMAT, "experts.0.up_proj.weight\" has shape [96, 32]"}},
+    {"falcon_h1", {"mamba_d_ssm", "80", 0, NULL}}, /* mamba_d_head says it */
+    {"falcon_h1", {"mamba_d_head", "\"auto\"", 0, NULL}},
+    {"falcon_h1", {"mamba_rms_norm", "false", 0, NULL}},
+    {"falcon_h1", {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true"}},
+    {"falcon_h1", {"mamba_proj_bias", "true", SL_EUNSUPPORTED, "mamba_proj_bias is true"}},
+    {"falcon_h1", {"key_multiplier", "0", SL_EFORMAT, "key_multiplier is 0, must be 1e-09 to"}},
+    {"falcon_h1",
+     {"ssm_multipliers", "[1, 1, -1, 1, 1]", SL_EFORMAT, "ssm_multipliers.2 is -1, must be 1e-09"}},
+    {"falcon_h1",
+     {"mlp_multipliers", "[1, \"x\"]", SL_EFORMAT, "mlp_multipliers.1 must be a number"}},
 };
 
 #endif

@@ -22,6 +22,9 @@ static const char *const goldens[] = {
     "granitehybrid_dense",
     "bamba",
     "bamba_bias",
+    "falcon_h1",
+    "falcon_h1_gate",
+    "falcon_h1_bare",
     "nemotron_h",
     "nemotron3",
     "nemotron3_groups",
@@ -166,7 +169,8 @@ static const char *const ggufs[] = {"olmo2",
                                     "qwen3_5",
                                     "qwen3_5_moe",
                                     "qwen3_next_all",
-                                    "nemotron3"};
+                                    "nemotron3",
+                                    "falcon_h1_gate"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

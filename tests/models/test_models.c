@@ -63,6 +63,7 @@ static const struct variant variants[] = {
     {"qwen35moe", SL_DTYPE_BF16, "f32", false}, {"qwen3next", SL_DTYPE_F16, "f16", false},
     {"nemotron_h", SL_DTYPE_BF16, "bf16", false},
     {"nemotron_h_moe", SL_DTYPE_Q8_0, "f16", false},
+    {"falcon_h1", SL_DTYPE_BF16, "bf16", false},
 };
 /* clang-format on */
 
@@ -280,31 +281,31 @@ static void compare_containers(const struct sl_synth *base, const char *label)
 static void test_containers(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama",         "mistral",
-                                        "qwen2",         "qwen3",
-                                        "olmo2",         "smollm3",
-                                        "qwen3moe",      "gemma3",
-                                        "glm4",          "glm",
-                                        "phi3",          "qwen2moe",
-                                        "mixtral",       "glm4moe",
-                                        "minimax_m2",    "olmoe",
-                                        "ernie4_5",      "seed_oss",
-                                        "exaone4",       "olmo3",
-                                        "arcee",         "ministral",
-                                        "gemma4",        "gemma2",
-                                        "granite",       "starcoder2",
-                                        "cohere2",       "phi",
-                                        "ministral3",    "hunyuan_v1_dense",
-                                        "gpt-oss",       "gemma4-text",
-                                        "exaone_moe",    "hunyuan_v1_moe",
-                                        "gemma",         "phimoe",
-                                        "dbrx",          "afmoe",
-                                        "lfm2",          "lfm2moe",
-                                        "mamba2",        "granitemoehybrid",
-                                        "bamba",         "qwen35",
-                                        "qwen35-text",   "qwen35moe",
-                                        "qwen3next",     "nemotron_h",
-                                        "nemotron_h_moe"};
+    static const char *const names[] = {"llama",          "mistral",
+                                        "qwen2",          "qwen3",
+                                        "olmo2",          "smollm3",
+                                        "qwen3moe",       "gemma3",
+                                        "glm4",           "glm",
+                                        "phi3",           "qwen2moe",
+                                        "mixtral",        "glm4moe",
+                                        "minimax_m2",     "olmoe",
+                                        "ernie4_5",       "seed_oss",
+                                        "exaone4",        "olmo3",
+                                        "arcee",          "ministral",
+                                        "gemma4",         "gemma2",
+                                        "granite",        "starcoder2",
+                                        "cohere2",        "phi",
+                                        "ministral3",     "hunyuan_v1_dense",
+                                        "gpt-oss",        "gemma4-text",
+                                        "exaone_moe",     "hunyuan_v1_moe",
+                                        "gemma",          "phimoe",
+                                        "dbrx",           "afmoe",
+                                        "lfm2",           "lfm2moe",
+                                        "mamba2",         "granitemoehybrid",
+                                        "bamba",          "qwen35",
+                                        "qwen35-text",    "qwen35moe",
+                                        "qwen3next",      "nemotron_h",
+                                        "nemotron_h_moe", "falcon_h1"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {
