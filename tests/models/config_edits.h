@@ -543,8 +543,8 @@ static const struct edit lfm2moe_edits[] = {
 
 static const struct edit lfm3_edits[] = {
     {"layer_types", NULL, 0, ""}, /* as they are without a list */
-    {"layer_types",
-     "[\"conv\", \"conv\", \"sliding_attention\", \"conv\", \"full_attention\"]", 0, ""},
+    {"layer_types", "[\"conv\", \"conv\", \"sliding_attention\", \"conv\", \"full_attention\"]", 0,
+     ""},
     {"layer_types", "[\"conv\", \"conv\", \"chunked_attention\", \"conv\", \"conv\"]",
      SL_EUNSUPPORTED, "layer_types[2] \"chunked_attention\" is not supported"},
     {"use_attention_gate", "1", SL_EFORMAT, "use_attention_gate must be true or false"},

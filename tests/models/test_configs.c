@@ -282,108 +282,68 @@ static void test_more_config_json(void **state)
     }
 }
 
+/* Edits of a family's config.json. */
+static const struct {
+    const char *family;
+    const struct edit *edits;
+    size_t n;
+} edited[] = {
+#define EDITED(family, edits)          \
+    {                                  \
+        family, edits, SL_COUNT(edits) \
+    }
+    EDITED("llama", hf_edits),
+    EDITED("mistral", mistral_edits),
+    EDITED("qwen3", qwen_edits),
+    EDITED("smollm3", smollm3_edits),
+    EDITED("glm4", glm4_edits),
+    EDITED("phi3", phi3_edits),
+    EDITED("gpt-oss", gpt_oss_edits),
+    EDITED("exaone4", exaone4_edits),
+    EDITED("ernie4_5", ernie_edits),
+    EDITED("arcee", arcee_edits),
+    EDITED("seed_oss", seed_oss_edits),
+    EDITED("gemma3", gemma3_edits),
+    EDITED("gemma2", gemma2_edits),
+    EDITED("granite", granite_edits),
+    EDITED("gemma4", gemma4_edits),
+    EDITED("starcoder2", starcoder2_edits),
+    EDITED("cohere", cohere_edits),
+    EDITED("cohere2", cohere2_edits),
+    EDITED("phi", phi_edits),
+    EDITED("stablelm", stablelm_edits),
+    EDITED("nemotron", nemotron_edits),
+    EDITED("lfm2", lfm2_edits),
+    EDITED("lfm2moe", lfm2moe_edits),
+    EDITED("lfm3", lfm3_edits),
+    EDITED("qwen35", qwen35_edits),
+    EDITED("qwen35moe", qwen35moe_edits),
+    EDITED("bert-classifier", bert_edits),
+    EDITED("nomic-bert", nomic_edits),
+    EDITED("modernbert", modernbert_edits),
+    EDITED("roberta-classifier", roberta_edits),
+#undef EDITED
+};
+
 static void test_config_json(void **state)
 {
     (void)state;
     struct sl_synth s;
-    make_folder("llama", OUT "/edit_llama", &s);
-    for (size_t i = 0; i < SL_COUNT(hf_edits); i++)
-        apply(OUT "/edit_llama", &hf_edits[i]);
-    make_folder("mistral", OUT "/edit_mistral", &s);
-    for (size_t i = 0; i < SL_COUNT(mistral_edits); i++)
-        apply(OUT "/edit_mistral", &mistral_edits[i]);
-    make_folder("qwen3", OUT "/edit_qwen3", &s);
-    for (size_t i = 0; i < SL_COUNT(qwen_edits); i++)
-        apply(OUT "/edit_qwen3", &qwen_edits[i]);
-    make_folder("smollm3", OUT "/edit_smollm3", &s);
-    for (size_t i = 0; i < SL_COUNT(smollm3_edits); i++)
-        apply(OUT "/edit_smollm3", &smollm3_edits[i]);
-    make_folder("glm4", OUT "/edit_glm4", &s);
-    for (size_t i = 0; i < SL_COUNT(glm4_edits); i++)
-        apply(OUT "/edit_glm4", &glm4_edits[i]);
-    make_folder("phi3", OUT "/edit_phi3", &s);
-    for (size_t i = 0; i < SL_COUNT(phi3_edits); i++)
-        apply(OUT "/edit_phi3", &phi3_edits[i]);
+    for (size_t f = 0; f < SL_COUNT(edited); f++) {
+        char path[96];
+        snprintf(path, sizeof path, OUT "/edit_%s", edited[f].family);
+        make_folder(edited[f].family, path, &s);
+        for (size_t i = 0; i < edited[f].n; i++)
+            apply(path, &edited[f].edits[i]);
+    }
     for (size_t i = 0; i < SL_COUNT(expert_edits); i++) {
         make_folder(expert_edits[i].family, OUT "/edit_moe", &s);
         apply(OUT "/edit_moe", &expert_edits[i].edit);
     }
-    make_folder("gpt-oss", OUT "/edit_gpt_oss", &s);
-    for (size_t i = 0; i < SL_COUNT(gpt_oss_edits); i++)
-        apply(OUT "/edit_gpt_oss", &gpt_oss_edits[i]);
-    make_folder("exaone4", OUT "/edit_exaone4", &s);
-    for (size_t i = 0; i < SL_COUNT(exaone4_edits); i++)
-        apply(OUT "/edit_exaone4", &exaone4_edits[i]);
-    make_folder("ernie4_5", OUT "/edit_ernie", &s);
-    for (size_t i = 0; i < SL_COUNT(ernie_edits); i++)
-        apply(OUT "/edit_ernie", &ernie_edits[i]);
-    make_folder("arcee", OUT "/edit_arcee", &s);
-    for (size_t i = 0; i < SL_COUNT(arcee_edits); i++)
-        apply(OUT "/edit_arcee", &arcee_edits[i]);
-    make_folder("seed_oss", OUT "/edit_seed_oss", &s);
-    for (size_t i = 0; i < SL_COUNT(seed_oss_edits); i++)
-        apply(OUT "/edit_seed_oss", &seed_oss_edits[i]);
     make_folder("gemma3-text", OUT "/edit_gemma3_text", &s);
     accepted(OUT "/edit_gemma3_text", "a model in a larger one");
     apply(OUT "/edit_gemma3_text", &(struct edit){"text_config", NULL, SL_EFORMAT,
                                                   "config.json: text_config must be an object"});
-    make_folder("gemma3", OUT "/edit_gemma3", &s);
-    for (size_t i = 0; i < SL_COUNT(gemma3_edits); i++)
-        apply(OUT "/edit_gemma3", &gemma3_edits[i]);
-    make_folder("gemma2", OUT "/edit_gemma2", &s);
-    for (size_t i = 0; i < SL_COUNT(gemma2_edits); i++)
-        apply(OUT "/edit_gemma2", &gemma2_edits[i]);
-    make_folder("granite", OUT "/edit_granite", &s);
-    for (size_t i = 0; i < SL_COUNT(granite_edits); i++)
-        apply(OUT "/edit_granite", &granite_edits[i]);
-    make_folder("gemma4", OUT "/edit_gemma4", &s);
-    for (size_t i = 0; i < SL_COUNT(gemma4_edits); i++)
-        apply(OUT "/edit_gemma4", &gemma4_edits[i]);
-    make_folder("starcoder2", OUT "/edit_starcoder2", &s);
-    for (size_t i = 0; i < SL_COUNT(starcoder2_edits); i++)
-        apply(OUT "/edit_starcoder2", &starcoder2_edits[i]);
-    make_folder("cohere", OUT "/edit_cohere", &s);
-    for (size_t i = 0; i < SL_COUNT(cohere_edits); i++)
-        apply(OUT "/edit_cohere", &cohere_edits[i]);
-    make_folder("cohere2", OUT "/edit_cohere2", &s);
-    for (size_t i = 0; i < SL_COUNT(cohere2_edits); i++)
-        apply(OUT "/edit_cohere2", &cohere2_edits[i]);
-    make_folder("phi", OUT "/edit_phi", &s);
-    for (size_t i = 0; i < SL_COUNT(phi_edits); i++)
-        apply(OUT "/edit_phi", &phi_edits[i]);
-    make_folder("stablelm", OUT "/edit_stablelm", &s);
-    for (size_t i = 0; i < SL_COUNT(stablelm_edits); i++)
-        apply(OUT "/edit_stablelm", &stablelm_edits[i]);
-    make_folder("nemotron", OUT "/edit_nemotron", &s);
-    for (size_t i = 0; i < SL_COUNT(nemotron_edits); i++)
-        apply(OUT "/edit_nemotron", &nemotron_edits[i]);
-    make_folder("lfm2", OUT "/edit_lfm2", &s);
-    for (size_t i = 0; i < SL_COUNT(lfm2_edits); i++)
-        apply(OUT "/edit_lfm2", &lfm2_edits[i]);
-    make_folder("lfm2moe", OUT "/edit_lfm2moe", &s);
-    for (size_t i = 0; i < SL_COUNT(lfm2moe_edits); i++)
-        apply(OUT "/edit_lfm2moe", &lfm2moe_edits[i]);
-    make_folder("lfm3", OUT "/edit_lfm3", &s);
-    for (size_t i = 0; i < SL_COUNT(lfm3_edits); i++)
-        apply(OUT "/edit_lfm3", &lfm3_edits[i]);
-    make_folder("qwen35", OUT "/edit_qwen35", &s);
-    for (size_t i = 0; i < SL_COUNT(qwen35_edits); i++)
-        apply(OUT "/edit_qwen35", &qwen35_edits[i]);
-    make_folder("qwen35moe", OUT "/edit_qwen35moe", &s);
-    for (size_t i = 0; i < SL_COUNT(qwen35moe_edits); i++)
-        apply(OUT "/edit_qwen35moe", &qwen35moe_edits[i]);
-    make_folder("bert-classifier", OUT "/edit_bert", &s);
-    for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
-        apply(OUT "/edit_bert", &bert_edits[i]);
-    make_folder("nomic-bert", OUT "/edit_nomic", &s);
-    for (size_t i = 0; i < SL_COUNT(nomic_edits); i++)
-        apply(OUT "/edit_nomic", &nomic_edits[i]);
-    make_folder("modernbert", OUT "/edit_modernbert", &s);
-    for (size_t i = 0; i < SL_COUNT(modernbert_edits); i++)
-        apply(OUT "/edit_modernbert", &modernbert_edits[i]);
-    make_folder("roberta-classifier", OUT "/edit_roberta", &s);
-    for (size_t i = 0; i < SL_COUNT(roberta_edits); i++)
-        apply(OUT "/edit_roberta", &roberta_edits[i]);
 }
 
 /* Mistral's window: transformers reads a missing key as 4096, null as none; a Llama config's key
