@@ -13,8 +13,8 @@
  *   I8  a block is found only once the step that filled it has landed
  *   I9  the tree's tokens of a block are those of the sequences that hold it
  *   I10 a step in flight reads pages its sequences hold, or gave back after it was launched
- *   I14 of layers with a window a sequence holds the pages that rows which have not landed, or are
- *       to come, can see, and no others
+ *   I14 of layers with a window or a state a sequence holds the pages that rows which have not
+ *       landed, or are to come, can see, and no others
  *
  * I11, the same tokens in whatever company, is what the simulator's oracle and test_bits.c compare.
  */
