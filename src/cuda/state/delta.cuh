@@ -5,7 +5,7 @@
  *
  *   q, k      x * (scale / sqrt(sum x^2 + eps)); scale 1 for k
  *   decay     exp(a softplus(decay_in + dt_bias)), of the head or of each row (KDA)
- *   beta      beta_scale sigmoid(beta_in)
+ *   beta      beta_scale / (1 + exp(-beta_in))
  *   p         sum k[i] S[i, d] with S before the token; by row sum (k[i] decay[i]) S[i, d]
  *   delta     beta fma(-decay, p, v); by row beta (v - p)
  *   S[i, d]   fma(k[i], delta[d], decay S[i, d])
@@ -99,7 +99,7 @@ static __device__ __forceinline__ float2 delta_gates(const delta_args &a, int he
     if (!BY_ROW)
         decay =
             sl_exp(__fmul_rn(a.a[head], sl_softplus(__fadd_rn(a.decay_in[at], a.dt_bias[head]))));
-    return make_float2(decay, __fmul_rn(a.beta_scale, sl_sigmoid(a.beta_in[at])));
+    return make_float2(decay, sl_gated(a.beta_scale, a.beta_in[at]));
 }
 
 template <bool BY_ROW>

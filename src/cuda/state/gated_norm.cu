@@ -25,7 +25,7 @@ struct gated_args {
 
 static __device__ __forceinline__ float open_by(bool sigmoid, float g)
 {
-    return sigmoid ? sl_sigmoid(g) : sl_act(SL_ACT_SILU, g);
+    return sigmoid ? sl_gated(1.0f, g) : sl_act(SL_ACT_SILU, g);
 }
 
 struct gated_group { /* of a row */
