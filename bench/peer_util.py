@@ -32,7 +32,7 @@ VARIANTS = {
 }
 
 # What mkmodel makes of the models that people run in these sizes. The mixtures of experts are Qwen3-30B-A3B with 12
-# of its 48 layers and gpt-oss-20b with 8 of 24. Their vocabularies are cut as the layers are, so that the output
+# of its 48 layers and gpt-oss-20b with 8 of 24, Qwen3.5-9B has 8 of 32. Their vocabularies are cut as the layers are, so that the output
 # matrix has the share of a token that it has in the whole model.
 MODELS = {
     "tiny": ["--shape", "tiny", "--family", "llama", "--hidden", "256", "--intermediate", "512", "--head-dim", "64",
@@ -45,6 +45,17 @@ MODELS = {
                  "32", "--kv-heads", "4", "--head-dim", "128", "--experts", "128", "--top-experts", "8",
                  "--expert-intermediate", "768", "--vocab", "bytes", "--vocab", "37984", "--context", "40960",
                  "--untied"],
+    "qwen35-0.8b": ["--family", "qwen35", "--hidden", "1024", "--intermediate", "3584", "--layers", "24", "--heads", "8",
+                    "--kv-heads", "2", "--head-dim", "256", "--state-heads", "16", "--state-groups", "16",
+                    "--state-key-dim", "128", "--state-value-dim", "128", "--vocab", "bytes", "--vocab", "248320",
+                    "--context", "32768", "--tied"],
+    "qwen35-9b": ["--family", "qwen35", "--hidden", "4096", "--intermediate", "12288", "--layers", "8", "--heads",
+                  "16", "--kv-heads", "4", "--head-dim", "256", "--state-heads", "32", "--state-groups", "16",
+                  "--state-key-dim", "128", "--state-value-dim", "128", "--vocab", "bytes", "--vocab", "62080",
+                  "--context", "32768", "--untied"],
+    "lfm2-1.2b": ["--family", "lfm2", "--hidden", "2048", "--intermediate", "8192", "--layers", "16", "--heads", "32",
+                  "--kv-heads", "8", "--head-dim", "64", "--vocab", "bytes", "--vocab", "65536", "--context",
+                  "32768"],
     "gpt-oss": ["--family", "gpt-oss", "--hidden", "2880", "--intermediate", "2880", "--layers", "8", "--heads", "64",
                 "--kv-heads", "8", "--head-dim", "64", "--experts", "32", "--top-experts", "4",
                 "--expert-intermediate", "2880", "--vocab", "bytes", "--vocab", "67072", "--context", "40960",

@@ -393,11 +393,16 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
 
 /* ---------------------------------------------------------------- GGUF */
 
-/* Key heads of each layer, of a model with recurrent ones, which have none. */
+/* Key heads of each layer, of a model with recurrent ones, which have none; one number where the
+ * file says by an interval which those are. */
 static void metadata_kv_heads(const char *key, const struct sl_hparams *hp,
                               struct sl_gguf_writer *w)
 {
     int32_t n[SL_MAX_LAYERS];
+    if (hp->attn_interval != 0) {
+        sl_gguf_writer_add_u32(w, key, (uint32_t)hp->n_kv_heads);
+        return;
+    }
     for (int32_t l = 0; l < hp->n_layers; l++)
         n[l] = hp->attn_layers[l] == SL_LAYER_OFF ? 0 : hp->n_kv_heads;
     sl_gguf_writer_add_arr_i32(w, key, n, (size_t)hp->n_layers);
@@ -462,6 +467,20 @@ static void metadata_rope(const struct sl_rope_desc *desc, const struct sl_rope_
     }
 }
 
+/* llama.cpp wants to know how Qwen3.5 divides the rotated pairs among the positions of pictures;
+ * those of text are all the same. */
+static void metadata_sections(const struct sl_hparams *hp, const char *arch,
+                              struct sl_gguf_writer *w)
+{
+    const int32_t n = (hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim) / 2;
+    const int32_t sections[4] = {(n + 2) / 3, (n + 1) / 3, n / 3, 0};
+    char key[128];
+    if (strncmp(arch, "qwen35", 6) != 0)
+        return;
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
+    sl_gguf_writer_add_arr_i32(w, key, sections, SL_COUNT(sections));
+}
+
 static int metadata_vocab(const struct sl_synth *s, struct sl_gguf_writer *w, struct sl_error *err)
 {
     enum { NORMAL = 1, CONTROL = 3, UNUSED = 5, TEXT_BYTES = 32 };
@@ -505,6 +524,7 @@ int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *
     for (int32_t i = 0; i < desc->n_ropes; i++)
         if (i == 0 || strcmp(desc->ropes[i].gguf_theta, desc->ropes[0].gguf_theta) != 0)
             metadata_rope(&desc->ropes[i], &s->hp.ropes[i], arch, w);
+    metadata_sections(&s->hp, arch, w);
     if (s->bos > 0)
         sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)s->bos);
     if (s->eos > 0)
