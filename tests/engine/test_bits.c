@@ -3,18 +3,21 @@
  * prompts, each run alone, are compared bit for bit with what the same prompts give in mixed
  * batches, for several prefill chunk sizes, page sizes, thread counts and ranks, with the prefix
  * cache hit and missed, on every instruction set, and after preemption. Each case first proves that
- * it exercised what it claims to.
+ * it exercised what it claims to. The same for random models with recurrent layers, which begin at
+ * states that the cache kept.
  */
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
 #include "sluice.h"
+#include "synth/synth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -41,6 +44,7 @@ struct outcome { /* what must not change by a bit */
     float prompt_logprobs[MAX_PROMPT]; /* of every fifth request */
 };
 
+static const char *model; /* NULL: the bundled one */
 static struct prompt prompts[N_PROMPTS];
 static struct outcome alone[N_PROMPTS];
 
@@ -112,6 +116,7 @@ static struct sl_engine *start(struct sl_engine_config cfg)
 {
     struct sl_error err = {0};
     struct sl_engine *eng = NULL;
+    cfg.model = model;
     if (sl_engine_create(&cfg, &eng, &err) != 0)
         fail_msg("%s", err.msg);
     return eng;
@@ -225,12 +230,13 @@ static void page_sizes(void **state)
 static void preemption(void **state)
 {
     (void)state;
-    /* Pages for about two of the longest sequences while sixteen want to run. */
+    /* Pages for about two of the longest sequences while sixteen want to run, or twelve: each must
+     * have a state. */
     struct sl_engine *probe = start((struct sl_engine_config){0});
     uint64_t per_token = sl_engine_info(probe)->kv_bytes_per_token;
     sl_engine_destroy(probe);
     struct sl_stats s = run_and_compare(
-        (struct sl_engine_config){.max_num_seqs = 16,
+        (struct sl_engine_config){.max_num_seqs = model == NULL ? 16 : 12,
                                   .block_size = 16,
                                   .max_model_len = MAX_PROMPT + N_OUT,
                                   .kv_cache_bytes = per_token * 2 * (MAX_PROMPT + N_OUT)},
@@ -294,7 +300,7 @@ static void instruction_sets(void **state)
                 {"avx512-vnni", false, 1}, {"avx512-bf16", true, 1}, {"amx", true, 1}};
     struct sl_error err;
     for (size_t i = 0; i < SL_COUNT(isas); i++) {
-        struct sl_engine_config cfg = {.cpu_isa = isas[i].name, .max_num_seqs = 16};
+        struct sl_engine_config cfg = {.model = model, .cpu_isa = isas[i].name, .max_num_seqs = 16};
         struct sl_engine *eng = NULL;
         if (sl_engine_create(&cfg, &eng, &err) != 0) {
             printf("skip: %s: %s\n", isas[i].name, err.msg);
@@ -307,8 +313,98 @@ static void instruction_sets(void **state)
     }
 }
 
-int main(void)
+enum { N_SIBLINGS = 4, N_GROUPS = 6 };
+
+struct siblings {
+    int32_t ids[N_GROUPS][N_SIBLINGS][N_OUT];
+    float logprobs[N_GROUPS][N_SIBLINGS][N_OUT];
+};
+
+/* Four sequences from each of some prompts, which begin at the state of their last whole page. */
+static void run_siblings(struct sl_engine_config cfg, struct siblings *out)
 {
+    static struct sl_request *reqs[N_GROUPS];
+    struct sl_engine *eng = start(cfg);
+    struct sl_error err;
+    struct sl_chunk chunk;
+    for (int i = 0; i < N_GROUPS; i++) {
+        struct sl_request_desc desc = {.prompt = prompts[i].ids, .n_prompt = prompts[i].n};
+        sl_sampling_default(&desc.sampling);
+        desc.sampling.n = N_SIBLINGS;
+        desc.sampling.max_tokens = N_OUT;
+        desc.sampling.ignore_eos = desc.sampling.has_seed = true;
+        desc.sampling.logprobs = 0;
+        if (sl_request_submit(eng, &desc, &reqs[i], &err) != 0)
+            fail_msg("prompt %d: %s", i, err.msg);
+    }
+    for (int i = 0; i < N_GROUPS; i++) {
+        int32_t n[N_SIBLINGS] = {0};
+        while (!sl_request_done(reqs[i])) {
+            sl_request_wait(reqs[i], 1000);
+            while (sl_request_read(reqs[i], &chunk) == 1)
+                for (size_t k = 0; k < chunk.n_tokens; k++, n[chunk.seq_idx]++) {
+                    out->ids[i][chunk.seq_idx][n[chunk.seq_idx]] = chunk.tokens[k].id;
+                    out->logprobs[i][chunk.seq_idx][n[chunk.seq_idx]] = chunk.tokens[k].logprob;
+                }
+        }
+        for (int k = 0; k < N_SIBLINGS; k++)
+            assert_int_equal(n[k], N_OUT);
+        sl_request_release(reqs[i]);
+    }
+    sl_engine_destroy(eng);
+}
+
+static void siblings(void **state)
+{
+    static struct siblings want, got;
+    (void)state;
+    run_siblings((struct sl_engine_config){.max_num_seqs = 1, .no_prefix_caching = true}, &want);
+    assert_memory_not_equal(want.ids[0][0], want.ids[0][1], sizeof want.ids[0][0]);
+    for (int32_t seqs = 3; seqs <= 32; seqs += 29) {
+        run_siblings((struct sl_engine_config){.max_num_seqs = seqs}, &got);
+        assert_memory_equal(&got, &want, sizeof want);
+    }
+}
+
+/* A random model of that family is what start() starts. */
+static void make_model(const char *family)
+{
+    static char path[64];
+    struct sl_error err = {0};
+    struct sl_synth s = {
+        .name = family, .dtype = SL_DTYPE_BF16, .seed = 3, .byte_vocab = true, .eos = SL_SYNTH_EOS};
+    mkdir("build", 0777);
+    mkdir("build/testdata", 0777);
+    snprintf(path, sizeof path, "build/testdata/bits_%s", family);
+    if (sl_synth_shape(family, "tiny", &s.hp, &err) != 0 || sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s", err.msg);
+    model = path;
+}
+
+static int setup_delta(void **state)
+{
+    make_model("qwen35moe");
+    return setup(state);
+}
+
+static int setup_conv(void **state) /* with windows as well */
+{
+    make_model("lfm3");
+    return setup(state);
+}
+
+/* With an argument: the random models alone. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest recurrent[] = {
+        cmocka_unit_test(chunk_sizes),
+        cmocka_unit_test(preemption),
+        cmocka_unit_test(prefix_cache_hit_and_miss),
+        cmocka_unit_test(page_sizes),
+        cmocka_unit_test(thread_counts),
+        cmocka_unit_test(instruction_sets),
+        cmocka_unit_test(siblings),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_batches),
         cmocka_unit_test(chunk_sizes),
@@ -320,5 +416,8 @@ int main(void)
         cmocka_unit_test(drafts),
         cmocka_unit_test(ranks),
     };
-    return cmocka_run_group_tests(tests, setup, NULL);
+    (void)argv;
+    int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
+    n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
+    return n_failed + cmocka_run_group_tests_name("convolutions", recurrent, setup_conv, NULL);
 }
