@@ -851,6 +851,38 @@ RECURRENT = {
         torch.bfloat16,
         "new",
     ),
+    "jamba": (  # attention in layer 2, experts in layers 1 and 3
+        "Jamba",
+        dict(
+            SPARSE,
+            num_hidden_layers=4,
+            num_experts=4,
+            intermediate_size=12,
+            attn_layer_period=3,
+            attn_layer_offset=2,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            mamba_d_state=8,
+            mamba_dt_rank=6,
+            mamba_proj_bias=True,
+            pad_token_id=0,
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "mamba": ("Mamba", dict(state_size=12, time_step_rank=6, num_hidden_layers=3), torch.bfloat16, "new"),
+    "mamba_bias": (
+        "Mamba",
+        dict(state_size=8, conv_kernel=3, expand=3, use_bias=True, use_conv_bias=False, tie_word_embeddings=False),
+        torch.bfloat16,
+        "new",
+    ),
+    "falcon_mamba": (
+        "FalconMamba",
+        dict(state_size=12, time_step_rank=6, num_hidden_layers=3, mixer_rms_eps=1e-6, tie_word_embeddings=False),
+        torch.bfloat16,
+        "new",
+    ),
     "mamba2": (  # groups of two heads, which norms count apart
         "Mamba2",
         dict(num_heads=8, head_dim=8, state_size=12, n_groups=4, num_hidden_layers=3),
@@ -1494,7 +1526,8 @@ def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
     kind = family + "TextConfig" if family in (
         "Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe") else family + "Config"
-    some = dict(Dbrx=(), Mamba2=("hidden_size", "num_hidden_layers")).get(family)  # others are their own
+    mambas = dict.fromkeys(("FalconMamba", "Mamba", "Mamba2"), ("hidden_size", "num_hidden_layers"))
+    some = dict(mambas, Dbrx=()).get(family)  # others are their own
     small = SMALL if some is None else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id", *some)}
     config = getattr(transformers, kind)(**{**small, **args})
     config.architectures = [family + "ForCausalLM"]

@@ -580,6 +580,46 @@ def as_falcon_h1(config, tensors):
         yield name, (floats(bits) * factors[what]).astype(np.float32) if what in factors else bits
 
 
+def as_mamba1(config, tensors):
+    experts = {}
+    for name, bits in tensors:
+        m = re.fullmatch(r"model\.layers\.(\d+)\.feed_forward\.experts\.(\d+)\.(\w+)_proj\.weight", name)
+        if m is not None:
+            experts.setdefault(f"blk.{m[1]}.ffn_{m[3]}_exps.weight", {})[int(m[2])] = bits
+            continue
+        if name.endswith("A_log"):
+            bits = -np.exp(floats(bits))
+        elif name.endswith("conv1d.weight"):
+            bits = bits.squeeze(1)
+        yield name, bits
+    for name, parts in experts.items():
+        yield name, np.stack([parts[e] for e in range(len(parts))])
+
+
+def mamba1_keys(writer, config):
+    writer.add_feed_forward_length(0)
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_inner_size(config["expand"] * config["hidden_size"])
+    writer.add_ssm_state_size(config["state_size"])
+    writer.add_ssm_time_step_rank(config["time_step_rank"])
+    writer.add_ssm_dt_b_c_rms(config["model_type"] == "falcon_mamba")
+
+
+def jamba_keys(writer, config):
+    period, offset = config["attn_layer_period"], config["attn_layer_offset"]
+    kv = config["num_key_value_heads"]
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv([kv if i % period == offset else 0 for i in range(config["num_hidden_layers"])])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_time_step_rank(config["mamba_dt_rank"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
@@ -589,6 +629,9 @@ RECURRENT = {
     "granitemoehybrid": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "nemotron_h": (gguf.MODEL_ARCH.NEMOTRON_H, nemotron_h_keys, as_nemotron_h),
     "nemotron3": (gguf.MODEL_ARCH.NEMOTRON_H_MOE, nemotron_h_keys, as_nemotron_h),
+    "falcon_mamba": (gguf.MODEL_ARCH.MAMBA, mamba1_keys, as_mamba1),
+    "jamba": (gguf.MODEL_ARCH.JAMBA, jamba_keys, as_mamba1),
+    "mamba": (gguf.MODEL_ARCH.MAMBA, mamba1_keys, as_mamba1),
     "mamba2": (gguf.MODEL_ARCH.MAMBA2, mamba2_keys, as_mamba2),
     "qwen3_5": (gguf.MODEL_ARCH.QWEN35, qwen35_keys, as_qwen35),
     "qwen3_5_moe": (gguf.MODEL_ARCH.QWEN35MOE, qwen35_keys, as_qwen35),

@@ -176,12 +176,16 @@ struct sl_hparams {
     int32_t attn_interval;              /* without a list: the last of so many has it */
     uint8_t layer_kinds[SL_MAX_LAYERS]; /* where more than two differ, enum sl_layer_kind */
     int32_t state_taps, state_heads, state_groups, state_k_dim, state_v_dim;
-    int32_t state_inner;   /* GGUF: heads times values of a head; */
-    int32_t state_width;   /* the same in config.json; 0: */
-    int32_t state_expand;  /* so many times the width of the model */
-    bool use_rope;         /* where attention may have no positions */
-    double dt_min, dt_max; /* limits of the time step; dt_max 0: none */
-    bool norm_before_gate; /* of what a recurrence gives */
+    int32_t state_inner; /* GGUF: heads times values of a head; */
+    int32_t dt_rank;     /* Mamba 1; 0: a sixteenth of the width */
+    bool norm_x;         /* of it: dt, b and c are normed */
+    double norm_x_eps;
+    int32_t attn_offset, expert_offset; /* the first layer of an interval that has it */
+    int32_t state_width;                /* the same in config.json; 0: */
+    int32_t state_expand;               /* so many times the width of the model */
+    bool use_rope;                      /* where attention may have no positions */
+    double dt_min, dt_max;              /* limits of the time step; dt_max 0: none */
+    bool norm_before_gate;              /* of what a recurrence gives */
     /* Multipliers of Falcon-H1: of an MLP's gate and what it gives; of keys; of what goes into
      * attention and comes out, into a recurrence and out; of its gate, x, b, c and dt. */
     double gate_scale, down_scale, key_scale, attn_in_scale, attn_out_scale, state_in_scale,
@@ -327,8 +331,9 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_STATE_NORM,
                SL_SLOT_STATE_OUT,
                SL_SLOT_STATE_OUT_BIAS,
-               SL_SLOT_STATE_X, /* Mamba 1: of what left the convolution, the rank of dt, b and c;
-                                 */
+               SL_SLOT_STATE_X, /* Mamba 1: of what left the convolution, the rank of dt, */
+               SL_SLOT_STATE_B, /* b and c */
+               SL_SLOT_STATE_C,
                SL_SLOT_STATE_DT_UP,     /* from that rank to dt of each channel; */
                SL_SLOT_STATE_RANK_NORM, /* norms of these three */
                SL_SLOT_STATE_B_NORM,
@@ -514,6 +519,7 @@ struct sl_state_desc {
     int32_t n_heads, n_groups; /* of values; of keys, or of b and c */
     int32_t k_dim, v_dim;      /* of a head: its state is [k_dim, v_dim] */
     int32_t dt_rank;           /* Mamba 1; 0: dt comes of the layer's input */
+    bool norm_x;               /* Mamba 1: dt, b and c are normed */
     bool by_row;               /* DELTA: a decay for each row of the state, */
     bool tiled;                /* and head h belongs to group h % n_groups: heads of a group are not
                                   neighbours */

@@ -156,7 +156,10 @@ static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
 {
     const struct sl_state_desc *s = &l->state;
     sl_buf_puts(out, l->mixer == SL_MIX_BOTH ? mixer_names[SL_MIX_SSM] : mixer_name(l));
-    if (s->n_heads > 0)
+    if (s->dt_rank > 0)
+        sl_buf_printf(out, ", %d channels with a state of %d, dt of rank %d%s", s->n_heads,
+                      s->k_dim, s->dt_rank, s->norm_x ? ", normed" : "");
+    else if (s->n_heads > 0)
         sl_buf_printf(out, ", %d heads, %d groups, states of %d x %d", s->n_heads, s->n_groups,
                       s->k_dim, s->v_dim);
     if (sl_has_state(l))

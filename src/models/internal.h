@@ -304,13 +304,14 @@ struct sl_run {
     float *state_in, *conv_out;         /* [T, channels] of recurrent layers: before the
                                            convolution and behind it */
     float *state_gate, *state_out;      /* [T, heads * v_dim] */
-    void *state_att;                    /* the same as activations, beside att; */
-    float *state_y;                     /* [T, H] what comes of it */
-    float *state_dt, *state_beta;       /* [T, heads], DELTA by_row [T, heads, k_dim] */
-    void *gated_input;                  /* [T, W] activations: times its input */
-    void *expert_room;                  /* scratch of the experts */
-    struct sl_host_layer *host_layers;  /* [n_host_layers] whose experts the host computes; */
-    void *host_room;                    /* and its scratch */
+    float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
+    void *state_att; /* the same as activations, beside att; */
+    float *state_y;  /* [T, H] what comes of it */
+    float *state_dt, *state_beta;      /* [T, heads], DELTA by_row [T, heads, k_dim] */
+    void *gated_input;                 /* [T, W] activations: times its input */
+    void *expert_room;                 /* scratch of the experts */
+    struct sl_host_layer *host_layers; /* [n_host_layers] whose experts the host computes; */
+    void *host_room;                   /* and its scratch */
     size_t host_room_bytes;
     float *latent_in, *latent_out; /* [T, latent] of experts in a space of their own */
     float *shared;                 /* [T, H] of the shared expert, this rank's columns */

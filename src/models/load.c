@@ -401,6 +401,10 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "experts in a space of their own (moe_latent_size) have no kernel on "
                            "this device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].state.dt_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "layers of Mamba 1 are not built for this device: choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].ffn == SL_FFN_EXPERTS &&
             !sl_run_gates(sl_experts_on_host(m, i) ? m->host : be, &m->layers[i]))
             return sl_fail(

@@ -127,19 +127,70 @@ static void delta_rule(struct sl_run *r, int32_t layer, const struct sl_batch *b
                                        });
 }
 
+/* Where dt, b and c of Mamba 1 are, of all rows of a step. */
+struct low {
+    float *part[3]; /* [T, dt_rank], [T, k_dim] twice */
+    int32_t dim[3];
+};
+
+static struct low low_of(const struct sl_run *r, const struct sl_state_desc *s, bool normed)
+{
+    const int64_t t = r->cfg.max_tokens;
+    float *at = r->state_x + (normed ? t * (s->dt_rank + 2 * s->k_dim) : 0);
+    return (struct low){{at, at + t * s->dt_rank, at + t * (s->dt_rank + s->k_dim)},
+                        {s->dt_rank, s->k_dim, s->k_dim}};
+}
+
+/* Mamba 1: dt, b and c of what left the convolution. */
+static void project_low(struct sl_run *r, int32_t layer, int32_t n)
+{
+    static const enum sl_slot slots[] = {SL_SLOT_STATE_X, SL_SLOT_STATE_B, SL_SLOT_STATE_C};
+    static const enum sl_slot norms[] = {SL_SLOT_STATE_RANK_NORM, SL_SLOT_STATE_B_NORM,
+                                         SL_SLOT_STATE_C_NORM};
+    const struct sl_state_desc *s = &r->m->layers[layer].state;
+    const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_STATE_DT_UP);
+    struct sl_backend *be = r->m->be;
+    const struct low low = low_of(r, s, false), normed = low_of(r, s, s->norm_x);
+    struct sl_op_linear_multi a = {.x = r->conv_out, .ld_x = s->n_heads, .n = n, .n_parts = 3};
+    for (int i = 0; i < 3; i++)
+        a.part[i] =
+            (struct sl_linear_part){sl_run_mat(r, layer, slots[i]), NULL, low.part[i], low.dim[i]};
+    be->vt->linear_multi(be, &a);
+    for (int i = 0; i < 3 && s->norm_x; i++)
+        be->vt->gated_norm(be, &(struct sl_op_gated_norm){.x = low.part[i],
+                                                          .w = sl_run_vec(r, layer, norms[i]),
+                                                          .eps = s->norm_eps,
+                                                          .n = n,
+                                                          .n_groups = 1,
+                                                          .dim = low.dim[i],
+                                                          .out = normed.part[i],
+                                                          .ld_out = low.dim[i]});
+    be->vt->linear(be, &(struct sl_op_linear){.x = normed.part[0],
+                                              .ld_x = up->n_cols,
+                                              .w = up,
+                                              .n = n,
+                                              .out = r->state_dt,
+                                              .ld_out = up->n_rows});
+}
+
 static void ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_state_desc *s = &l->state;
     const int64_t rows = (int64_t)s->n_heads * s->v_dim, keys = (int64_t)s->n_groups * s->k_dim;
     const int64_t ld = sl_conv_channels(l, r->m->hp.hidden);
+    const bool first = s->dt_rank > 0; /* Mamba 1 */
+    const struct low low = low_of(r, s, s->norm_x);
+    if (first)
+        project_low(r, layer, batch->n_tokens);
     r->m->be->vt->ssm(r->m->be, &(struct sl_op_ssm){
                                     .batch = batch,
                                     .x = r->conv_out,
                                     .ld_x = ld,
-                                    .b = r->conv_out + rows,
-                                    .c = r->conv_out + rows + keys,
-                                    .ld_bc = ld,
+                                    .b = first ? low.part[1] : r->conv_out + rows,
+                                    .c = first ? low.part[2] : r->conv_out + rows + keys,
+                                    .ld_bc = first ? keys : ld,
+                                    .by_state = first,
                                     .dt_in = r->state_dt,
                                     .ld_dt = s->n_heads,
                                     .a = sl_run_vec(r, layer, SL_SLOT_STATE_A),

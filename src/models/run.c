@@ -41,7 +41,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 44 + SL_MAX_ROPES };
+enum { N_CUTS = 45 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -113,9 +113,14 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              state = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_ROWS),
              dt = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_DT);
     const uint64_t streams = (uint64_t)hp->n_streams;
+    uint64_t low = 0;
     bool both = false;
-    for (int32_t i = 0; i < hp->n_layers; i++)
-        both = both || m->layers[i].mixer == SL_MIX_BOTH;
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        both = both || l->mixer == SL_MIX_BOTH;
+        if (l->state.dt_rank > 0)
+            low = SL_MAX(low, (uint64_t)sl_layer_dim(hp, l, SL_DIM_STATE_X));
+    }
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
@@ -154,6 +159,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
+        {offsetof(struct sl_run, state_x), 2 * t * low * f},
         {offsetof(struct sl_run, state_att), both ? t * state * act : 0},
         {offsetof(struct sl_run, state_y), both ? t * h * f : 0},
         {offsetof(struct sl_run, latent_in), t * latent * f},

@@ -197,6 +197,17 @@
     {"ssm.inner_size", {NULL}, SL_HP_INT, SL_HP_AT(state_inner), .required = true, .min = 1,      \
      .max = SL_MAX_HIDDEN}
 
+/* Mamba 1, likewise. */
+#define SL_HPARAMS_MAMBA1(taps, state, rank, expand)                                              \
+    {"ssm.conv_kernel", {taps}, SL_HP_INT, SL_HP_AT(state_taps), .def = 4, .min = 2,              \
+     .max = SL_MAX_CONV_TAPS},                                                                    \
+    {"ssm.state_size", {state}, SL_HP_INT, SL_HP_AT(state_k_dim), .def = 16, .min = 1,            \
+     .max = SL_MAX_STATE_DIM},                                                                    \
+    {"ssm.time_step_rank", {rank}, SL_HP_INT, SL_HP_AT(dt_rank), .min = 1, .max = SL_MAX_HIDDEN}, \
+    {"ssm.inner_size", {NULL}, SL_HP_INT, SL_HP_AT(state_inner), .required = true, .min = 1,      \
+     .max = SL_MAX_HIDDEN},                                                                       \
+    {NULL, {expand}, SL_HP_INT, SL_HP_AT(state_expand), .def = 2, .min = 1, .max = 64}
+
 #define SL_HPARAMS_DT_LIMIT                                                                       \
     {NULL, {"time_step_limit.0"}, SL_HP_FLOAT, SL_HP_AT(dt_min), .min = 0, .max = 1e6},           \
     {NULL, {"time_step_limit.1"}, SL_HP_FLOAT, SL_HP_AT(dt_max), .def = SL_JSON_INFINITY,         \
@@ -380,6 +391,48 @@
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS), .when = SL_HAS_DENSE},     \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS), .when = SL_HAS_DENSE}
 
+/* Mamba 1. stem: "backbone.layers.*.mixer" */
+#define SL_W_MAMBA1_PART(s, hf_name, gguf_name, dim, n_cols, idx, ...)                            \
+    {.slot = SL_SLOT_STATE_##s, .hf_fused = hf_name, .gguf_fused = "blk.*." gguf_name,            \
+     .rows = SL_DIM_##dim, .cols = SL_DIM_##n_cols, .part = idx, .fused = {__VA_ARGS__}
+
+#define SL_WEIGHTS_MAMBA1(stem)                                                                   \
+    SL_W_MAMBA1_PART(IN, stem ".in_proj.weight", "ssm_in.weight", STATE_ROWS, H, 0,               \
+     SL_DIM_STATE_ROWS, SL_DIM_STATE_ROWS), .when = SL_HAS_STATE},                                \
+    SL_W_MAMBA1_PART(GATE, stem ".in_proj.weight", "ssm_in.weight", STATE_ROWS, H, 1,             \
+     SL_DIM_STATE_ROWS, SL_DIM_STATE_ROWS), .when = SL_HAS_STATE},                                \
+    SL_W_MAMBA1_PART(IN_BIAS, stem ".in_proj.bias", "ssm_in.bias", STATE_ROWS, NONE, 0,           \
+     SL_DIM_STATE_ROWS, SL_DIM_STATE_ROWS), .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},            \
+    SL_W_MAMBA1_PART(GATE_BIAS, stem ".in_proj.bias", "ssm_in.bias", STATE_ROWS, NONE, 1,         \
+     SL_DIM_STATE_ROWS, SL_DIM_STATE_ROWS), .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},            \
+    SL_W_STATE(CONV, stem ".conv1d.weight", "ssm_conv1d.weight", CONV, TAPS), .flags =            \
+     SL_W_VALUES, .when = SL_HAS_STATE},                                                          \
+    SL_W_STATE(CONV_BIAS, stem ".conv1d.bias", "ssm_conv1d.bias", CONV, NONE), .when =            \
+     SL_HAS_STATE | SL_HAS_CONV_BIAS},                                                            \
+    SL_W_MAMBA1_PART(X, stem ".x_proj.weight", "ssm_x.weight", STATE_RANK, STATE_ROWS, 0,         \
+     SL_DIM_STATE_RANK, SL_DIM_STATE_K, SL_DIM_STATE_K), .when = SL_HAS_STATE},                   \
+    SL_W_MAMBA1_PART(B, stem ".x_proj.weight", "ssm_x.weight", STATE_K, STATE_ROWS, 1,            \
+     SL_DIM_STATE_RANK, SL_DIM_STATE_K, SL_DIM_STATE_K), .when = SL_HAS_STATE},                   \
+    SL_W_MAMBA1_PART(C, stem ".x_proj.weight", "ssm_x.weight", STATE_K, STATE_ROWS, 2,            \
+     SL_DIM_STATE_RANK, SL_DIM_STATE_K, SL_DIM_STATE_K), .when = SL_HAS_STATE},                   \
+    SL_W_STATE(STATE_DT_UP, stem ".dt_proj.weight", "ssm_dt.weight", STATE_ROWS, STATE_RANK),     \
+     .when = SL_HAS_STATE},                                                                       \
+    SL_W_STATE(STATE_DT_BIAS, stem ".dt_proj.bias", "ssm_dt.bias", STATE_ROWS, NONE), .when =     \
+     SL_HAS_STATE},                                                                               \
+    SL_W_STATE(STATE_A, stem ".A_log", "ssm_a", STATE_ROWS, STATE_K), .flags = SL_W_VALUES |      \
+     SL_W_MINUS_EXP, .when = SL_HAS_STATE},                                                       \
+    SL_W_STATE(STATE_D, stem ".D", "ssm_d", STATE_ROWS, NONE), .when = SL_HAS_STATE},             \
+    SL_W_STATE(STATE_RANK_NORM, stem ".dt_layernorm.weight", "ssm_dt_norm.weight",                \
+     STATE_RANK, NONE), .when = SL_HAS_STATE | SL_HAS_STATE_NORM},                                \
+    SL_W_STATE(STATE_B_NORM, stem ".b_layernorm.weight", "ssm_b_norm.weight", STATE_K, NONE),     \
+     .when = SL_HAS_STATE | SL_HAS_STATE_NORM},                                                   \
+    SL_W_STATE(STATE_C_NORM, stem ".c_layernorm.weight", "ssm_c_norm.weight", STATE_K, NONE),     \
+     .when = SL_HAS_STATE | SL_HAS_STATE_NORM},                                                   \
+    SL_W_STATE(STATE_OUT, stem ".out_proj.weight", "ssm_out.weight", H, STATE_ROWS), .when =      \
+     SL_HAS_STATE},                                                                               \
+    SL_W_STATE(STATE_OUT_BIAS, stem ".out_proj.bias", "ssm_out.bias", H, NONE), .when =           \
+     SL_HAS_STATE | SL_HAS_STATE_BIAS}
+
 /* Attention where some layers have none. stem: "model.layers.*.self_attn" */
 #define SL_W_SOME_ATTN(s, hf_name, gguf_name, r, c, how)                                          \
     {.slot = SL_SLOT_##s, .hf = hf_name, .gguf = "blk.*." gguf_name, .rows = SL_DIM_##r,          \
@@ -538,6 +591,8 @@ void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l);
 /* granite.c: windows, rotations and sinks of the models that have them. */
 void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *layers);
 
+/* mamba1.c: gives it the mixer of Mamba 1, as hp says. */
+int sl_plan_mamba1(const struct sl_hparams *hp, struct sl_layer_desc *l, struct sl_error *err);
 /* mamba.c: gives it the mixer of Mamba 2, as hp says. */
 int sl_plan_mamba2(const struct sl_hparams *hp, struct sl_layer_desc *l, struct sl_error *err);
 

@@ -96,6 +96,17 @@ static const struct {
      {"ssm_multipliers", "[1, 1, -1, 1, 1]", SL_EFORMAT, "ssm_multipliers.2 is -1, must be 1e-09"}},
     {"falcon_h1",
      {"mlp_multipliers", "[1, \"x\"]", SL_EFORMAT, "mlp_multipliers.1 must be a number"}},
+    {"mamba", {"time_step_rank", "\"auto\"", SL_EFORMAT, "x_proj.weight\" has shape [44, 128]"}},
+    {"mamba", {"time_step_rank", "0", SL_EFORMAT, "time_step_rank is 0, must be 1 to"}},
+    {"mamba", {"expand", "3", SL_EFORMAT, "in_proj.weight\" has shape [256, 64], expected [384"}},
+    {"mamba", {"use_bias", "true", SL_EFORMAT, "mixer.in_proj.bias\" is missing"}},
+    {"mamba", {"tie_word_embeddings", NULL, 0, NULL}},
+    {"falcon_mamba",
+     {"mixer_rms_eps", "-1", SL_EFORMAT, "mixer_rms_eps is -1, must be 1e-20 to 1"}},
+    {"jamba", {"attn_layer_offset", "1", SL_EFORMAT, "layers.1.self_attn.q_proj.weight\" is"}},
+    {"jamba", {"attn_layer_period", "0", SL_EFORMAT, "attn_layer_period is 0, must be 1 to"}},
+    {"jamba", {"expert_layer_offset", "0", SL_EFORMAT, "layers.1.feed_forward.gate_proj.weight\""}},
+    {"jamba", {"num_experts_per_tok", "0", SL_EFORMAT, "is 0, there are 7 experts"}},
 };
 
 #endif

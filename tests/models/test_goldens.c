@@ -18,6 +18,10 @@ static const char *const goldens[] = {
     "mistral",
     "mamba2",
     "mamba2_bias",
+    "mamba",
+    "mamba_bias",
+    "falcon_mamba",
+    "jamba",
     "granitemoehybrid",
     "granitehybrid_dense",
     "bamba",
@@ -170,7 +174,10 @@ static const char *const ggufs[] = {"olmo2",
                                     "qwen3_5_moe",
                                     "qwen3_next_all",
                                     "nemotron3",
-                                    "falcon_h1_gate"};
+                                    "falcon_h1_gate",
+                                    "mamba",
+                                    "falcon_mamba",
+                                    "jamba"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

@@ -64,6 +64,8 @@ static const struct variant variants[] = {
     {"nemotron_h", SL_DTYPE_BF16, "bf16", false},
     {"nemotron_h_moe", SL_DTYPE_Q8_0, "f16", false},
     {"falcon_h1", SL_DTYPE_BF16, "bf16", false},
+    {"falcon_mamba", SL_DTYPE_BF16, "f32", false},
+    {"jamba", SL_DTYPE_F16, "f16", false},
 };
 /* clang-format on */
 
@@ -305,7 +307,8 @@ static void test_containers(void **state)
                                         "bamba",          "qwen35",
                                         "qwen35-text",    "qwen35moe",
                                         "qwen3next",      "nemotron_h",
-                                        "nemotron_h_moe", "falcon_h1"};
+                                        "nemotron_h_moe", "falcon_h1",
+                                        "mamba",          "jamba"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -424,7 +424,7 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         int32_t i = *(const int32_t *)(const void *)at;
         if (row->offset == offsetof(struct sl_hparams, v_dim))
             i = hp->head_dim;
-        if (row->offset == offsetof(struct sl_hparams, state_inner))
+        if (row->offset == offsetof(struct sl_hparams, state_inner) && hp->state_heads > 0)
             i = hp->state_heads * hp->state_v_dim;
         if (row->offset == offsetof(struct sl_hparams, rope_dims))
             i = hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim;
