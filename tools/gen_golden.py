@@ -319,6 +319,35 @@ LLAMA4 = dict(
     ),
 )
 
+STEP3 = dict(  # full layers have four heads of which half is rotated, windowed ones six; the first is dense
+    head_dim=12,
+    num_hidden_layers=4,
+    num_sliding_attention_heads=6,
+    intermediate_size=40,
+    n_routed_experts=5,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+    share_expert_dim=12,
+    moe_router_scaling_factor=1.5,
+    sliding_window=9,
+    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    mlp_layer_types=["dense"] + ["sparse"] * 3,
+    swiglu_limits=[0.0, 0.0, 0.5, 0.4],  # so low that they bend many of the products
+    swiglu_limits_shared=[0.6, 0.3, 0.0, 0.5],
+    rope_parameters=dict(
+        full_attention=dict(
+            rope_type="llama3",
+            rope_theta=500.0,
+            partial_rotary_factor=0.5,
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+        sliding_attention=dict(plain(50.0), partial_rotary_factor=1.0),
+    ),
+)
+
 # As FAMILIES, with experts.
 SPARSE = dict(num_experts_per_tok=2)
 MULTIPLIERS = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)
@@ -604,6 +633,19 @@ EXPERTS = {
         ),
         torch.bfloat16,
         "new",
+    ),
+    "step3p5": ("Step3p7", STEP3, torch.bfloat16, "step3p5"),
+    "step3p7": (  # without limits, and with a router scale of 1
+        "Step3p7",
+        dict(
+            STEP3 | dict(swiglu_limits=None, swiglu_limits_shared=None, moe_router_scaling_factor=1.0),
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            mlp_layer_types=["sparse"] * 3,
+            num_hidden_layers=3,
+            query_pre_attn_scalar=9,
+        ),
+        torch.bfloat16,
+        "hub",
     ),
     "llama4": (  # chunks of 11 positions; the last layer has no positions, its queries grow every 16
         "Llama4",
@@ -1353,7 +1395,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "NemotronFor", "Qwen3_5", "Qwen3Next")  # whose norms are 1 + w
+    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "NemotronFor", "Qwen3_5", "Qwen3Next", "Step3p7")  # whose norms are 1 + w
     one = 0 if type(model).__name__.startswith(zero) else 1
     with torch.no_grad():
         for name, p in model.named_buffers():
@@ -1401,10 +1443,12 @@ def config_json(config, spelling):
         c["num_hidden_layers"] = len(c["layers_block_type"])
         kinds = dict(linear_attention="M", full_attention="*", moe="E", mlp="-")
         c["hybrid_override_pattern"] = "".join(kinds[k] for k in c.pop("layers_block_type"))
+    if spelling == "step3p5":
+        c = step3p5_config(c)
     if spelling == "hub":  # the model of text in one that reads images as well
         kind = c["model_type"].removesuffix("_text")
         wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
-        c = dict(architectures=wrapped, model_type=kind, text_config=c)
+        c = dict(architectures=wrapped, model_type=kind if kind != "step3p5" else "step3p7", text_config=c)
     if spelling == "old":  # as transformers before 5 wrote it
         rope = dict(c.pop("rope_parameters"))
         if "sliding_attention" in rope:
@@ -1422,6 +1466,37 @@ def config_json(config, spelling):
             c["rotary_pct" if neox else "partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return json.dumps(c, indent=1, sort_keys=True) + "\n"
+
+
+def step3p5_config(c):
+    """As the hub has it: lists by layer, with an entry for one that predicts further tokens, and other names."""
+    c = {k: v for k, v in c.items() if k not in ("per_layer_config", "mtp_layer_types", "mtp_mlp_layer_types")}
+    kinds = c["layer_types"] + ["sliding_attention"]
+    rope, sparse = c.pop("rope_parameters"), c.pop("mlp_layer_types")
+    c |= dict(
+        architectures=["Step3p5ForCausalLM"],
+        num_nextn_predict_layers=1,
+        layer_types=kinds,
+        rope_theta=[rope[k]["rope_theta"] for k in kinds],
+        partial_rotary_factors=[rope[k]["partial_rotary_factor"] for k in kinds],
+        rope_scaling={k: v for k, v in rope["full_attention"].items() if k not in ("rope_theta", "partial_rotary_factor")},
+        yarn_only_types=["full_attention"],
+        moe_layers_enum=",".join(str(i) for i, kind in enumerate(sparse) if kind == "sparse"),
+        num_attention_groups=c.pop("num_key_value_heads"),
+        attention_other_setting=dict(attention_type="sliding_attention", num_attention_heads=c.pop("num_sliding_attention_heads"),
+                                     num_attention_groups=2, head_dim=c["head_dim"]),
+        moe_num_experts=c.pop("n_routed_experts"),
+        moe_top_k=c.pop("num_experts_per_tok"),
+        swiglu_limits=c["swiglu_limits"] + [0.0],
+        swiglu_limits_shared=c["swiglu_limits_shared"] + [0.0],
+        moe_router_activation="sigmoid",
+        norm_expert_weight=True,
+        use_head_wise_attn_gate=True,
+        use_moe_router_bias=True,
+        zero_centered=True,
+    )
+    c.pop("num_local_experts", None)
+    return c
 
 
 def one_by_one(stored):
@@ -1447,8 +1522,8 @@ def as_hub(model, dtype):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         stored = load_file(pathlib.Path(folder) / "model.safetensors")
-    exact = ("e_score_correction_bias", "expert_bias")  # which choose experts
-    return {k: t if k.endswith(exact) else t.to(dtype) for k, t in stored.items()}
+    exact = ("e_score_correction_bias", "expert_bias", "router_bias")  # which choose experts
+    return {k: t if k.endswith(exact) else t.to(dtype) for k, t in stored.items() if "vi" not in k.split(".")[0]}
 
 
 def gpt_oss_by_expert(stored):
@@ -1525,7 +1600,7 @@ def noise_of(model, ids, logits, chunked, module):
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
     kind = family + "TextConfig" if family in (
-        "Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe") else family + "Config"
+        "Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", "Step3p7") else family + "Config"
     mambas = dict.fromkeys(("FalconMamba", "Mamba", "Mamba2"), ("hidden_size", "num_hidden_layers"))
     some = dict(mambas, Dbrx=()).get(family)  # others are their own
     small = SMALL if some is None else {k: SMALL[k] for k in ("vocab_size", "bos_token_id", "eos_token_id", *some)}
@@ -1533,7 +1608,13 @@ def generate(name, seed):
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
     of_class = "LlamaForCausalLM" if family == "InternLM3" else family + "ForCausalLM"
-    model = getattr(transformers, of_class)(config).eval()
+    if family == "Step3p7":  # whose text has no class of its own
+        vision = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=28)
+        outer = transformers.Step3p7Config(text_config=config, vision_config=vision)
+        outer._attn_implementation = "eager"
+        model = transformers.Step3p7ForConditionalGeneration(outer).eval()
+    else:
+        model = getattr(transformers, of_class)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()

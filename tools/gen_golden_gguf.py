@@ -341,6 +341,56 @@ def write_gemma4(name):
     print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
 
 
+def write_step3(name):
+    """Of the hub's spelling: heads by layer, one theta for each kind of layer, and divisors of the full ones."""
+    config = json.loads((MODELS / name / "config.json").read_text())
+    n, other = config["num_hidden_layers"], config["attention_other_setting"]
+    windowed = [t == "sliding_attention" for t in config["layer_types"][:n]]
+    full = windowed.index(False)
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "step35")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(n)
+    writer.add_head_count([other["num_attention_heads"] if w else config["num_attention_heads"] for w in windowed])
+    writer.add_head_count_kv([other["num_attention_groups"] if w else config["num_attention_groups"] for w in windowed])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"][full])
+    writer.add_rope_freq_base_swa(config["rope_theta"][windowed.index(True)])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windowed)
+    writer.add_expert_count(config["moe_num_experts"])
+    writer.add_expert_used_count(config["moe_top_k"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_shared_feed_forward_length(config["share_expert_dim"])
+    writer.add_expert_weights_scale(config["moe_router_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_expert_weight"])
+    writer.add_leading_dense_block_count(int(config["moe_layers_enum"].split(",")[0]))
+    writer.add_moe_every_n_layers(1)
+    writer.add_swiglu_clamp_exp(config["swiglu_limits"][:n])
+    writer.add_swiglu_clamp_shexp(config["swiglu_limits_shared"][:n])
+    dim = config["head_dim"]
+    factors = llama3_divisors(config["rope_scaling"], config["rope_theta"][full], int(dim * config["partial_rotary_factors"][full]))
+    writer.add_tensor("rope_freqs.weight", np.concatenate([factors, np.ones(dim // 2 - len(factors), np.float32)]))
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.STEP35, n)
+    for hf, bits in read_safetensors(MODELS / name / "model.safetensors"):
+        to = names.get_name(hf + ".bias" if hf.endswith("router_bias") else hf, try_suffixes=(".weight", ".bias"))
+        assert to, hf
+        if bits.dtype == np.float32:
+            writer.add_tensor(to, bits)
+        elif bits.ndim == 1:
+            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32) + np.float32(1))  # all are norms
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 def write_gemma3n(name):
     config, tensors = gemma_text(name)
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "gemma3n")
@@ -782,10 +832,12 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n"]
+    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n", "step3p5"]
     for model in names:
         if model in POOLING:
             write(model, POOLING[model])
+        elif model == "step3p5":
+            write_step3(model)
         elif model == "gemma3n":
             write_gemma3n(model)
         elif model in GEMMA4:

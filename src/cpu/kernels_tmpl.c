@@ -226,14 +226,25 @@ INLINE v16 v_swiglu(const struct sl_swiglu *s, v16 gate, v16 up)
     return v_mul(v_div(g, v_add(v_set1(1.0f), e)), v_add(u, v_set1(s->up_plus)));
 }
 
+INLINE v16 v_swiglu_late(const struct sl_swiglu *s, v16 gate, v16 up)
+{
+    v16 limit = v_set1(s->limit);
+    return v_mul(v_min(limit, v_act(SL_ACT_SILU, gate)),
+                 v_max(v_set1(-s->limit), v_min(limit, up)));
+}
+
 static void k_swiglu(const struct sl_swiglu *s, const float *gate, const float *up, int n,
                      float *out)
 {
     int k = 0;
+    for (; k + 16 <= n && s->late; k += 16)
+        v_store(out + k, v_swiglu_late(s, v_load(gate + k), v_load(up + k)));
     for (; k + 16 <= n; k += 16)
         v_store(out + k, v_swiglu(s, v_load(gate + k), v_load(up + k)));
-    if (k < n)
-        v_store_n(out + k, v_swiglu(s, v_load_n(gate + k, n - k), v_load_n(up + k, n - k)), n - k);
+    if (k < n) {
+        v16 g = v_load_n(gate + k, n - k), u = v_load_n(up + k, n - k);
+        v_store_n(out + k, s->late ? v_swiglu_late(s, g, u) : v_swiglu(s, g, u), n - k);
+    }
 }
 
 /* ---------------------------------------------------------------- matrices */

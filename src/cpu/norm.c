@@ -208,7 +208,9 @@ static void activate_piece(void *arg, uint32_t i, int thread_idx)
     const int64_t at = (int64_t)i * ACT_ITEM;
     (void)thread_idx;
     const int64_t n = SL_MIN(a->n - at, ACT_ITEM);
-    if (a->up != NULL)
+    if (a->up != NULL && a->swiglu.limit > 0)
+        j->cpu->k.swiglu(&a->swiglu, a->x + at, a->up + at, (int)n, (float *)a->out + at);
+    else if (a->up != NULL)
         j->cpu->k.act(a->act, a->x + at, a->up + at, (int)n, (float *)a->out + at);
     else
         j->cpu->k.act_alone(a->act, a->x + at, n, (float *)a->out + at);

@@ -129,4 +129,17 @@ static __device__ __forceinline__ float sl_act(enum sl_act act, float g)
     return z <= -0x1.62e43p+6f ? __fmul_rn(g, 0.0f) : q;
 }
 
+/* The steps of the CPU's. */
+static __device__ __forceinline__ float sl_swiglu_of(const sl_swiglu &s, float gate, float up)
+{
+    const float u = up > s.limit ? s.limit : up < -s.limit ? -s.limit : up; /* NaN stays */
+    if (s.late) {
+        const float open = sl_act(SL_ACT_SILU, gate);
+        return __fmul_rn(open > s.limit ? s.limit : open, u);
+    }
+    const float g = gate > s.limit ? s.limit : gate;
+    const float d = __fadd_rn(1.0f, sl_exp(-__fmul_rn(g, s.alpha)));
+    return __fmul_rn(__fdiv_rn(g, d), __fadd_rn(u, s.up_plus));
+}
+
 #endif

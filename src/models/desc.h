@@ -141,14 +141,15 @@ struct sl_hparams {
     /* What is multiplied, 0: by 1; attn_scale 0: the root of head_dim decides. */
     double embed_scale, residual_scale, attn_scale;
     double logit_scale, logit_divisor;
-    double clip_qkv;     /* 0: none */
-    double expert_noise; /* of SparseMixer: how near logits are */
-    double expert_norm;  /* the norm that a token's weights are divided by; 0: none */
-    double value_scale;  /* of values; 0: 1 */
-    int32_t value_dim;   /* of heads of values; 0: head_dim */
-    int32_t window_before, window_kv_heads; /* keys before a row's own; of windowed layers */
-    int32_t chunk;                          /* keys of a chunk of attention; 0: there are none */
-    bool q_temperature;                     /* queries of layers without positions grow */
+    double clip_qkv;       /* 0: none */
+    double expert_noise;   /* of SparseMixer: how near logits are */
+    double expert_norm;    /* the norm that a token's weights are divided by; 0: none */
+    double value_scale;    /* of values; 0: 1 */
+    int32_t value_dim;     /* of heads of values; 0: head_dim */
+    int32_t window_before; /* keys before a row's own */
+    int32_t window_heads, window_kv_heads; /* of windowed layers; 0: as others */
+    int32_t chunk;                         /* keys of a chunk of attention; 0: there are none */
+    bool q_temperature;                    /* queries of layers without positions grow */
     double q_temperature_scale;
     int32_t q_temperature_span;
     double layer_theta; /* of the layers that are rotated, as a list says it; 0: it does not */
@@ -163,6 +164,7 @@ struct sl_hparams {
     /* Where a file says it for each layer; 0: it does not. */
     double layer_sparsity[SL_MAX_LAYERS];   /* share of a gate that is cut off; GGUF: */
     double layer_deviations[SL_MAX_LAYERS]; /* what is below the mean and so many deviations */
+    int32_t layer_heads[SL_MAX_LAYERS];
     int32_t layer_head_dims[SL_MAX_LAYERS], layer_kv_heads[SL_MAX_LAYERS];
     int32_t layer_intermediate[SL_MAX_LAYERS];
     uint32_t layer_has[SL_MAX_LAYERS]; /* GGUF: bits of `has` that the layer's tensors show */
@@ -199,9 +201,11 @@ struct sl_hparams {
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
     enum sl_act act;
-    double swiglu_limit, swiglu_alpha; /* of sl_swiglu */
-    bool mlp_bias, is_decoder;         /* the former is read only to refuse it */
-    bool fp8_activations;              /* of matrices of FP8, as config.json says */
+    double swiglu_limit, swiglu_alpha;      /* of sl_swiglu */
+    double layer_limits[SL_MAX_LAYERS];     /* the same, of experts; 0: none; */
+    double layer_mlp_limits[SL_MAX_LAYERS]; /* of one MLP or the shared expert */
+    bool mlp_bias, is_decoder;              /* the former is read only to refuse it */
+    bool fp8_activations;                   /* of matrices of FP8, as config.json says */
     bool from_gguf;
 };
 
@@ -226,8 +230,8 @@ enum sl_hparam_type {
     SL_HP_LAYER_INTS,   /* numbers of [SL_MAX_LAYERS] int32_t: a list, one for all, or config.json's
                            objects by layer, of which `value` names the member */
     SL_HP_LAYER_FLOATS, /* as LAYER_INTS, [SL_MAX_LAYERS] double; a default for all where absent */
-    SL_HP_LAYERS,       /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1; with a def
-                           they become that, and all others SL_LAYER_OFF */
+    SL_HP_LAYERS, /* a list of layers, or a string "3,4": theirs of [SL_MAX_LAYERS] uint8_t become
+                     1; with a def they become that, and all others SL_LAYER_OFF */
     SL_HP_LAYER_THETAS, /* a number for each layer, 0 or the same: which are rotated, and theta */
 };
 
@@ -559,6 +563,7 @@ struct sl_layer_desc {
     int32_t latent;                 /* width of what goes into them, a projection; 0: hidden */
     int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
     struct sl_swiglu swiglu;        /* of experts; with a limit: in place of act */
+    struct sl_swiglu mlp_swiglu;    /* likewise, of one MLP or the shared expert */
     int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
     bool whole;        /* a token sees all of its text, else itself and those before it */
     int32_t window;    /* how many of them, with itself; 0: all */
@@ -584,14 +589,17 @@ struct sl_layer_desc {
 
 /* Where the files say what a table of rotations is. */
 struct sl_rope_desc {
-    const char *kind;                  /* member of rope_parameters; NULL: that object itself */
-    const char *hf_theta, *gguf_theta; /* config.json's older spelling; behind "<architecture>." */
-    const char *hf_partial;            /* another spelling of partial_rotary_factor, or NULL */
-    double theta;                      /* when absent */
-    bool scaled;                       /* rope_scaling and the GGUF's keys of scaling are of it */
-    enum sl_rope_pairing pairing;      /* of dimensions in config.json's order */
-    bool unrounded;                    /* the ends of YaRN's ramp, which a GGUF does not say */
-    double partial; /* the share of a head that is rotated when absent; 0: it is always all */
+    const char *kind; /* member of rope_parameters; NULL: that object itself */
+    /* config.json's older spelling, there maybe a list with an entry for each layer; behind
+     * "<architecture>." */
+    const char *hf_theta, *gguf_theta;
+    const char *hf_partial; /* another spelling of partial_rotary_factor, or NULL; as hf_theta */
+    double theta;           /* when absent */
+    bool scaled;            /* rope_scaling and the GGUF's keys of scaling are of it */
+    enum sl_rope_pairing pairing; /* of dimensions in config.json's order */
+    bool unrounded;               /* the ends of YaRN's ramp, which a GGUF does not say */
+    double partial;      /* the share of a head that is rotated when absent; 0: it is always all */
+    double gguf_partial; /* likewise of a GGUF, which does not say it; 0: all */
 };
 extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */
 

@@ -76,12 +76,13 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
            a->top_experts == b->top_experts && a->latent == b->latent &&
            a->shared_intermediate == b->shared_intermediate && a->swiglu.limit == b->swiglu.limit &&
-           a->rope == b->rope && a->whole == b->whole && a->window == b->window &&
-           a->chunks == b->chunks && a->clip == b->clip && a->weigh_input == b->weigh_input &&
-           a->mlp_scale == b->mlp_scale && a->value_scale == b->value_scale &&
-           a->shares_kv == b->shares_kv && a->v_is_k == b->v_is_k && a->norm_v == b->norm_v &&
-           a->cuts_gate == b->cuts_gate && a->gate_deviations == b->gate_deviations &&
-           a->attn_scale == b->attn_scale && a->softcap == b->softcap;
+           a->mlp_swiglu.limit == b->mlp_swiglu.limit && a->rope == b->rope &&
+           a->whole == b->whole && a->window == b->window && a->chunks == b->chunks &&
+           a->clip == b->clip && a->weigh_input == b->weigh_input && a->mlp_scale == b->mlp_scale &&
+           a->value_scale == b->value_scale && a->shares_kv == b->shares_kv &&
+           a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->cuts_gate == b->cuts_gate &&
+           a->gate_deviations == b->gate_deviations && a->attn_scale == b->attn_scale &&
+           a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -219,6 +220,8 @@ static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
         sl_buf_printf(out, ", %d of %d groups", l->route.top_groups, l->route.n_groups);
     if (l->shared_intermediate > 0)
         sl_buf_printf(out, ", shared expert of %d", l->shared_intermediate);
+    if (l->shared_intermediate > 0 && l->mlp_swiglu.limit > 0)
+        sl_buf_printf(out, ", limit %g", (double)l->mlp_swiglu.limit);
 }
 
 static void text_layers(const struct sl_model *m, struct sl_buf *out)

@@ -79,10 +79,12 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, 
                                                             .n = n,
                                                             .h = (int32_t)gate->n_rows,
                                                             .deviations = l->gate_deviations});
-    m->be->vt->activate(
-        m->be,
-        &(struct sl_op_activate){
-            .x = gated, .act = l->act, .n = (int64_t)n * gate->n_rows, .out = mid, .up = factor});
+    m->be->vt->activate(m->be, &(struct sl_op_activate){.x = gated,
+                                                        .act = l->act,
+                                                        .n = (int64_t)n * gate->n_rows,
+                                                        .out = mid,
+                                                        .up = factor,
+                                                        .swiglu = l->mlp_swiglu});
 }
 
 /* What goes into down, to r->ffn, whole on every rank. */

@@ -4,6 +4,7 @@
  * the key as the file spells it.
  */
 #include "base/check.h"
+#include "base/str.h"
 #include "io/json.h"
 #include "models/internal.h"
 
@@ -298,6 +299,13 @@ static int set_letters(const struct spelling *sp, const char *s, const struct sl
     return 0;
 }
 
+/* A list with an entry for each layer may have some for those that predict further tokens. */
+static bool is_for_layers(const json_t *list, const struct sl_hparams *hp)
+{
+    const size_t n = json_array_size(list), n_layers = (size_t)hp->n_layers;
+    return n == n_layers || n == n_layers + (size_t)hp->n_nextn;
+}
+
 /* An array of a GGUF with one element per layer: 1 it is there, 0 it is not. */
 static int layer_array(const struct source *src, const struct spelling *sp, enum sl_gguf_type type,
                        int32_t n_layers, struct sl_gguf_array *out, struct sl_error *err)
@@ -351,7 +359,7 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
         return set_letters(sp, json_string_value(sp->value), hp, types, err);
     if (!json_is_array(sp->value))
         return wrong_type(sp, "a list of strings", err);
-    if (json_array_size(sp->value) != (size_t)hp->n_layers)
+    if (!is_for_layers(sp->value, hp))
         return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
                        json_array_size(sp->value), hp->n_layers);
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -534,14 +542,15 @@ static int read_layer_floats(const struct source *src, const struct sl_hparam_de
     const bool list = json_is_array(sp->value);
     if (sp->value != NULL && !list && !json_is_number(sp->value))
         return wrong_type(sp, "a number or a list of numbers", err);
-    if (list && json_array_size(sp->value) != (size_t)hp->n_layers)
+    if (list && !is_for_layers(sp->value, hp))
         return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
                        json_array_size(sp->value), hp->n_layers);
     for (int32_t i = 0; i < hp->n_layers && rc >= 0; i++) {
         const json_t *v = list ? json_array_get(sp->value, (size_t)i) : sp->value;
-        double x = v != NULL ? json_number_value(v) : row->def;
+        const bool said = v != NULL && !json_is_null(v);
+        double x = said ? json_number_value(v) : row->def;
         float f;
-        if (v != NULL && !json_is_number(v))
+        if (said && !json_is_number(v))
             return sl_fail(err, SL_EFORMAT, "%s[%d] must be a number", sp->text, i);
         if (a.n > 0) {
             memcpy(&f, a.data + (size_t)i * sizeof f, sizeof f);
@@ -553,25 +562,41 @@ static int read_layer_floats(const struct source *src, const struct sl_hparam_de
     return SL_MIN(rc, 0);
 }
 
+/* layer < 0: it was none. */
+static int mark_layer(const struct sl_hparam_desc *row, const struct spelling *sp, size_t i,
+                      int64_t layer, struct sl_hparams *hp, struct sl_error *err)
+{
+    uint8_t *marks = (uint8_t *)hp + row->offset;
+    if (layer < 0 || layer >= hp->n_layers + hp->n_nextn)
+        return sl_fail(err, SL_EFORMAT, "%s[%zu] must be a layer, 0 to %d", sp->text, i,
+                       hp->n_layers - 1);
+    if (layer < hp->n_layers)
+        marks[layer] = row->def != 0 ? (uint8_t)row->def : 1;
+    return 0;
+}
+
 static int read_layers(const struct sl_hparam_desc *row, const struct spelling *sp,
                        struct sl_hparams *hp, struct sl_error *err)
 {
-    uint8_t *marks = (uint8_t *)hp + row->offset;
+    const char *s = json_string_value(sp->value);
+    int rc = 0;
     if (sp->value == NULL)
         return 0;
-    if (!json_is_array(sp->value))
+    if (s == NULL && !json_is_array(sp->value))
         return wrong_type(sp, "a list of layers", err);
     if (row->def != 0)
-        memset(marks, SL_LAYER_OFF, (size_t)hp->n_layers);
-    for (size_t i = 0; i < json_array_size(sp->value); i++) {
+        memset((uint8_t *)hp + row->offset, SL_LAYER_OFF, (size_t)hp->n_layers);
+    for (size_t i = 0; i < json_array_size(sp->value) && rc == 0; i++) {
         const json_t *v = json_array_get(sp->value, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
-            json_integer_value(v) >= hp->n_layers)
-            return sl_fail(err, SL_EFORMAT, "%s[%zu] must be a layer, 0 to %d", sp->text, i,
-                           hp->n_layers - 1);
-        marks[json_integer_value(v)] = row->def != 0 ? (uint8_t)row->def : 1;
+        rc = mark_layer(row, sp, i, json_is_integer(v) ? json_integer_value(v) : -1, hp, err);
     }
-    return 0;
+    for (size_t i = 0; s != NULL && *s != '\0' && rc == 0; i++) { /* "3,4,5" */
+        const size_t n = strcspn(s, ",");
+        int64_t layer;
+        rc = mark_layer(row, sp, i, sl_parse_i64(s, n, &layer) ? layer : -1, hp, err);
+        s += s[n] == ',' ? n + 1 : n;
+    }
+    return rc;
 }
 
 static int read_layer_thetas(const struct sl_hparam_desc *row, const struct spelling *sp,
@@ -756,6 +781,8 @@ static int fit_intermediate(const struct sl_model_name *name, struct sl_hparams 
 
 static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
 {
+    if (hp->n_heads == 0)
+        hp->n_heads = hp->layer_heads[0];
     for (int32_t i = 0; i < hp->n_layers && hp->n_kv_heads == 0; i++)
         hp->n_kv_heads = hp->layer_kv_heads[i]; /* the first layer's that has attention */
     if (hp->n_kv_heads == 0)

@@ -402,7 +402,7 @@ static inline enum sl_act sl_expert_act(const struct sl_layer_desc *l)
 static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)
 {
     return (be->vt->gated_acts >> sl_expert_act(l) & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0 &&
-           !l->cuts_gate && l->gate_scale == 0;
+           !l->cuts_gate && l->gate_scale == 0 && l->mlp_swiglu.limit <= 0;
 }
 
 /* Weights in the backend's memory; NULL: the layer has none. */

@@ -65,6 +65,37 @@ static int top_number(const json_t *config, const char *key, double min, double 
     return 0;
 }
 
+/* As top_number; a list has a number for each layer, of which those of the table's kind count. */
+static int kind_number(const json_t *config, const char *key, const struct sl_rope_desc *desc,
+                       const struct sl_hparams *hp, double min, double max, double *out,
+                       struct sl_error *err)
+{
+    const json_t *list = sl_config_at(config, key);
+    const size_t n = json_array_size(list);
+    if (!json_is_array(list) || desc->kind == NULL)
+        return top_number(config, key, min, max, out, err);
+    if (n != (size_t)hp->n_layers && n != (size_t)(hp->n_layers + hp->n_nextn))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s has %zu entries, num_hidden_layers is %d",
+                       key, n, hp->n_layers);
+    const bool windowed = strcmp(desc->kind, "sliding_attention") == 0;
+    double x = 0;
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const json_t *v = json_array_get(list, (size_t)i);
+        if (windowed != (hp->layer_types[i] == SL_LAYER_ON))
+            continue;
+        if (!json_is_number(v) || !(json_number_value(v) >= min && json_number_value(v) <= max))
+            return sl_fail(err, SL_EFORMAT, "config.json: %s[%d] must be a number, %.15g to %.15g",
+                           key, i, min, max);
+        if (x != 0 && json_number_value(v) != x)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "config.json: %s[%d] is %.15g where another layer of %s has %.15g", key,
+                           i, json_number_value(v), desc->kind, x);
+        x = json_number_value(v);
+    }
+    *out = x != 0 ? x : *out;
+    return 0;
+}
+
 static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_scaling *out,
                       struct sl_error *err)
 {
@@ -278,11 +309,11 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
     double partial = desc->partial != 0 ? desc->partial : 1;
     int rc = find_dict(config, desc, &d, err);
     p->theta = desc->theta;
-    if (rc != 0 || (rc = top_number(config, desc->hf_theta, 2, 1e15, &p->theta, err)) ||
+    if (rc != 0 || (rc = kind_number(config, desc->hf_theta, desc, hp, 2, 1e15, &p->theta, err)) ||
         (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
         (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||
         (desc->hf_partial != NULL &&
-         (rc = top_number(config, desc->hf_partial, 0, 1, &partial, err))) ||
+         (rc = kind_number(config, desc->hf_partial, desc, hp, 0, 1, &partial, err))) ||
         (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
         return rc;
     if (hp->layer_theta != 0)
@@ -383,7 +414,7 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
     p->factor = 1;
     rc = gguf_number(g, arch, desc->gguf_theta, 2, 1e15, &p->theta, err);
     if (rc == 0)
-        rc = read_dims(desc, hp, 1, p, err);
+        rc = read_dims(desc, hp, desc->gguf_partial != 0 ? desc->gguf_partial : 1, p, err);
     if (rc != 0 || !desc->scaled)
         return rc;
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);

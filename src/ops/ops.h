@@ -151,10 +151,11 @@ enum sl_act {
 };
 
 /* SwiGLU with limits: (u + up_plus) * g / (1 + exp(-alpha * g)) with g = min(gate, limit) and u =
- * up within -limit and limit. */
+ * up within -limit and limit. late: u * min(silu(gate), limit). */
 struct sl_swiglu {
     float limit; /* 0: there are none, it is act(gate) * up */
     float alpha, up_plus;
+    bool late; /* the gate's limit follows its activation */
 };
 
 enum sl_rope_pairing {
@@ -484,8 +485,9 @@ struct sl_op_activate { /* out[i] = act(x[i]), or act(x[i]) * up[i] */
     const float *x;
     enum sl_act act;
     int64_t n;
-    void *out;       /* [n] activations; may be x if those are float32 */
-    const float *up; /* NULL: there is no gate */
+    void *out;               /* [n] activations; may be x if those are float32 */
+    const float *up;         /* NULL: there is no gate */
+    struct sl_swiglu swiglu; /* beside up, with a limit: in place of act */
 };
 
 struct sl_op_scale_logits { /* x = s x, or cap tanh(s x / cap) */

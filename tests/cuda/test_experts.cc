@@ -74,13 +74,16 @@ struct mixture {
     struct sl_swiglu swiglu;
     bool weigh_input = false;
 
-    /* limits: biases, and SwiGLU with limits that many gates and ups are over */
-    mixture(enum sl_dtype t, int64_t h_, int64_t i_, bool limits)
+    /* limits: biases, and SwiGLU with limits that many gates and ups are over: of gates, or (2) of
+     * what becomes of them */
+    mixture(enum sl_dtype t, int64_t h_, int64_t i_, int limits)
         : n_experts(5), top_k(3), h(h_), i(i_), swiglu()
     {
         struct sl_error err = {};
-        if (limits) {
+        if (limits != 0) {
             swiglu.limit = 0.75f, swiglu.alpha = 1.702f, swiglu.up_plus = 1.0f;
+            if (limits == 2)
+                swiglu.limit = 0.4f, swiglu.late = true;
             for (int k = 0; k < 3; k++)
                 for (int64_t n = n_experts * (k < 2 ? i : h); n > 0; n--)
                     bias[k].push_back(normal());
@@ -202,8 +205,10 @@ static double gated(const struct sl_swiglu &s, double gate, double up)
     const double limit = (double)s.limit;
     if (limit <= 0)
         return gate / (1 + exp(-gate)) * up;
-    gate = fmin(gate, limit);
     up = fmin(fmax(up, -limit), limit);
+    if (s.late)
+        return fmin(gate / (1 + exp(-gate)), limit) * up;
+    gate = fmin(gate, limit);
     return gate / (1 + exp(-(double)s.alpha * gate)) * (up + (double)s.up_plus);
 }
 
@@ -231,7 +236,7 @@ static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
     return out;
 }
 
-static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, bool limits,
+static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, int limits,
                          std::vector<int32_t> counts, bool weigh_input = false)
 {
     mixture m(t, h, i, limits);
@@ -271,14 +276,14 @@ int main(int argc, char **argv)
     };
     /* 3/5 of the rows have an expert in the mean: alone, sorted, in tiles of 16, 32 and 128 */
     for (enum sl_dtype t : formats)
-        mixture_case(t, 256, 256, t % 2 != 0, {1, 2, 7, 19, 28 * LARGE});
-    for (int limits = 0; limits < 2; limits++) /* neither whole units nor row blocks */
-        mixture_case(SL_DTYPE_BF16, 72, 40, limits != 0, {1, 9, 45, 120 * LARGE});
-    mixture_case(SL_DTYPE_F32, 16, 8, true, {300 * LARGE + 25});
+        mixture_case(t, 256, 256, t % 3, {1, 2, 7, 19, 28 * LARGE});
+    for (int limits = 0; limits < 3; limits++) /* neither whole units nor row blocks */
+        mixture_case(SL_DTYPE_BF16, 72, 40, limits, {1, 9, 45, 120 * LARGE});
+    mixture_case(SL_DTYPE_F32, 16, 8, 1, {300 * LARGE + 25});
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q4_K}) /* Llama 4 */
-        mixture_case(t, 256, 256, false, {1, 7, 19, 28 * LARGE}, true);
+        mixture_case(t, 256, 256, 0, {1, 7, 19, 28 * LARGE}, true);
     if (LARGE > 1) /* more than a slab */
-        mixture_case(SL_DTYPE_BF16, 8192, 8, false, {5, 2800});
+        mixture_case(SL_DTYPE_BF16, 8192, 8, 0, {5, 2800});
     be->vt->destroy(be);
     printf("test_experts: %ld checks, %d failures\n", n_checks, n_failures);
     return n_failures != 0;

@@ -461,11 +461,13 @@ static void activations()
     x[0] = 0.0f, x[1] = -0.0f, x[2] = 100.0f, x[3] = -100.0f, x[4] = NAN;
     dev<float> d_x(x), d_up(up);
     for (int act = 0; act < SL_ACT_COUNT; act++)
-        for (int gated = 0; gated < 2; gated++) {
+        for (int gated = 0; gated < 4; gated++) {
             dev<__nv_bfloat16> out(n, 0);
             struct sl_op_activate a = {};
             a.x = x.data(), a.act = (enum sl_act)act, a.n = (int64_t)n, a.out = want.data();
             a.up = gated ? up.data() : nullptr;
+            if (gated > 1)
+                a.swiglu.limit = 0.7f, a.swiglu.alpha = 1.702f, a.swiglu.late = gated == 3;
             cpu->vt->activate(cpu, &a);
             a.x = d_x.p, a.out = out.p, a.up = gated ? d_up.p : nullptr;
             sl_cuda_activate(&cu.base, &a);

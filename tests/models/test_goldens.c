@@ -121,6 +121,8 @@ static const char *const goldens[] = {
     "qwen3_5_moe_hub",
     "qwen3_next",
     "qwen3_next_all",
+    "step3p5",
+    "step3p7",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
@@ -177,7 +179,8 @@ static const char *const ggufs[] = {"olmo2",
                                     "falcon_h1_gate",
                                     "mamba",
                                     "falcon_mamba",
-                                    "jamba"};
+                                    "jamba",
+                                    "step3p5"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

@@ -53,6 +53,7 @@ static const struct variant variants[] = {
     {"dbrx", SL_DTYPE_BF16, "bf16", false},     {"afmoe", SL_DTYPE_F16, "f16", false},
     {"llama4-text", SL_DTYPE_BF16, "bf16", false},
     {"mimo_v2_flash", SL_DTYPE_BF16, "f16", false},
+    {"step3p5", SL_DTYPE_BF16, "f16", false},   {"step3p7", SL_DTYPE_Q8_0, "bf16", false},
     {"granitemoe_swa", SL_DTYPE_F16, "f32", false},
     {"lfm2", SL_DTYPE_BF16, "bf16", false},     {"lfm2moe", SL_DTYPE_Q8_0, "f16", false},
     {"mamba2", SL_DTYPE_BF16, "f32", false},    {"mamba2", SL_DTYPE_Q8_0, "f16", false},
@@ -308,7 +309,8 @@ static void test_containers(void **state)
                                         "qwen35-text",    "qwen35moe",
                                         "qwen3next",      "nemotron_h",
                                         "nemotron_h_moe", "falcon_h1",
-                                        "mamba",          "jamba"};
+                                        "mamba",          "jamba",
+                                        "step3p5"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -48,6 +48,7 @@ static const struct variant variants[] = {
     {.name = "afmoe", .dtype = SL_DTYPE_BF16},         /* a gate of what attention gives */
     {.name = "llama4-text", .dtype = SL_DTYPE_BF16},   /* weighed input, chunks */
     {.name = "mimo_v2_flash", .dtype = SL_DTYPE_BF16}, /* narrower values, sinks of some layers */
+    {.name = "step3p5", .dtype = SL_DTYPE_BF16},       /* a gate by head, heads by layer, limits */
     {.name = "dbrx", .dtype = SL_DTYPE_F16, .wide = true}, /* limits of q, k and v */
 };
 
@@ -63,6 +64,10 @@ static void write_variant(const struct variant *v, char *path, size_t n_path)
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
     s.hp.n_heads = 8; /* heads and key heads for four ranks */
     s.hp.n_kv_heads = 4;
+    for (int32_t l = 0; l < s.hp.n_layers && s.hp.layer_heads[l] != 0; l++) {
+        s.hp.layer_heads[l] *= 2;
+        s.hp.layer_kv_heads[l] = s.hp.n_kv_heads;
+    }
     if (v->wide) {
         s.hp.hidden = 256;
         s.hp.intermediate = 512;

@@ -188,13 +188,20 @@ static void test_activate(void **state)
             float *out = marked(N);
             if (be == NULL)
                 continue;
-            struct sl_op_activate a = {x, act, N, out, NULL};
+            struct sl_op_activate a = {.x = x, .act = act, .n = N, .out = out};
             be->vt->activate(be, &a);
             check("activate", out, N, want, act == SL_ACT_GELU_TANH ? 3e-6 : 5e-7, &first);
             float *gated = marked(N);
-            be->vt->activate(be, &(struct sl_op_activate){x, act, N, gated, up});
+            a.out = gated;
+            a.up = up;
+            be->vt->activate(be, &a);
             for (size_t k = 0; k < N; k++)
                 assert_true(sl_f32_bits(gated[k]) == sl_f32_bits(out[k] * up[k]));
+            a.swiglu = (struct sl_swiglu){.limit = 0.5f, .late = true};
+            be->vt->activate(be, &a);
+            for (size_t k = 0; k < N && act == SL_ACT_SILU; k++)
+                assert_true(sl_f32_bits(gated[k]) ==
+                            sl_f32_bits(SL_MIN(out[k], 0.5f) * SL_MIN(SL_MAX(up[k], -0.5f), 0.5f)));
             sl_free(gated);
             sl_free(out);
             be->vt->destroy(be);

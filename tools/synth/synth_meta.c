@@ -226,6 +226,23 @@ static void config_old_rope(const struct sl_rope_desc *desc, const struct sl_hpa
     config_rope_members(p, hp, b);
 }
 
+/* Tables of one spelling whose values differ: lists with an entry for each layer. */
+static void config_rope_lists(const struct sl_model_desc *desc, const struct sl_hparams *hp,
+                              struct sl_buf *b)
+{
+    for (int what = 0; what < 2; what++) {
+        sl_buf_printf(b, what == 0 ? " \"%s\": " : ",\n \"%s\": ",
+                      what == 0 ? desc->ropes[0].hf_theta : desc->ropes[0].hf_partial);
+        for (int32_t l = 0; l < hp->n_layers; l++) {
+            const struct sl_rope_params *p = &hp->ropes[hp->layer_types[l] == SL_LAYER_ON];
+            const int32_t n_dims = p->n_dims != 0 ? p->n_dims : hp->head_dim;
+            sl_buf_puts(b, l > 0 ? ", " : "[");
+            sl_buf_json_double(b, what == 0 ? p->theta : (double)n_dims / hp->head_dim);
+        }
+        sl_buf_putc(b, ']');
+    }
+}
+
 static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *desc,
                          struct sl_buf *b)
 {
@@ -235,6 +252,10 @@ static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *d
             if (i > 0 && strcmp(desc->ropes[i].hf_theta, desc->ropes[0].hf_theta) == 0)
                 continue;
             sl_buf_puts(b, ",\n");
+            if (desc->ropes[i].kind != NULL && desc->ropes[i].hf_partial != NULL) {
+                config_rope_lists(desc, &s->hp, b);
+                continue;
+            }
             config_old_rope(&desc->ropes[i], &s->hp, p, b);
             continue;
         }
@@ -437,6 +458,11 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         metadata_kv_heads(key, hp, w);
     } else if (row->type == SL_HP_LAYER_INTS && is_listed(row, at, hp)) {
         sl_gguf_writer_add_arr_i32(w, key, (const int32_t *)(const void *)at, (size_t)hp->n_layers);
+    } else if (row->type == SL_HP_LAYER_FLOATS) {
+        float x[SL_MAX_LAYERS];
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            x[l] = (float)((const double *)(const void *)at)[l];
+        sl_gguf_writer_add_arr_f32(w, key, x, (size_t)hp->n_layers);
     } else if (row->type == SL_HP_LAYER_TYPES && is_listed(row, at, hp)) {
         bool on[SL_MAX_LAYERS];
         for (int32_t l = 0; l < hp->n_layers; l++)

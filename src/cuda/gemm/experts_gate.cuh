@@ -30,13 +30,9 @@ static __device__ __forceinline__ float sl_expert_weight(const float *weights,
 static __device__ __forceinline__ float sl_expert_gated(const sl_expert_product &a, float gate,
                                                         float up)
 {
-    const float limit = a.swiglu.limit;
-    if (limit <= 0.0f)
+    if (a.swiglu.limit <= 0.0f)
         return __fmul_rn(sl_act(a.act, gate), up);
-    const float g = gate > limit ? limit : gate; /* NaN stays */
-    const float u = up > limit ? limit : up < -limit ? -limit : up;
-    const float d = __fadd_rn(1.0f, sl_exp(-__fmul_rn(g, a.swiglu.alpha)));
-    return __fmul_rn(__fdiv_rn(g, d), __fadd_rn(u, a.swiglu.up_plus));
+    return sl_swiglu_of(a.swiglu, gate, up);
 }
 
 /* logit NULL: shared experts have no gate. */

@@ -708,6 +708,7 @@ struct act_args {
     __nv_bfloat16 *out;
     int64_t n;
     enum sl_act act;
+    struct sl_swiglu swiglu; /* beside up, with a limit: in place of act */
 };
 
 static __device__ __forceinline__ float any_act(enum sl_act act, float x)
@@ -733,15 +734,21 @@ static __global__ void __launch_bounds__(256) act_kernel(act_args a)
     sl_grid_wait();
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < a.n;
          i += (int64_t)gridDim.x * 256) {
-        const float y = any_act(a.act, a.x[i]);
-        a.out[i] = __float2bfloat16_rn(a.up != nullptr ? __fmul_rn(y, a.up[i]) : y);
+        float y;
+        if (a.swiglu.limit > 0.0f)
+            y = sl_swiglu_of(a.swiglu, a.x[i], a.up[i]);
+        else if (a.up != nullptr)
+            y = __fmul_rn(any_act(a.act, a.x[i]), a.up[i]);
+        else
+            y = any_act(a.act, a.x[i]);
+        a.out[i] = __float2bfloat16_rn(y);
     }
 }
 
 extern "C" void sl_cuda_activate(struct sl_backend *be, const struct sl_op_activate *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
-    const act_args k = {a->x, a->up, static_cast<__nv_bfloat16 *>(a->out), a->n, a->act};
+    const act_args k = {a->x, a->up, static_cast<__nv_bfloat16 *>(a->out), a->n, a->act, a->swiglu};
     const int64_t blocks = (a->n + 255) / 256, most = (int64_t)cu->n_sms * 16;
     sl_launch(cu, act_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0, k);
 }
