@@ -247,9 +247,8 @@ struct sl_hparam_desc {
     double min, max;      /* inclusive, INT and FLOAT */
     unsigned has;         /* HAS, HAS_NOT */
     const char *value;    /* CHOICE, LAYER_INTS */
-    const char *words[4]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON (NULL:
-                             those of attention, full and sliding), a third that means `def`;
-                             LAYER_KINDS: of each kind, */
+    const char *words[4]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
+                             those of attention, full and sliding; LAYER_KINDS: of each kind, */
     const char *letters;  /* or these */
 };
 

@@ -371,8 +371,6 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
             types[i] = SL_LAYER_OFF;
         else if (strcmp(now, sl_layer_word(row, true)) == 0)
             types[i] = SL_LAYER_ON;
-        else if (row->words[2] != NULL && strcmp(now, row->words[2]) == 0)
-            types[i] = (uint8_t)row->def;
         else
             return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,
                            s);
@@ -398,7 +396,7 @@ static int read_layer_kinds(const struct sl_hparam_desc *row, const struct spell
                             struct sl_hparams *hp, struct sl_error *err)
 {
     uint8_t *kinds = (uint8_t *)hp + row->offset;
-    const bool letters = json_is_string(sp->value);
+    const bool letters = row->letters != NULL && json_is_string(sp->value);
     if (sp->value == NULL)
         return row->required ? sl_fail(err, SL_EFORMAT, "%s is missing", sp->text) : 0;
     if (!letters && !json_is_array(sp->value))

@@ -26,10 +26,8 @@ static const struct sl_hparam_desc hparams[] = {
     {NULL, {"conv_L_cache"}, SL_HP_INT, SL_HP_AT(state_taps), .def = 7, .min = 2,
      .max = SL_MAX_CONV_TAPS},
     {NULL, {"conv_bias"}, SL_HP_HAS, .has = SL_HAS_CONV_BIAS},
-    {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(attn_layers), .def = SL_LAYER_ON,
-     .words = {"conv", "full_attention", "sliding_attention"}},
-    {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(layer_types), .def = SL_LAYER_OFF,
-     .words = {"full_attention", "sliding_attention", "conv"}},
+    {NULL, {"layer_types"}, SL_HP_LAYER_KINDS, SL_HP_AT(layer_kinds),
+     .words = {"", "conv", "full_attention", "sliding_attention"}},
     {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 256, .min = 1,
      .max = SL_MAX_CONTEXT},
     {NULL, {"use_sandwich_norm"}, SL_HP_HAS, .has = SL_HAS_OUT_NORMS, .def = true},
@@ -90,11 +88,13 @@ static const struct sl_rope_desc ropes[] = {
                .theta = 10000},
 };
 
-/* Of four layers, without a list: windowed, but not the very first, convolution, full, convolution.
- */
-static enum sl_mixer mixer_of(const struct sl_hparams *hp, int32_t layer)
+/* As the list's words. */
+enum kind { BY_INDEX, CONV, FULL_ATTENTION, WINDOWED };
+
+static enum kind kind_of(int32_t layer)
 {
-    return sl_plan_attends(hp, layer, layer % 2 == 0 && layer > 0) ? SL_MIX_GQA : SL_MIX_CONV;
+    static const enum kind kinds[] = {WINDOWED, CONV, FULL_ATTENTION, CONV};
+    return layer == 0 ? CONV : kinds[layer % 4];
 }
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
@@ -104,16 +104,13 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     (void)err;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         struct sl_layer_desc *l = &layers[i];
-        const bool windowed = hp->layer_types[i] == SL_LAYER_BY_INDEX
-                                  ? i % 4 == 0
-                                  : hp->layer_types[i] == SL_LAYER_ON;
+        const enum kind kind =
+            hp->layer_kinds[i] != BY_INDEX ? (enum kind)hp->layer_kinds[i] : kind_of(i);
         l->state.n_taps = hp->state_taps;
         l->norms = SL_NORM_IN | ((hp->has & SL_HAS_OUT_NORMS) != 0 ? SL_NORM_OUT : 0u);
-        sl_plan_mixer(mixer_of(hp, i), l);
-        if (l->mixer != SL_MIX_GQA)
-            continue;
-        l->rope = windowed ? LOCAL : FULL;
-        l->window = windowed ? hp->window : 0;
+        l->rope = kind == WINDOWED ? LOCAL : FULL;
+        l->window = kind == WINDOWED ? hp->window : 0;
+        sl_plan_mixer(kind == CONV ? SL_MIX_CONV : SL_MIX_GQA, l);
     }
     return 0;
 }
@@ -139,10 +136,8 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .window = 24,
         .state_taps = 7,
     };
-    for (int32_t i = 0; i < SL_MAX_LAYERS; i++) {
-        hp->attn_layers[i] = i % 2 == 0 && i > 0 ? SL_LAYER_ON : SL_LAYER_OFF;
-        hp->layer_types[i] = i % 4 == 0 && i > 0 ? SL_LAYER_ON : SL_LAYER_OFF;
-    }
+    for (int32_t i = 0; i < SL_MAX_LAYERS; i++)
+        hp->layer_kinds[i] = (uint8_t)kind_of(i);
 }
 
 const struct sl_model_desc sl_model_lfm3 = {

@@ -561,11 +561,12 @@ static const struct edit lfm2moe_edits[] = {
 };
 
 static const struct edit lfm3_edits[] = {
+    {"layer_types", "\"ccfcs\"", SL_EFORMAT, "layer_types must be a list of strings"},
     {"layer_types", NULL, 0, ""}, /* as they are without a list */
     {"layer_types", "[\"conv\", \"conv\", \"sliding_attention\", \"conv\", \"full_attention\"]", 0,
      ""},
     {"layer_types", "[\"conv\", \"conv\", \"chunked_attention\", \"conv\", \"conv\"]",
-     SL_EUNSUPPORTED, "layer_types[2] \"chunked_attention\" is not supported"},
+     SL_EUNSUPPORTED, "layer_types: what it says of layer 2 is not supported"},
     {"use_attention_gate", "1", SL_EFORMAT, "use_attention_gate must be true or false"},
     {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
     {"conv_L_cache", "8", SL_EFORMAT, "conv.conv.weight\" has shape [64, 7], expected [64, 8]"},

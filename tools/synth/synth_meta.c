@@ -50,9 +50,6 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     int32_t i = integer ? *(const int32_t *)(const void *)at : 0;
     if (row->type == SL_HP_FLOAT && *(const double *)(const void *)at == 0)
         return;
-    const bool thirds = row->type == SL_HP_LAYER_TYPES && row->words[2] != NULL;
-    if (thirds && row->def == SL_LAYER_ON) /* the next row writes the list */
-        return;
     if (key == NULL || strchr(key, '.') != NULL || row->type == SL_HP_COUNT ||
         (integer && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
@@ -100,11 +97,8 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
         sl_buf_putc(b, '}');
         break;
     case SL_HP_LAYER_TYPES:
-        for (int32_t l = 0; l < hp->n_layers; l++) {
-            const bool third = thirds && hp->attn_layers[l] == SL_LAYER_OFF;
-            sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[",
-                          third ? row->words[2] : sl_layer_word(row, at[l] == SL_LAYER_ON));
-        }
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[", sl_layer_word(row, at[l] == SL_LAYER_ON));
         sl_buf_putc(b, ']');
         break;
     case SL_HP_LAYER_KINDS:
