@@ -961,6 +961,12 @@ RECURRENT = {
         torch.bfloat16,
         "new",
     ),
+    "qwen3_next_fp8": (  # matrices whose parts take turns, with a scale for each row
+        "Qwen3Next",
+        dict(QWEN35_MOE, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]),
+        torch.bfloat16,
+        "new",
+    ),
     "qwen3_next": (
         "Qwen3Next",
         dict(QWEN35_MOE, intermediate_size=40, mlp_only_layers=[1]),
@@ -1578,6 +1584,17 @@ def delta_rule_in_double(q, k, v, g, beta, **_):
     return out.to(dtype), None
 
 
+def to_fp8(stored):
+    """FP8 codes with a scale for each row in place of the fused matrices; stored gets what they mean."""
+    packed = {}
+    for name, t in stored.items():
+        if name.endswith(("self_attn.q_proj.weight", "in_proj_qkvz.weight", "in_proj_ba.weight")):
+            scale = t.float().abs().amax(1, keepdim=True) / 448
+            packed[name], packed[name + "_scale"] = (t.float() / scale).to(torch.float8_e4m3fn), scale
+            stored[name] = packed[name].float() * scale
+    return packed
+
+
 def noise_of(model, ids, logits, chunked, module):
     """How far logits move, in their standard deviations, where nothing but rounding differs."""
     step, noise = module.torch_chunk_gated_delta_rule, {}
@@ -1620,6 +1637,7 @@ def generate(name, seed):
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()
               if not k.endswith("e_score_correction_bias")}
     packed = to_mxfp4(stored, generator) if name == "gpt_oss_mxfp4" else None
+    codes = to_fp8(stored) if name.endswith("_fp8") else {}
     model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
     for embedding in model.modules():
         if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
@@ -1655,6 +1673,12 @@ def generate(name, seed):
     elif name == "gpt_oss_experts":
         stored = gpt_oss_by_expert(stored)
 
+    if codes:
+        stored |= codes
+        weights = dict(type="float", num_bits=8, strategy="channel", symmetric=True)
+        config.quantization_config = dict(
+            quant_method="compressed-tensors", format="float-quantized", ignore=["lm_head"],
+            config_groups=dict(group_0=dict(targets=["Linear"], weights=weights)))
     if family == "GPTNeoX" and spelling == "old":
         stored = {"embed_out.weight" if k == "lm_head.weight" else k: v for k, v in stored.items()}
     if spelling == "hub":

@@ -123,6 +123,7 @@ static const char *const goldens[] = {
     "qwen3_next_all",
     "step3p5",
     "step3p7",
+    "qwen3_next_fp8",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
