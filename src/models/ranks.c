@@ -51,6 +51,11 @@ static int check_layer(const struct sl_model *m, int32_t layer, struct sl_error 
                        "tensor_parallel_size: %d does not divide the %d heads and %d key heads of "
                        "layer %d",
                        m->n_ranks, l->n_heads, l->n_kv_heads, layer);
+    if (sl_has_state(l)) /* each rank would have all of a state, in pages for a share of it */
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: the recurrent state of %s cannot be divided among "
+                       "ranks yet",
+                       m->name->id);
     if ((l->has & SL_HAS_BRANCHES) != 0)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: experts of %s are normed as a whole row, which ranks "
