@@ -37,8 +37,7 @@ static const int n_out = 4;
 /* What the simulator runs: windows beside softcaps; one norm for both branches; interleaved and
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
  * sinks, biases and MXFP4; scaled residuals; short convolutions; state space models alone and
- * beside attention; the gated delta rule; gates by head and limits behind
- * activations. */
+ * beside attention; the gated delta rule. */
 static const char *const simulated[] = {"gemma2",
                                         "cohere2",
                                         "glm",
@@ -56,9 +55,7 @@ static const char *const simulated[] = {"gemma2",
                                         "lfm2",
                                         "mamba2",
                                         "bamba",
-                                        "qwen3_5",
-
-                                        "step3p5"};
+                                        "qwen3_5"};
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys: refused, and said
  * so. */
 static const char *const cpu_only[] = {"gemma3n", "gemma4_e2b", "gemma4_moe", "mimo_v2_flash"};

@@ -53,7 +53,7 @@ static const struct variant variants[] = {
     {"dbrx", SL_DTYPE_BF16, "bf16", false},     {"afmoe", SL_DTYPE_F16, "f16", false},
     {"llama4-text", SL_DTYPE_BF16, "bf16", false},
     {"mimo_v2_flash", SL_DTYPE_BF16, "f16", false},
-    {"step3p5", SL_DTYPE_BF16, "f16", false},   {"step3p7", SL_DTYPE_Q8_0, "bf16", false},
+    {"step3p5", SL_DTYPE_BF16, "f16", false},   {"step3p7", SL_DTYPE_F16, "bf16", false},
     {"granitemoe_swa", SL_DTYPE_F16, "f32", false},
     {"lfm2", SL_DTYPE_BF16, "bf16", false},     {"lfm2moe", SL_DTYPE_Q8_0, "f16", false},
     {"mamba2", SL_DTYPE_BF16, "f32", false},    {"mamba2", SL_DTYPE_Q8_0, "f16", false},
