@@ -21,17 +21,7 @@ static const struct sl_model_name names[] = {
 
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
-    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true, .min = 1,
-     .max = SL_MAX_HIDDEN},
-    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,
-     .min = 1, .max = SL_MAX_LAYERS},
-    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,
-     .max = SL_MAX_VOCAB},
-    /* nothing limits it; a GGUF says this */
-    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context), .def = 1 << 20,
-     .min = 1, .max = SL_MAX_CONTEXT},
-    {"attention.layer_norm_rms_epsilon", {"layer_norm_epsilon"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),
-     .def = 1e-5, .min = 1e-20, .max = 1},
+    SL_HPARAMS_BACKBONE,
     {NULL, {"expand"}, SL_HP_INT, SL_HP_AT(state_expand), .def = 2, .min = 1, .max = 64},
     SL_HPARAMS_MAMBA2("conv_kernel", "state_size", "n_groups", "num_heads", "head_dim", 8),
     SL_HPARAMS_DT_LIMIT,
@@ -42,14 +32,7 @@ static const struct sl_hparam_desc hparams[] = {
 };
 
 static const struct sl_weight_desc weights[] = {
-    {.slot = SL_SLOT_EMBED, .hf = "backbone.embeddings.weight", .gguf = "token_embd.weight",
-     .rows = SL_DIM_V, .cols = SL_DIM_H},
-    {.slot = SL_SLOT_FINAL_NORM, .hf = "backbone.norm_f.weight", .gguf = "output_norm.weight",
-     .rows = SL_DIM_H},
-    {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,
-     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD},
-    {.slot = SL_SLOT_ATTN_NORM, .hf = "backbone.layers.*.norm.weight",
-     .gguf = "blk.*.attn_norm.weight", .rows = SL_DIM_H},
+    SL_WEIGHTS_BACKBONE,
     SL_WEIGHTS_MAMBA2("backbone.layers.*.mixer"),
 };
 /* clang-format on */

@@ -213,6 +213,28 @@
     {NULL, {"time_step_limit.1"}, SL_HP_FLOAT, SL_HP_AT(dt_max), .def = SL_JSON_INFINITY,         \
      .min = 1e-6, .max = SL_JSON_INFINITY}
 
+/* Mamba 2 beside layers of attention, in the names that Bamba gave them. */
+#define SL_HPARAMS_MAMBA2_LAYERS                                                                  \
+    SL_HPARAMS_MAMBA2("mamba_d_conv", "mamba_d_state", "mamba_n_groups", "mamba_n_heads",         \
+                      "mamba_d_head", 1),                                                         \
+    {NULL, {"mamba_expand"}, SL_HP_INT, SL_HP_AT(state_expand), .def = 2, .min = 1, .max = 64},   \
+    SL_HPARAMS_DT_LIMIT,                                                                          \
+    {NULL, {"mamba_conv_bias"}, SL_HP_HAS, .has = SL_HAS_CONV_BIAS, .def = true},                 \
+    {NULL, {"mamba_proj_bias"}, SL_HP_HAS, .has = SL_HAS_STATE_BIAS}
+
+/* Models of Mamba alone. Nothing limits the context; a GGUF says this. */
+#define SL_HPARAMS_BACKBONE                                                                       \
+    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true, .min = 1,\
+     .max = SL_MAX_HIDDEN},                                                                       \
+    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
+     .min = 1, .max = SL_MAX_LAYERS},                                                             \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
+     .max = SL_MAX_VOCAB},                                                                        \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context), .def = 1 << 20, \
+     .min = 1, .max = SL_MAX_CONTEXT},                                                            \
+    {"attention.layer_norm_rms_epsilon", {"layer_norm_epsilon"}, SL_HP_FLOAT, SL_HP_AT(norm_eps), \
+     .def = 1e-5, .min = 1e-20, .max = 1}
+
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
 
@@ -491,6 +513,32 @@
      .when = SL_HAS_STATE},                                                                       \
     SL_W_STATE(STATE_OUT_BIAS, stem ".out_proj.bias", "ssm_out.bias", H, NONE),                   \
      .when = SL_HAS_STATE | SL_HAS_STATE_BIAS}
+
+/* Models of Mamba alone: what stands around the mixers. */
+#define SL_WEIGHTS_BACKBONE                                                                       \
+    {.slot = SL_SLOT_EMBED, .hf = "backbone.embeddings.weight", .gguf = "token_embd.weight",      \
+     .rows = SL_DIM_V, .cols = SL_DIM_H},                                                         \
+    {.slot = SL_SLOT_FINAL_NORM, .hf = "backbone.norm_f.weight", .gguf = "output_norm.weight",    \
+     .rows = SL_DIM_H},                                                                           \
+    {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
+     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD},                              \
+    {.slot = SL_SLOT_ATTN_NORM, .hf = "backbone.layers.*.norm.weight",                            \
+     .gguf = "blk.*.attn_norm.weight", .rows = SL_DIM_H}
+
+/* The short convolutions of LFM2 and LFM3. */
+#define SL_WEIGHTS_SHORT_CONV                                                                     \
+    SL_W_LAYER(STATE_IN, "conv.in_proj.weight", "shortconv.in_proj.weight", CONV_IN, H, NONE),    \
+     .when = SL_HAS_STATE},                                                                       \
+    SL_W_LAYER(STATE_IN_BIAS, "conv.in_proj.bias", "shortconv.in_proj.bias", CONV_IN, NONE, NONE),\
+     .when = SL_HAS_STATE | SL_HAS_CONV_BIAS},                                                    \
+    SL_W_LAYER(CONV, "conv.conv.weight", "shortconv.conv.weight", CONV, TAPS, NONE),              \
+     .when = SL_HAS_STATE, .flags = SL_W_VALUES},                                                 \
+    SL_W_LAYER(CONV_BIAS, "conv.conv.bias", "shortconv.conv.bias", CONV, NONE, NONE),             \
+     .when = SL_HAS_STATE | SL_HAS_CONV_BIAS},                                                    \
+    SL_W_LAYER(STATE_OUT, "conv.out_proj.weight", "shortconv.out_proj.weight", H, ATT, NONE),     \
+     .when = SL_HAS_STATE},                                                                       \
+    SL_W_LAYER(STATE_OUT_BIAS, "conv.out_proj.bias", "shortconv.out_proj.bias", H, NONE, NONE),   \
+     .when = SL_HAS_STATE | SL_HAS_CONV_BIAS}
 
 /* stem: "block_sparse_moe"; w1 is the gate, w3 is up. */
 #define SL_WEIGHTS_EXPERTS_W123(stem)                                                             \
