@@ -100,8 +100,7 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     eng->info.max_model_len = (int32_t)SL_MIN(pool_tokens, p->info.max_model_len);
     eng->sampling = p->sampling;
     eng->speculative = p->speculative;
-    if (p->speculative.num_speculative_tokens > 0)
-        eng->drafting = &sl_mode_ngram;
+    eng->drafting = sl_mode_of(p->speculative.method);
     if (p->info.n_kv_groups == 0)
         eng->info.kv_groups[eng->info.n_kv_groups++].n_pages = p->info.n_pages;
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;

@@ -14,8 +14,8 @@
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
-#include "engine/ngram.h"
 #include "engine/runner.h"
+#include "engine/speculative.h"
 #include "kv/kv.h"
 
 struct sl_engine_parts {

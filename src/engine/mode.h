@@ -10,6 +10,8 @@
 #ifndef SL_ENGINE_MODE_H
 #define SL_ENGINE_MODE_H
 
+#include "engine/speculative.h"
+
 #include <stdint.h>
 
 struct sl_engine;
@@ -29,5 +31,8 @@ struct sl_mode {
 extern const struct sl_mode sl_mode_generate; /* a token a step, from the row of the last one */
 extern const struct sl_mode sl_mode_ngram;    /* and drafts: what followed in the text before */
 extern const struct sl_mode sl_mode_pool;     /* embeddings and scores: values of a whole prompt */
+
+/* How drafts come by a method; NULL: by none. */
+const struct sl_mode *sl_mode_of(enum sl_draft_method method);
 
 #endif

@@ -2,11 +2,6 @@
 #include "engine/ngram.h"
 
 #include "base/check.h"
-#include "base/limits.h"
-#include "sluice.h"
-
-#include <jansson.h>
-#include <string.h>
 
 #define LOOK 32 /* tokens compared at once */
 
@@ -83,92 +78,4 @@ int32_t sl_ngram_find(const struct sl_speculative *how, const int32_t *a, int32_
         out[i] = from < t.n ? ngram_token(&t, from) : out[from - t.n];
     }
     return n;
-}
-
-/* ------------------------------------------------------------------ configuration */
-
-static int speculative_int(const json_t *o, const char *key, int32_t max, int32_t *out,
-                           struct sl_error *err)
-{
-    const json_t *v = json_object_get(o, key);
-    if (v == NULL || json_is_null(v))
-        return 0;
-    const json_int_t n = json_integer_value(v);
-    if (!json_is_integer(v) || n < 1 || n > max)
-        return sl_fail(err, SL_EINVAL, "speculative-config: %s must be an integer from 1 to %d",
-                       key, max);
-    *out = (int32_t)n;
-    return 0;
-}
-
-static int speculative_keys(const json_t *o, struct sl_error *err)
-{
-    static const char *const known[] = {"method", "num_speculative_tokens", "prompt_lookup_max",
-                                        "prompt_lookup_min"};
-    const char *key;
-    const json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)o, key, v)
-    {
-        bool found = false;
-        for (size_t i = 0; i < SL_COUNT(known) && !found; i++)
-            found = strcmp(key, known[i]) == 0;
-        if (!found)
-            return sl_fail(err, SL_EINVAL,
-                           "speculative-config: '%.40s' is not one of: method, "
-                           "num_speculative_tokens, prompt_lookup_max, prompt_lookup_min",
-                           key);
-    }
-    return 0;
-}
-
-static int speculative_read(const json_t *o, struct sl_speculative *out, struct sl_error *err)
-{
-    const json_t *method = json_object_get(o, "method");
-    int rc = speculative_keys(o, err);
-    if (rc != 0)
-        return rc;
-    if (method != NULL && (!json_is_string(method) || strcmp(json_string_value(method), "ngram")))
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: method '%.40s' is not one of: ngram",
-                       json_is_string(method) ? json_string_value(method) : "?");
-    rc = speculative_int(o, "num_speculative_tokens", SL_MAX_DRAFTED, &out->num_speculative_tokens,
-                         err);
-    if (rc == 0)
-        rc = speculative_int(o, "prompt_lookup_max", SL_MAX_NGRAM, &out->prompt_lookup_max, err);
-    if (rc == 0)
-        rc = speculative_int(o, "prompt_lookup_min", SL_MAX_NGRAM, &out->prompt_lookup_min, err);
-    if (rc != 0)
-        return rc;
-    if (out->num_speculative_tokens == 0)
-        return sl_fail(err, SL_EINVAL, "speculative-config: num_speculative_tokens is missing");
-    if (out->prompt_lookup_max == 0) /* as vLLM: one alone is both, and neither is 5 */
-        out->prompt_lookup_max = out->prompt_lookup_min != 0 ? out->prompt_lookup_min : 5;
-    if (out->prompt_lookup_min == 0)
-        out->prompt_lookup_min = out->prompt_lookup_max;
-    if (out->prompt_lookup_min > out->prompt_lookup_max)
-        return sl_fail(err, SL_EINVAL,
-                       "speculative-config: prompt_lookup_min %d is greater than "
-                       "prompt_lookup_max %d",
-                       out->prompt_lookup_min, out->prompt_lookup_max);
-    return 0;
-}
-
-int sl_speculative_parse(const char *json, struct sl_speculative *out, struct sl_error *err)
-{
-    json_error_t why;
-    *out = (struct sl_speculative){0};
-    json_t *o = json_loads(json, JSON_REJECT_DUPLICATES, &why);
-    if (!json_is_object(o)) {
-        json_decref(o);
-        return sl_fail(err, SL_EINVAL,
-                       "speculative-config: '%.40s' is not a JSON object such as "
-                       "{\"method\": \"ngram\", \"num_speculative_tokens\": 5, "
-                       "\"prompt_lookup_max\": 4, \"prompt_lookup_min\": 2}",
-                       json);
-    }
-    int rc = speculative_read(o, out, err);
-    SL_ASSERT(rc != 0 || (out->num_speculative_tokens >= 1 && out->prompt_lookup_min >= 1));
-    SL_ASSERT(rc != 0 || (out->prompt_lookup_min <= out->prompt_lookup_max));
-    json_decref(o);
-    return rc;
 }

@@ -8,19 +8,9 @@
 #ifndef SL_ENGINE_NGRAM_H
 #define SL_ENGINE_NGRAM_H
 
-#include "base/err.h"
+#include "engine/speculative.h"
 
 #include <stdint.h>
-
-/* vLLM's --speculative-config with the method ngram. */
-struct sl_speculative {
-    int32_t num_speculative_tokens; /* 0: nothing is drafted */
-    int32_t prompt_lookup_min, prompt_lookup_max;
-};
-
-/* Reads the JSON object; messages name the field. */
-SL_MUST_CHECK int sl_speculative_parse(const char *json, struct sl_speculative *out,
-                                       struct sl_error *err);
 
 /* Up to n tokens that may follow the text a[n_a] b[n_b], into out. Returns how many. */
 int32_t sl_ngram_find(const struct sl_speculative *how, const int32_t *a, int32_t n_a,

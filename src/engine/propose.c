@@ -152,3 +152,10 @@ static int32_t propose_ngram(struct sl_engine *eng, struct sl_rseq *rs, int32_t 
 }
 
 const struct sl_mode sl_mode_ngram = {.propose = propose_ngram, .consume = sl_generate_consume};
+
+const struct sl_mode *sl_mode_of(enum sl_draft_method method)
+{
+    static const struct sl_mode *const modes[] = {[SL_DRAFT_NGRAM] = &sl_mode_ngram};
+    SL_ASSERT((size_t)method < SL_COUNT(modes));
+    return modes[method];
+}

@@ -172,10 +172,11 @@ static void run_all(struct run *runs, int32_t n_drafts, int32_t n_pages, const c
 {
     struct sl_constraint *c = NULL;
     struct rig g = {.model = {.ctx = &g, .n_vocab = T_N, .forward = chain_step}};
-    struct sl_engine_parts p = {.no_thread = true,
-                                .seed = 1,
-                                .info = {.max_num_seqs = 6, .n_pages = n_pages},
-                                .speculative = {n_drafts, 1, 3}};
+    struct sl_engine_parts p = {
+        .no_thread = true,
+        .seed = 1,
+        .info = {.max_num_seqs = 6, .n_pages = n_pages},
+        .speculative = {n_drafts > 0 ? SL_DRAFT_NGRAM : SL_DRAFT_NONE, n_drafts, 1, 3}};
     struct sl_error err;
     rig_start(&g, &p);
     const struct sl_constraint_desc grammar = {

@@ -357,7 +357,7 @@ static void start_world(struct world *w)
         .max_queued = c->max_queued,
         .priority_max_wait_ms = c->max_wait_ms,
         .watchdog_s = c->watchdog_s,
-        .speculative = {c->n_drafts, 1, 1},
+        .speculative = {c->n_drafts > 0 ? SL_DRAFT_NGRAM : SL_DRAFT_NONE, c->n_drafts, 1, 1},
         .no_prefix_caching = !c->caching,
         .no_thread = true,
         .seed = sl_rng_next(&r) | 1,

@@ -6,7 +6,7 @@
 #define SL_ENGINE_MEMORY_PLAN_H
 
 #include "engine/device_runner.h"
-#include "engine/ngram.h"
+#include "engine/speculative.h"
 #include "models/model.h"
 
 struct sl_memory_plan {

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/speculative.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "sluice.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_KEYS = 4 };
+
+struct method {
+    const char *name;
+    enum sl_draft_method id;
+    const char *keys[MAX_KEYS]; /* besides those that all methods take */
+    /* Reads them, and sets what is not given. */
+    int (*read)(const json_t *o, struct sl_speculative *out, struct sl_error *err);
+};
+
+static const char *const common_keys[] = {"method", "num_speculative_tokens"};
+
+static int read_int(const json_t *o, const char *key, int32_t max, int32_t *out,
+                    struct sl_error *err)
+{
+    const json_t *v = json_object_get(o, key);
+    if (v == NULL || json_is_null(v))
+        return 0;
+    const json_int_t n = json_integer_value(v);
+    if (!json_is_integer(v) || n < 1 || n > max)
+        return sl_fail(err, SL_EINVAL, "speculative-config: %s must be an integer from 1 to %d",
+                       key, max);
+    *out = (int32_t)n;
+    return 0;
+}
+
+static int read_ngram(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    int rc = read_int(o, "prompt_lookup_max", SL_MAX_NGRAM, &out->prompt_lookup_max, err);
+    if (rc == 0)
+        rc = read_int(o, "prompt_lookup_min", SL_MAX_NGRAM, &out->prompt_lookup_min, err);
+    if (rc != 0)
+        return rc;
+    if (out->prompt_lookup_max == 0) /* as vLLM: one alone is both, and neither is 5 */
+        out->prompt_lookup_max = out->prompt_lookup_min != 0 ? out->prompt_lookup_min : 5;
+    if (out->prompt_lookup_min == 0)
+        out->prompt_lookup_min = out->prompt_lookup_max;
+    if (out->prompt_lookup_min > out->prompt_lookup_max)
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: prompt_lookup_min %d is greater than "
+                       "prompt_lookup_max %d",
+                       out->prompt_lookup_min, out->prompt_lookup_max);
+    return 0;
+}
+
+static const struct method methods[] = {
+    {"ngram", SL_DRAFT_NGRAM, {"prompt_lookup_max", "prompt_lookup_min"}, read_ngram},
+};
+
+/* "a, b": what an error says may be given. */
+static void join(char *out, size_t size, const char *name)
+{
+    const size_t n = strlen(out);
+    SL_ASSERT(n + strlen(name) + sizeof ", " <= size);
+    snprintf(out + n, size - n, "%s%s", n > 0 ? ", " : "", name);
+}
+
+static int find_method(const json_t *o, const struct method **out, struct sl_error *err)
+{
+    const json_t *given = json_object_get(o, "method");
+    char names[200] = "";
+    *out = &methods[0]; /* where none is given */
+    if (given == NULL)
+        return 0;
+    for (size_t i = 0; i < SL_COUNT(methods); i++) {
+        *out = &methods[i];
+        if (json_is_string(given) && strcmp(json_string_value(given), (*out)->name) == 0)
+            return 0;
+        join(names, sizeof names, (*out)->name);
+    }
+    return sl_fail(err, SL_EUNSUPPORTED, "speculative-config: method '%.40s' is not one of: %s",
+                   json_is_string(given) ? json_string_value(given) : "?", names);
+}
+
+static int check_keys(const json_t *o, const struct method *m, struct sl_error *err)
+{
+    const char *key;
+    const json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
+        char names[300] = "";
+        bool found = false;
+        for (size_t i = 0; i < SL_COUNT(common_keys); i++) {
+            found = found || strcmp(key, common_keys[i]) == 0;
+            join(names, sizeof names, common_keys[i]);
+        }
+        for (size_t i = 0; i < MAX_KEYS && m->keys[i] != NULL; i++) {
+            found = found || strcmp(key, m->keys[i]) == 0;
+            join(names, sizeof names, m->keys[i]);
+        }
+        if (!found)
+            return sl_fail(err, SL_EINVAL,
+                           "speculative-config: '%.40s' is not one of what method %s takes: %s",
+                           key, m->name, names);
+    }
+    return 0;
+}
+
+static int read_config(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    const struct method *m = NULL;
+    int rc = find_method(o, &m, err);
+    if (rc == 0)
+        rc = check_keys(o, m, err);
+    if (rc == 0)
+        rc = read_int(o, "num_speculative_tokens", SL_MAX_DRAFTED, &out->num_speculative_tokens,
+                      err);
+    if (rc == 0)
+        rc = m->read(o, out, err);
+    if (rc != 0)
+        return rc;
+    SL_ASSERT(out->num_speculative_tokens <= SL_MAX_DRAFTED);
+    if (out->num_speculative_tokens == 0)
+        return sl_fail(err, SL_EINVAL, "speculative-config: num_speculative_tokens is missing");
+    out->method = m->id;
+    return 0;
+}
+
+int sl_speculative_parse(const char *json, struct sl_speculative *out, struct sl_error *err)
+{
+    json_error_t why;
+    *out = (struct sl_speculative){0};
+    json_t *o = json_loads(json, JSON_REJECT_DUPLICATES, &why);
+    if (!json_is_object(o)) {
+        json_decref(o);
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: '%.40s' is not a JSON object such as "
+                       "{\"method\": \"ngram\", \"num_speculative_tokens\": 5, "
+                       "\"prompt_lookup_max\": 4, \"prompt_lookup_min\": 2}",
+                       json);
+    }
+    int rc = read_config(o, out, err);
+    SL_ASSERT(rc != 0 || (out->num_speculative_tokens >= 1 && out->method != SL_DRAFT_NONE));
+    json_decref(o);
+    return rc;
+}

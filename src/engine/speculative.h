@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ * speculative.h - how tokens are drafted: vLLM's --speculative-config.
+ */
+#ifndef SL_ENGINE_SPECULATIVE_H
+#define SL_ENGINE_SPECULATIVE_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+enum sl_draft_method {
+    SL_DRAFT_NONE,
+    SL_DRAFT_NGRAM, /* what followed the last tokens where they stood before in the text */
+};
+
+struct sl_speculative {
+    enum sl_draft_method method;
+    int32_t num_speculative_tokens;               /* 0: nothing is drafted */
+    int32_t prompt_lookup_min, prompt_lookup_max; /* of NGRAM */
+};
+
+/* Reads the JSON object; messages name the key. */
+SL_MUST_CHECK int sl_speculative_parse(const char *json, struct sl_speculative *out,
+                                       struct sl_error *err);
+
+#endif
