@@ -19,54 +19,6 @@ struct source {
     const struct sl_model_name *name;
 };
 
-/* The member of an object, or of a list the one that a digit says. */
-static const json_t *member(const json_t *config, const char *key, size_t n)
-{
-    if (json_is_array(config))
-        return n == 1 && *key >= '0' && *key <= '9' ? json_array_get(config, (size_t)(*key - '0'))
-                                                    : NULL;
-    return json_object_getn(config, key, n);
-}
-
-const json_t *sl_config_at(const json_t *config, const char *path)
-{
-    const char *dot;
-    while (config != NULL && (dot = strchr(path, '.')) != NULL) {
-        config = member(config, path, (size_t)(dot - path));
-        path = dot + 1;
-    }
-    return member(config, path, strlen(path));
-}
-
-struct spelling { /* of one row in this container, for messages */
-    char text[128];
-    const char *gguf_key; /* inside text */
-    const json_t *value;  /* config.json: NULL when absent or null */
-    bool named;           /* config.json: there, be it null */
-};
-
-static void spell(const struct source *src, const struct sl_hparam_desc *row, struct spelling *sp)
-{
-    sp->value = NULL;
-    sp->gguf_key = NULL;
-    sp->named = false;
-    if (src->gguf != NULL) {
-        snprintf(sp->text, sizeof sp->text, "GGUF: %s.%s", src->arch, row->gguf);
-        sp->gguf_key = sp->text + strlen("GGUF: ");
-        return;
-    }
-    const char *key = row->hf[0];
-    for (size_t i = 0; i < SL_COUNT(row->hf) && row->hf[i] != NULL && sp->value == NULL; i++) {
-        const json_t *v = sl_config_at(src->config, row->hf[i]);
-        sp->named = sp->named || v != NULL;
-        if (v != NULL && !json_is_null(v)) {
-            sp->value = v;
-            key = row->hf[i];
-        }
-    }
-    snprintf(sp->text, sizeof sp->text, "config.json: %s", key);
-}
-
 static const char *json_kind(const json_t *v)
 {
     switch (json_typeof(v)) {
@@ -87,6 +39,71 @@ static const char *json_kind(const json_t *v)
         break;
     }
     return "null";
+}
+
+/* One step of a path: the member of an object, or of a list the one that a digit says. */
+static int member(const json_t *from, const char *path, size_t n_before, const char *key, size_t n,
+                  const json_t **out, struct sl_error *err)
+{
+    const bool index = n == 1 && *key >= '0' && *key <= '9';
+    *out = NULL;
+    if (index ? !json_is_array(from) : !json_is_object(from))
+        return sl_fail(err, SL_EFORMAT, "config.json: %.*s must be %s, not %s", (int)n_before, path,
+                       index ? "a list" : "an object", json_kind(from));
+    if (!index)
+        *out = json_object_getn(from, key, n);
+    else if ((*out = json_array_get(from, (size_t)(*key - '0'))) == NULL)
+        return sl_fail(err, SL_EFORMAT, "config.json: %.*s has %zu entries, must have at least %d",
+                       (int)n_before, path, json_array_size(from), *key - '0' + 1);
+    return 0;
+}
+
+int sl_config_get(const json_t *config, const char *path, const json_t **out, struct sl_error *err)
+{
+    const char *at = path;
+    bool more = true;
+    int rc = 0;
+    while (more && config != NULL && !json_is_null(config) && rc == 0) {
+        const size_t n = strcspn(at, ".");
+        rc = member(config, path, at > path ? (size_t)(at - path) - 1 : 0, at, n, &config, err);
+        more = at[n] == '.';
+        at += n + more;
+    }
+    *out = rc == 0 && !more ? config : NULL;
+    return rc;
+}
+
+struct spelling { /* of one row in this container, for messages */
+    char text[128];
+    const char *gguf_key; /* inside text */
+    const json_t *value;  /* config.json: NULL when absent or null */
+    bool named;           /* config.json: there, be it null */
+};
+
+static int spell(const struct source *src, const struct sl_hparam_desc *row, struct spelling *sp,
+                 struct sl_error *err)
+{
+    sp->value = NULL;
+    sp->gguf_key = NULL;
+    sp->named = false;
+    if (src->gguf != NULL) {
+        snprintf(sp->text, sizeof sp->text, "GGUF: %s.%s", src->arch, row->gguf);
+        sp->gguf_key = sp->text + strlen("GGUF: ");
+        return 0;
+    }
+    const char *key = row->hf[0];
+    for (size_t i = 0; i < SL_COUNT(row->hf) && row->hf[i] != NULL && sp->value == NULL; i++) {
+        const json_t *v;
+        if (sl_config_get(src->config, row->hf[i], &v, err) != 0)
+            return err->code;
+        sp->named = sp->named || v != NULL;
+        if (v != NULL && !json_is_null(v)) {
+            sp->value = v;
+            key = row->hf[i];
+        }
+    }
+    snprintf(sp->text, sizeof sp->text, "config.json: %s", key);
+    return 0;
 }
 
 static int wrong_type(const struct spelling *sp, const char *want, struct sl_error *err)
@@ -654,7 +671,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
             *(double *)(void *)((uint8_t *)hp + row->offset) = row->def;
         return row->type == SL_HP_ACT ? read_act(row, &sp, hp, err) : 0;
     }
-    spell(src, row, &sp);
+    if (spell(src, row, &sp, err) != 0)
+        return err->code;
     switch (row->type) {
     case SL_HP_SAME:
         if (same_number(hp, &sp, err) != 0)

@@ -112,8 +112,10 @@ void sl_params_destroy(struct sl_model *m);
 /* Matrices of a weight in a layer: 1, or as many as its stack has. */
 int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer);
 
-/* hparams.c: the member of config.json at "a" or "a.b"; NULL: there is none. */
-const json_t *sl_config_at(const json_t *config, const char *path);
+/* hparams.c: the member of config.json at "a", "a.b" or, of a list, "a.0". *out NULL: there is
+ * none. A value on the way that can have no such member is refused. */
+SL_MUST_CHECK int sl_config_get(const json_t *config, const char *path, const json_t **out,
+                                struct sl_error *err);
 
 /* hparams.c: fills *hp from the checkpoint's config and checks it. */
 SL_MUST_CHECK int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,

@@ -52,7 +52,9 @@ static int dict_number(const struct dict *d, const char *key, bool required, dou
 static int top_number(const json_t *config, const char *key, double min, double max, double *out,
                       struct sl_error *err)
 {
-    const json_t *v = sl_config_at(config, key);
+    const json_t *v;
+    if (sl_config_get(config, key, &v, err) != 0)
+        return err->code;
     if (v == NULL || json_is_null(v))
         return 0;
     if (!json_is_number(v))
@@ -70,7 +72,9 @@ static int kind_number(const json_t *config, const char *key, const struct sl_ro
                        const struct sl_hparams *hp, double min, double max, double *out,
                        struct sl_error *err)
 {
-    const json_t *list = sl_config_at(config, key);
+    const json_t *list;
+    if (sl_config_get(config, key, &list, err) != 0)
+        return err->code;
     const size_t n = json_array_size(list);
     if (!json_is_array(list) || desc->kind == NULL)
         return top_number(config, key, min, max, out, err);
