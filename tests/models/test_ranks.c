@@ -175,6 +175,9 @@ static void test_refused(void **state)
     refuse("llama", narrow, 4, "the 32 rows of tensor \"model.layers.0.mlp.gate_proj.weight\"");
     refuse("olmo2", NULL, 2, "normed over all heads");
     refuse("bert", NULL, 2, "embeddings and scores");
+    refuse("mamba2", NULL, 2, "the recurrent state of mamba2 cannot be divided among ranks");
+    refuse("qwen35", NULL, 2, "the recurrent state of qwen35 cannot be divided among ranks");
+    refuse("falcon_h1", NULL, 2, "the recurrent state of falcon_h1 cannot be divided");
 }
 
 int main(void)
