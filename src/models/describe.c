@@ -230,7 +230,10 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         const struct sl_layer_desc *l = &m->layers[i];
         for (j = i + 1; j < m->hp.n_layers && alike(l, &m->layers[j]);)
             j++;
-        sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
+        if (j == i + 1)
+            sl_buf_printf(out, "layer         %d: ", i);
+        else
+            sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
         if (sl_has_attention(l))
             text_attention(m, l, out);
         if (l->mixer == SL_MIX_BOTH)
@@ -248,8 +251,8 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
                           l->intermediate);
         if (l->norms != SL_NORM_IN)
             sl_buf_printf(out, "; norms %s", norms_name(l));
-        if (l->mixer != SL_MIX_NONE)
-            sl_buf_printf(out, "; %s KV", kv_name(l));
+        if (sl_has_attention(l))
+            sl_buf_printf(out, "; %s KV", l->whole ? "step" : "full");
         sl_buf_putc(out, '\n');
     }
 }

@@ -364,5 +364,8 @@ int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_d
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
     *out = (struct sl_kv_layout){.block_size = block_size, .dtype = (enum sl_dtype)dtype};
-    return place_layers(m, out, err);
+    int rc = place_layers(m, out, err);
+    if (out->n_groups == 1 && out->groups[0].state)
+        out->dtype = SL_DTYPE_F32; /* states are, and there are no keys */
+    return rc;
 }

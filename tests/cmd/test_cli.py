@@ -250,6 +250,16 @@ def test_inspect():
     assert exact["weights_mapped_bytes"] > m["weight_bytes"] * 99 // 100
 
 
+def test_inspect_states():
+    """States are float32 whatever keys would be; a layer that is alone is no range."""
+    text = ok("inspect", "--kv-cache-memory-bytes", "64M", "tests/golden/models/mamba2")
+    assert re.search(r"^  KV pages .* blocks of 16 tokens, f32$", text, re.M) and "KV bf16" not in text, text
+    assert re.search(r"^layers        0-2: .*no MLP$", text, re.M), text
+    text = ok("inspect", "--kv-cache-memory-bytes", "64M", "tests/golden/models/nemotron_h")
+    assert re.search(r"^layer         0: ", text, re.M) and "0-0" not in text, text
+    assert re.search(r"^  KV pages .* blocks of 16 tokens, bf16$", text, re.M), text
+
+
 def test_bench_json():
     d = json.loads(ok("bench", "--num-prompts", "4", "--input-len", "20", "--output-len", "8", "--json"))
     assert d["output_tokens"] == 32 and d["failed"] == 0 and d["step_mallocs"] == 0

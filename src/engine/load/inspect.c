@@ -14,14 +14,15 @@ static void group_text(const struct sl_memory_plan *p, int32_t group, struct sl_
     if (p->kv.n_groups == 1 && sl_kv_layers_full(g))
         return;
     if (g->state) {
-        sl_buf_printf(b, "  %-24s %10.1f MB: %d slots of %.1f KB, state of %d recurrent layers\n",
+        sl_buf_printf(b, "  %-24s %10.1f MB: %d slots of %.1f KB, state of %d recurrent layer%s\n",
                       "", (double)sl_memory_plan_group_bytes(p, group) / 1e6, p->group_pages[group],
-                      (double)g->page_bytes / 1e3, g->n_layers);
+                      (double)g->page_bytes / 1e3, g->n_layers, g->n_layers > 1 ? "s" : "");
         return;
     }
-    sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %.1f KB, %d layers that see ", "",
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %.1f KB, %d layer%s ", "",
                   (double)sl_memory_plan_group_bytes(p, group) / 1e6, p->group_pages[group],
-                  (double)g->page_bytes / 1e3, g->n_layers);
+                  (double)g->page_bytes / 1e3, g->n_layers,
+                  g->n_layers > 1 ? "s that see" : " that sees");
     if (g->window > 0)
         sl_buf_printf(b, "%d tokens\n", g->window);
     else
