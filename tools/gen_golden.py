@@ -753,6 +753,15 @@ QWEN35 = dict(
 )
 QWEN35_MOE = dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
                   num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=24, **SPARSE)
+OLMO_HYBRID = dict(
+    num_hidden_layers=3,
+    layer_types=["linear_attention", "full_attention", "linear_attention"],
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=12,
+    linear_value_head_dim=9,
+    pad_token_id=0,
+)
 FALCON_H1 = dict(
     MAMBA2,
     intermediate_size=40,
@@ -972,6 +981,19 @@ RECURRENT = {
         dict(QWEN35_MOE, intermediate_size=40, mlp_only_layers=[1]),
         torch.bfloat16,
         "new",
+    ),
+    "olmo_hybrid": (  # as save_pretrained writes it: convolutions in three equal pieces; without positions
+        "OlmoHybrid",
+        dict(OLMO_HYBRID, rope_parameters=dict(rope_type="default", rope_theta=None)),
+        torch.bfloat16,
+        "new",
+    ),
+    "olmo_hybrid_rope": (  # by the names of the class, and one convolution
+        "OlmoHybrid",
+        dict(OLMO_HYBRID, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], attention_bias=True,
+             linear_allow_neg_eigval=False, linear_conv_kernel_dim=3, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "class",
     ),
     "nemotron_h": (
         "NemotronH",
@@ -1663,7 +1685,7 @@ def generate(name, seed):
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
     if family != "GptOss":
-        stored = as_hub(model, dtype) if name in EXPERTS | RECURRENT and spelling != "hub" else stored if name in RECURRENT else one_by_one(stored)
+        stored = as_hub(model, dtype) if name in EXPERTS | RECURRENT and spelling not in ("class", "hub") else stored if name in RECURRENT else one_by_one(stored)
     elif packed is not None:
         stored = packed
         config.quantization_config = dict(

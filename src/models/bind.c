@@ -13,10 +13,15 @@
 void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out)
 {
     size_t n = 0;
+    int32_t word = -1; /* of a list in braces; -1: outside of one */
     for (const char *at = pattern; n < SL_MAX_TENSOR_NAME - 1 && *at != '\0'; at++) {
         if (*at == '*' || *at == '#')
             n += (size_t)snprintf(out + n, SL_MAX_TENSOR_NAME - n, "%d", *at == '*' ? layer : mat);
-        else
+        else if (*at == '{' || *at == '}')
+            word = *at == '{' ? 0 : -1;
+        else if (word >= 0 && *at == ',')
+            word++;
+        else if (word < 0 || word == mat)
             out[n++] = *at;
     }
     out[SL_MIN(n, (size_t)SL_MAX_TENSOR_NAME - 1)] = '\0';
@@ -196,19 +201,24 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
-/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix in some.
- * PyTorch's convolutions of single channels have a dimension of 1 in the middle. */
+/* PyTorch's convolutions of single channels have a dimension of 1 in the middle. */
+static const struct sl_ckpt_tensor *without_middle(struct sl_param *p,
+                                                   const struct sl_ckpt_tensor *t)
+{
+    if ((p->desc->flags & SL_W_VALUES) == 0 || t->n_dims != 3 || t->dims[1] != 1)
+        return t;
+    p->slice = *t;
+    p->slice.n_dims = 2;
+    p->slice.dims[1] = t->dims[2];
+    p->slice.dims[2] = 1;
+    return &p->slice;
+}
+
+/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix in some. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
 {
     const bool vector = p->desc->cols == SL_DIM_NONE;
     const bool flat = vector && (p->desc->flags & SL_W_FLAT) != 0;
-    if (!vector && (p->desc->flags & SL_W_VALUES) != 0 && t->n_dims == 3 && t->dims[1] == 1) {
-        p->slice = *t;
-        p->slice.n_dims = 2;
-        p->slice.dims[1] = t->dims[2];
-        p->slice.dims[2] = 1;
-        return &p->slice;
-    }
     if (vector ? !flat || t->n_dims != 2 || t->dims[0] * t->dims[1] != p->n_rows
                : t->n_dims != 1 || p->n_rows != 1)
         return t;
@@ -293,8 +303,9 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     const int32_t n = stacked ? sl_params_n(m, w, layer) : 1;
     if (pattern == NULL)
         return 1;
+    const int32_t part = w->part + (sl_weight_n_pieces(w) > 0 ? i : 0);
     p->fused = fused;
-    p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, w->part) : 0;
+    p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, part) : 0;
     p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
     p->n_turns = fused ? n_turns(m, p) : 1;
     const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
@@ -304,10 +315,33 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
             rc = sl_mxfp4_bind(m, name, n, p, err);
         return rc < 0 ? rc : rc == 0;
     }
+    t = without_middle(p, t);
+    if (sl_weight_n_pieces(w) > 0 && sl_weight_is_values(w) && !fused) {
+        /* transformers 5 saves the convolutions of q, k and v in three equal pieces, whatever their
+         * widths are; only all rows together count (check_pieces) */
+        const int64_t all = sl_layer_dim(&m->hp, p->layer, w->rows);
+        p->n_rows = p->file_rows = SL_MAX(SL_MIN(t->dims[0], all), 1);
+    }
     if (!stacked && !fused)
         return take(m, p, t, err);
     int rc = check_slices(p, n, t, stacked, err);
     return rc != 0 ? rc : take_slice(m, p, stacked ? i : 0, n, t, err);
+}
+
+/* p: the first of n. */
+static int check_pieces(const struct sl_model *m, const struct sl_param *p, int32_t n,
+                        struct sl_error *err)
+{
+    const int64_t want = sl_layer_dim(&m->hp, p->layer, p->desc->rows);
+    int64_t have = 0;
+    for (int32_t i = 0; i < n; i++)
+        have += p[i].n_rows;
+    if (have == want)
+        return 0;
+    return sl_fail(err, SL_EFORMAT,
+                   "tensor \"%s\" and the %d that belong to it have %lld rows together, expected "
+                   "%lld",
+                   p->src->name, n - 1, (long long)have, (long long)want);
 }
 
 static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t layer,
@@ -323,12 +357,12 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     if (sl_weight_is_latent(w) && m->layers[layer].latent == 0)
         return 0;
     struct sl_param *p = sl_param(m, layer, w->slot);
-    const int32_t n = sl_params_n(m, w, layer);
+    const int32_t n = sl_params_n(m, w, layer), n_pieces = sl_weight_n_pieces(w);
     for (int32_t i = 0, rc; i < n; i++, p++) {
         p->desc = w;
         p->layer = &m->layers[layer];
         p->stack_idx = i;
-        p->n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
+        p->n_rows = sl_layer_dim(&m->hp, p->layer, n_pieces > 0 ? w->pieces[i] : w->rows);
         p->n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
         rc = bind_form(m, p, layer, i, false, own, err);
         if (rc == 1)
@@ -338,7 +372,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
         if (rc != 0)
             return rc;
     }
-    return 0;
+    return n_pieces > 0 ? check_pieces(m, p - n, n, err) : 0;
 }
 
 /* Tensors of the file that a slot of a layer has. One that holds several matrices is counted for

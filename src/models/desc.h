@@ -186,6 +186,7 @@ struct sl_hparams {
     int32_t state_width;                /* the same in config.json; 0: */
     int32_t state_expand;               /* so many times the width of the model */
     bool use_rope;                      /* where attention may have no positions */
+    bool wide_beta;                     /* of the delta rule: to 2, not to 1 */
     double dt_min, dt_max;              /* limits of the time step; dt_max 0: none */
     bool norm_before_gate;              /* of what a recurrence gives */
     /* Multipliers of Falcon-H1: of an MLP's gate and what it gives; of keys; of what goes into
@@ -449,12 +450,13 @@ enum sl_weight_flags {
     SL_W_FLAT = 1 << 5,         /* a vector that a file may hold as a matrix */
 };
 
-enum { SL_MAX_FUSED = 5 }; /* parts of a tensor */
+enum { SL_MAX_FUSED = 5 };  /* parts of a tensor */
+enum { SL_MAX_PIECES = 3 }; /* tensors of a weight */
 
 struct sl_weight_desc {
     enum sl_slot slot;
-    const char *hf;   /* '*' stands for the layer, '#' for the matrix of a stack; a leading
-                         "model." may be absent in a file */
+    const char *hf;   /* '*' stands for the layer, '#' for the matrix of a stack, "{q,k,v}" for
+                         the word of a piece; a leading "model." may be absent in a file */
     const char *gguf; /* NULL: not in that container */
     /* A fused tensor, which a file may have in place of one for each part. NULL: there is none. */
     const char *hf_fused, *gguf_fused;
@@ -465,10 +467,23 @@ struct sl_weight_desc {
     enum sl_dim mats; /* a stack of so many matrices: a tensor each, or without a '#' one tensor
                          [mats, rows, cols]; NONE: one matrix */
     enum sl_dim rows, cols; /* cols NONE: a vector, kept as float32 */
+    /* The rows lie in several tensors, one below the other, of so many rows each; what is kept as
+     * float32 becomes one array, matrices stay one each, in their own formats. Read from a fused
+     * tensor, pieces are its parts from `part` on. NONE first: one tensor. */
+    enum sl_dim pieces[SL_MAX_PIECES];
     enum sl_shard shard;
     unsigned when; /* enum sl_has: present iff the layer, or the model, has these bits; 0: always */
     unsigned flags;
 };
+
+/* Tensors of a weight; 0: it is not in pieces. */
+static inline int32_t sl_weight_n_pieces(const struct sl_weight_desc *w)
+{
+    int32_t n = 0;
+    while (n < SL_MAX_PIECES && w->pieces[n] != SL_DIM_NONE)
+        n++;
+    return n;
+}
 
 /* Only layers with sl_layer_desc.latent have it. */
 static inline bool sl_weight_is_latent(const struct sl_weight_desc *w)

@@ -31,7 +31,7 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
                                            that has: more than n_rows if it is fused */
     bool fused;                         /* the file has it as a part of a fused tensor */
     int32_t n_turns;                    /* whose parts take turns in so many rounds; else 1 */
-    int32_t stack_idx;                  /* which matrix or vector of its stack */
+    int32_t stack_idx;                  /* which matrix or vector of its stack, or piece */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors, or for the first of a stack
                                            for all of them; backend memory */
@@ -109,7 +109,7 @@ static inline struct sl_backend *sl_param_be(const struct sl_model *m, const str
 /* params.c: makes room for what the planned layers have. */
 SL_MUST_CHECK int sl_params_create(struct sl_model *m, struct sl_error *err);
 void sl_params_destroy(struct sl_model *m);
-/* Matrices of a weight in a layer: 1, or as many as its stack has. */
+/* Matrices of a weight in a layer: 1, as many as its stack has, or one for each piece. */
 int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer);
 
 /* hparams.c: the member of config.json at "a", "a.b" or, of a list, "a.0". *out NULL: there is
@@ -186,7 +186,8 @@ static inline const char *sl_bind_pattern(const struct sl_weight_desc *w, bool g
 /* The rows of a fused tensor before those of a part of it; of the part behind the last: all. */
 int64_t sl_bind_fused_row(const struct sl_hparams *hp, const struct sl_layer_desc *l,
                           const struct sl_weight_desc *w, int32_t part);
-/* The spelling of a tensor in a container; out holds SL_MAX_TENSOR_NAME bytes. */
+/* The spelling of a tensor in a container, mat: of a stack or of pieces; out holds
+ * SL_MAX_TENSOR_NAME bytes. */
 void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out);
 /* Bytes of a beginning that some checkpoints leave out of every name; 0: none. */
 size_t sl_bind_optional_prefix(const char *name);

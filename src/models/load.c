@@ -205,23 +205,29 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
     return file;
 }
 
-/* A vector, or all of a stack one behind the other, in one piece of memory. */
+/* A vector, or all of a stack one behind the other, or the pieces of one, in one piece of memory.
+ */
 static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struct sl_error *err)
 {
-    const struct sl_rows rows = sl_param_rows(m, p);
+    const bool joined = sl_weight_n_pieces(p->desc) > 0;
     const int64_t row = p->n_cols; /* 1, of a vector */
-    const size_t n_bytes = (size_t)(rows.n * row) * sizeof(float);
-    float *all = sl_malloc((size_t)n * n_bytes);
+    int64_t n_rows = 0;            /* of all */
+    for (int32_t i = 0; i < n; i++)
+        n_rows += sl_param_rows(m, &p[i]).n;
+    p->vec_bytes = (size_t)(n_rows * row) * sizeof(float);
+    float *all = sl_malloc(p->vec_bytes);
     bool read = all != NULL;
-    for (int32_t i = 0; i < n && read; i++) {
+    for (int64_t i = 0, at = 0; i < n && read; i++) {
+        const struct sl_rows rows = sl_param_rows(m, &p[i]);
+        const int64_t column = joined ? n_rows : rows.n;
         float *v = read_vector(m, &p[i]);
         read = v != NULL;
         for (int64_t r = 0; read && r < rows.n; r++)
             for (int64_t c = 0; c < row; c++) /* column by column */
-                all[(i * row + c) * rows.n + r] = v[(rows.first + r) * row + c];
+                all[at + c * column + r] = v[(rows.first + r) * row + c];
+        at += joined ? rows.n : rows.n * row;
         sl_free(v);
     }
-    p->vec_bytes = (size_t)n * n_bytes;
     p->first_value = read ? all[0] : 0;
     int rc = read ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)

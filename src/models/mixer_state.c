@@ -51,13 +51,19 @@ static void scale(struct sl_run *r, float *x, int64_t n, float by)
                                    &(struct sl_op_scale_logits){.x = x, .n = n, .scale = by});
 }
 
+static void flush(struct sl_run *r, struct sl_op_linear_multi *a)
+{
+    r->m->be->vt->linear_multi(r->m->be, a);
+    a->n_parts = 0;
+}
+
 /* Every projection of r->norm that the layer has. */
 static void project(struct sl_run *r, int32_t layer, int32_t n)
 {
     const struct {
         enum sl_slot w, bias;
         float *out;
-    } all[SL_MAX_LINEAR_PARTS] = {
+    } all[] = {
         {SL_SLOT_STATE_IN, SL_SLOT_STATE_IN_BIAS, r->state_in},
         {SL_SLOT_STATE_GATE, SL_SLOT_STATE_GATE_BIAS, r->state_gate},
         {SL_SLOT_STATE_DT, SL_SLOT_STATE_DT_IN_BIAS, r->state_dt},
@@ -66,12 +72,19 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
     struct sl_op_linear_multi a = {.x = r->norm, .ld_x = r->m->hp.hidden, .n = n};
     for (size_t i = 0; i < SL_COUNT(all); i++) {
         const struct sl_param *w = sl_param(r->m, layer, all[i].w);
-        if (w->loaded)
+        const float *bias = all[i].bias != SL_SLOT_COUNT ? sl_run_vec(r, layer, all[i].bias) : NULL;
+        const int32_t n_mats = w->loaded ? sl_params_n(r->m, w->desc, layer) : 0;
+        int64_t first = 0, ld = 0;
+        for (int32_t k = 0; k < n_mats; k++)
+            ld += w[k].mat.n_rows;
+        for (int32_t k = 0; k < n_mats; first += w[k++].mat.n_rows) {
+            if (a.n_parts == SL_MAX_LINEAR_PARTS)
+                flush(r, &a);
             a.part[a.n_parts++] = (struct sl_linear_part){
-                &w->mat, all[i].bias != SL_SLOT_COUNT ? sl_run_vec(r, layer, all[i].bias) : NULL,
-                all[i].out, w->mat.n_rows};
+                &w[k].mat, bias != NULL ? bias + first : NULL, all[i].out + first, ld};
+        }
     }
-    r->m->be->vt->linear_multi(r->m->be, &a);
+    flush(r, &a);
     const struct sl_state_desc *s = &r->m->layers[layer].state;
     scale(r, r->state_gate, n * (int64_t)s->n_heads * s->v_dim, s->gate_scale);
     scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Where the parameters of a model stand: one array, in which a stack of matrices is as many
- * neighbours. The first one is empty: slots of layers that the family does not have all share it,
- * so that sl_param always finds one.
+ * Where the parameters of a model stand: one array, in which a stack of matrices, or the pieces of
+ * one, are as many neighbours. The first one is empty: slots of layers that the family does not
+ * have all share it, so that sl_param always finds one.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -14,7 +14,11 @@ static bool is_there(const struct sl_model *m, const struct sl_weight_desc *w, i
 
 int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer)
 {
-    if (w->mats == SL_DIM_NONE || !is_there(m, w, layer))
+    if (!is_there(m, w, layer))
+        return 1;
+    if (sl_weight_n_pieces(w) > 0)
+        return sl_weight_n_pieces(w);
+    if (w->mats == SL_DIM_NONE)
         return 1;
     return (int32_t)sl_layer_dim(&m->hp, &m->layers[layer], w->mats);
 }

@@ -602,6 +602,30 @@ static const struct edit qwen35moe_edits[] = {
     {"mlp_only_layers", "[2]", SL_EFORMAT, "layers.2.mlp.gate_proj.weight\" is missing"},
 };
 
+static const struct edit olmo_hybrid_edits[] = {
+    {"linear_num_value_heads", "3", SL_EFORMAT,
+     "linear_num_value_heads (3) is not a multiple of linear_num_key_heads (2)"},
+    {"linear_num_value_heads", NULL, 0, ""}, /* as many as attention has: 4 */
+    {"linear_num_key_heads", NULL, SL_EFORMAT,
+     "linear_attn.q_proj.weight\" has shape [48, 64], expected [96, 64]"},
+    {"linear_key_head_dim", NULL, 0, ""}, /* three quarters of the width by the heads: 24 */
+    {"linear_value_head_dim", NULL, SL_EFORMAT,
+     "linear_attn.v_proj.weight\" has shape [64, 64], expected [192, 64]"},
+    {"linear_key_head_dim", "257", SL_EFORMAT, "linear_key_head_dim is 257, must be 1 to 256"},
+    {"linear_key_head_dim", "16", SL_EFORMAT,
+     "linear_attn.q_proj.weight\" has shape [48, 64], expected [32, 64]"},
+    {"linear_conv_kernel_dim", "3", SL_EFORMAT,
+     "linear_attn.q_conv1d.weight\" has shape [48, 4], expected [48, 3]"},
+    {"hidden_act", "\"gelu\"", SL_EUNSUPPORTED, "hidden_act \"gelu\" is not supported"},
+    {"layer_types", NULL, SL_EFORMAT, "layers.2.attention_layer_norm.weight\" is missing"},
+    {"layer_types", "[\"linear_attention\", \"full_attention\"]", SL_EFORMAT, "layer_types"},
+    {"attention_bias", "true", SL_EFORMAT, "layers.2.self_attn.q_proj.bias\" is missing"},
+    {"linear_allow_neg_eigval", "2", SL_EFORMAT, "linear_allow_neg_eigval must be true or false"},
+    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": null}", 0, ""},
+    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 1}", SL_EFORMAT,
+     "rope_theta is 1, must be 2 to"},
+};
+
 static const struct edit gpt_oss_edits[] = {
     {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
     {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},

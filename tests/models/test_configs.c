@@ -318,6 +318,7 @@ static const struct {
     EDITED("lfm3", lfm3_edits),
     EDITED("qwen35", qwen35_edits),
     EDITED("qwen35moe", qwen35moe_edits),
+    EDITED("olmo_hybrid", olmo_hybrid_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Fused tensors: a Phi-3 folder made by joining the tensors of a Llama folder is the same model to
- * the bit, in every format of matrices. Malformed tensors are refused.
+ * the bit, in every format of matrices. Malformed tensors are refused, and those that are pieces of
+ * one weight.
  */
 #include "models/ckpt_edit.h"
 #include "synth/synth.h"
@@ -227,6 +228,7 @@ static void test_same_model(void **state)
 
 #define QKV     "model.layers.1.self_attn.qkv_proj." /* 256 + 128 + 128 rows of 256 */
 #define GATE_UP "model.layers.0.mlp.gate_up_proj."   /* 384 twice, of 256 */
+#define DELTA   "model.layers.1.linear_attn."
 
 static const struct row {
     const char *from;
@@ -248,11 +250,34 @@ static const struct row {
     {"fp8_channel", PUT(QKV "weight_scale", F32, 2, 1, -1, 256, 1), SL_EFORMAT, "[512, 1]"},
     {"gptq", PUT(QKV "scales", F16, 2, 1, -1, 2, 256), SL_EFORMAT, "expected [2, 512]"},
     {"packed", NONE(GATE_UP "weight_scale"), SL_EFORMAT, "\" is missing"},
+    {"pieces", NONE(DELTA "k_proj.weight"), SL_EFORMAT, "\"" DELTA "k_proj.weight\" is missing"},
+    {"pieces", PUT(DELTA "k_proj.weight", BF16, 2, 0, -1, 64, 64), SL_EFORMAT,
+     "k_proj.weight\" has shape [64, 64], expected [48, 64]"},
+    {"pieces", PUT(DELTA "k_proj.weight", F16, 2, 0, -1, 48, 64), 0, NULL}, /* one each */
+    {"pieces", NONE(DELTA "v_conv1d.weight"), SL_EFORMAT,
+     "\"" DELTA "v_conv1d.weight\" is missing, and so is \"" DELTA "conv1d.weight\""},
+    {"pieces", PUT(DELTA "v_conv1d.weight", BF16, 2, 0, -1, 63, 4), SL_EFORMAT,
+     "\"" DELTA "q_conv1d.weight\" and the 2 that belong to it have 159 rows together, expected "
+     "160"},
+    {"pieces", PUT(DELTA "v_conv1d.weight", BF16, 2, 0, -1, 161, 4), SL_EFORMAT, "expected [160"},
+    {"pieces", PUT(DELTA "v_conv1d.weight", BF16, 1, 0, -1, 64), SL_EFORMAT, "expected [64, 4]"},
+    {"pieces", PUT(DELTA "v_conv1d.weight", F32, 3, 0, -1, 64, 1, 4), 0, NULL},
 };
+
+/* OLMo Hybrid: q, k and v of 48, 48 and 64 rows. */
+static void write_pieces(const char *path)
+{
+    struct sl_error err = {0};
+    struct sl_synth s = {
+        .name = "olmo_hybrid", .dtype = SL_DTYPE_BF16, .format = SL_CKPT_HF, .seed = 9};
+    if (sl_synth_shape(s.name, "tiny", &s.hp, &err) != 0 || sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+}
 
 static void test_refused(void **state)
 {
     (void)state;
+    write_pieces(OUT "/pieces");
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
         char from[200];
         snprintf(from, sizeof from, OUT "/%s", rows[i].from);

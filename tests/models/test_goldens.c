@@ -124,6 +124,8 @@ static const char *const goldens[] = {
     "step3p5",
     "step3p7",
     "qwen3_next_fp8",
+    "olmo_hybrid",
+    "olmo_hybrid_rope",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",

@@ -67,6 +67,7 @@ static const struct variant variants[] = {
     {"falcon_h1", SL_DTYPE_BF16, "bf16", false},
     {"falcon_mamba", SL_DTYPE_BF16, "f32", false},
     {"jamba", SL_DTYPE_F16, "f16", false},
+    {"olmo_hybrid", SL_DTYPE_BF16, "f16", false},
 };
 /* clang-format on */
 

@@ -119,14 +119,18 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     const int32_t of_stack = w->mats != SL_DIM_NONE && strchr(key, '#') == NULL ? mat : 0;
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical),
                                           (uint64_t)(w->part + SL_MAX_FUSED * of_stack)));
-    t->dims[0] = t->file_rows = sl_layer_dim(&s->hp, shape, w->rows);
+    const int32_t n_pieces = sl_weight_n_pieces(w);
+    t->dims[0] = t->file_rows =
+        sl_layer_dim(&s->hp, shape, n_pieces > 0 ? w->pieces[mat] : w->rows);
     if (fused) {
         t->file_rows = sl_bind_fused_row(&s->hp, shape, w, SL_MAX_FUSED);
         t->part = w->part;
         t->turned = (w->flags & SL_W_TRANSPOSED) != 0;
     }
     t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);
-    t->n_mats = w->mats == SL_DIM_NONE ? 1 : (int32_t)sl_layer_dim(&s->hp, shape, w->mats);
+    t->n_mats = n_pieces > 0             ? n_pieces
+                : w->mats == SL_DIM_NONE ? 1
+                                         : (int32_t)sl_layer_dim(&s->hp, shape, w->mats);
     t->stacked = w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) &&
         (sl_weight_is_values(w) || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
