@@ -158,6 +158,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* JSON as vLLM's --speculative-config: {"method": "ngram", "num_speculative_tokens": 5,
      * "prompt_lookup_max": 4, "prompt_lookup_min": 2}. NULL: a token a step. No output changes. */
     const char *speculative_config;
+    /* The place of the model of speculative_config, in place of its "model": folder or .gguf. */
+    const char *speculative_model;
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */

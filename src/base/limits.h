@@ -77,7 +77,8 @@
 #define SL_MAX_STATE_SLOTS (1 << 20)
 #define SL_MAX_SEQS        1024 /* sequences of one step */
 #define SL_MAX_STEP_TOKENS (1 << 17)
-#define SL_MAX_NGRAM       64 /* tokens looked up in a text */
+#define SL_MAX_DRAFT_PATH  1024 /* bytes of the name of a model that drafts */
+#define SL_MAX_NGRAM       64   /* tokens looked up in a text */
 #define SL_MAX_BLOCK_SIZE  256
 #define SL_MAX_KV_GROUPS   4 /* of layers that keep different positions */
 #define SL_MAX_THREADS     256

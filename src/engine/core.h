@@ -40,6 +40,7 @@ struct sl_engine {
     struct sl_speculative speculative;
     const struct sl_mode *drafting; /* of requests that may draft; NULL: none may */
     uint64_t n_proposals;           /* turns in which it was asked for drafts */
+    struct sl_drafter *drafter;     /* a model that drafts; NULL: there is none */
     bool prefix_caching, jump_forward, threaded;
     uint64_t raise_ns, seed;
     int32_t max_raised;

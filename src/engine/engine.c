@@ -76,6 +76,10 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
                            c.n_pages, i->block_size, c.window,
                            sl_group_least(&c, i->n_pages, i->block_size));
     }
+    if (sl_speculative_loads(&p->speculative) &&
+        (p->runner.draft == NULL || p->runner.max_flights > 1))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: what computes this model has no model that drafts");
     if (p->share != NULL &&
         (p->share->floor - p->share->own) / p->share->page_bytes * (uint64_t)i->block_size <
             (uint64_t)i->max_model_len)
@@ -134,6 +138,7 @@ static void free_arrays(struct sl_engine *eng)
     SL_ASSERT(eng->n_flights == 0); /* the runner may write to the arrays of one */
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_deinit(&eng->flights[i]);
+    sl_drafter_deinit(eng);
     sl_free(eng->text);
     sl_free(eng->eos_ids);
 }
@@ -205,6 +210,10 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
     rc = sl_sched_init(&eng->sched, &cfg, &eng->kv, err);
     if (rc != 0)
         goto fail_kv;
+    if (sl_speculative_loads(&eng->speculative))
+        rc = sl_drafter_init(eng, err);
+    if (rc != 0)
+        goto fail_sched;
     if (p->kv_events)
         rc = sl_engine_feed_init(eng, err);
     if (rc != 0)

@@ -10,8 +10,17 @@
 #define MIN_PARALLEL_LOGITS 32768 /* fewer are looked at sooner than a thread wakes */
 #define MAX_TOPS            SL_MAX(SL_MAX_LOGPROBS, SL_MAX_LOGPROB_IDS)
 
+/* Steps of a model that drafts, behind the first one of a pass: a token for each sequence. */
+struct host_drafts {
+    int32_t tokens[SL_MAX_SEQS], positions[SL_MAX_SEQS], rows[SL_MAX_SEQS];
+    struct sl_span spans[SL_MAX_SEQS];
+    int32_t of[SL_MAX_SEQS], n; /* the row of the first step that each goes back to */
+    int32_t sources[SL_MAX_SEQS];
+};
+
 struct sl_host_runner {
     struct sl_host_model m;
+    struct host_drafts *drafts; /* NULL: the model has none */
     int32_t max_logits;
     struct sl_sampler samplers[MAX_SAMPLERS];
     int32_t n_samplers;
@@ -110,6 +119,80 @@ static int host_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     return 0;
 }
 
+/* ------------------------------------------------------------------ drafts */
+
+/* The most likely id of both vocabularies; where the row is not made of numbers, any. */
+static int32_t most_likely(const struct sl_host_runner *h, const float *row)
+{
+    const int32_t n = SL_MIN(h->m.n_vocab, h->m.n_draft_vocab);
+    float max;
+    int32_t id = 0;
+    if (!sl_row_kernels()->scan(row, n, NULL, &max))
+        return 0;
+    while (row[id] != max)
+        id++;
+    SL_ASSERT(id < n);
+    return id;
+}
+
+/* The i-th draft of each sequence from the rows of a step. */
+static void take_drafts(const struct sl_host_runner *h, struct sl_draft_pass *p, int32_t i,
+                        const float *rows)
+{
+    for (int32_t k = 0; k < h->drafts->n; k++)
+        p->drafts[h->drafts->of[k] * SL_MAX_DRAFTED + i] =
+            most_likely(h, rows + (size_t)k * (size_t)h->m.n_draft_vocab);
+}
+
+/* Those that want more than i drafts go on from their last one. */
+static struct sl_batch next_drafts(struct host_drafts *d, const struct sl_draft_pass *p, int32_t i)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < d->n; k++) {
+        const int32_t row = d->of[k];
+        if (p->wanted[row] <= i)
+            continue;
+        const struct sl_span *s = &p->batch.spans[row];
+        d->tokens[n] = p->drafts[row * SL_MAX_DRAFTED + i - 1];
+        d->positions[n] = s->pos + s->n - 1 + i;
+        d->spans[n] =
+            (struct sl_span){.first = n, .n = 1, .pos = d->positions[n], .table_idx = s->table_idx};
+        d->sources[n] = k;
+        d->rows[n] = n;
+        d->of[n++] = row;
+    }
+    d->n = n;
+    struct sl_batch b = p->batch;
+    b.n_tokens = b.n_spans = b.n_logits = n;
+    b.tokens = d->tokens;
+    b.positions = d->positions;
+    b.spans = d->spans;
+    b.logit_rows = d->rows;
+    return b;
+}
+
+static int host_draft(void *ctx, struct sl_draft_pass *p, struct sl_error *err)
+{
+    struct sl_host_runner *h = ctx;
+    struct host_drafts *d = h->drafts;
+    const float *rows = NULL;
+    struct sl_batch b = p->batch;
+    int rc = 0;
+    SL_ASSERT(b.n_logits <= SL_MAX_SEQS && b.n_logits <= b.n_spans);
+    for (d->n = 0; d->n < b.n_logits; d->n++)
+        d->of[d->n] = d->n;
+    for (int32_t i = 0; rc == 0 && b.n_tokens > 0; i++) {
+        const uint64_t t0 = sl_now_ns();
+        SL_ASSERT(i < SL_MAX_DRAFTED);
+        rc = h->m.draft(h->m.ctx, &b, i == 0 ? p->sources : d->sources, i > 0, &rows, err);
+        if (rc == 0)
+            take_drafts(h, p, i, rows);
+        p->seconds[i] = (double)(sl_now_ns() - t0) / 1e9;
+        b = next_drafts(d, p, i + 1);
+    }
+    return rc;
+}
+
 static uint64_t host_progress(const void *ctx)
 {
     const struct sl_host_runner *h = ctx;
@@ -130,7 +213,8 @@ int sl_host_runner_create(const struct sl_host_model *m, int32_t max_logits,
     h->max_logits = max_logits;
     h->picked = sl_calloc((size_t)max_logits, sizeof *h->picked);
     h->tops = sl_calloc((size_t)max_logits, MAX_TOPS * sizeof *h->tops);
-    if (h->picked == NULL || h->tops == NULL)
+    h->drafts = m->draft != NULL ? sl_calloc(1, sizeof *h->drafts) : NULL;
+    if (h->picked == NULL || h->tops == NULL || (m->draft != NULL && h->drafts == NULL))
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a runner of %d rows", max_logits);
     while (rc == 0 && m->n_pooled == 0 && h->n_samplers < SL_MAX(n_samplers, 1)) {
         rc = sl_sampler_init(&h->samplers[h->n_samplers], m->n_vocab, err);
@@ -150,6 +234,7 @@ void sl_host_runner_destroy(struct sl_host_runner *h)
         return;
     for (int32_t i = 0; i < h->n_samplers; i++)
         sl_sampler_deinit(&h->samplers[i]);
+    sl_free(h->drafts);
     sl_free(h->tops);
     sl_free(h->picked);
     sl_free(h);
@@ -169,5 +254,8 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .submit = host_submit,
                             .choose = host_choose,
                             .collect = host_collect,
+                            .draft = h->m.draft != NULL ? host_draft : NULL,
+                            .n_draft_vocab = h->m.n_draft_vocab,
+                            .draft_context = h->m.draft_context,
                             .progress = h->m.progress != NULL ? host_progress : NULL};
 }

@@ -22,6 +22,12 @@ struct sl_host_model {
     void (*run_items)(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                       uint32_t n_items);
     int n_threads;
+    /* Optional: a step of a model that drafts. rows: [batch->n_logits, n_draft_vocab], valid until
+     * the next call. sources: of struct sl_draft_pass; where the batch goes on after a step of the
+     * same pass, rows of logits of that step instead (own). */
+    int (*draft)(void *ctx, const struct sl_batch *batch, const int32_t *sources, bool own,
+                 const float **rows, struct sl_error *err);
+    int32_t n_draft_vocab, draft_context;  /* of struct sl_runner */
     uint64_t (*progress)(const void *ctx); /* optional, of struct sl_runner */
 };
 

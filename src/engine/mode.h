@@ -30,6 +30,7 @@ struct sl_mode {
 
 extern const struct sl_mode sl_mode_generate; /* a token a step, from the row of the last one */
 extern const struct sl_mode sl_mode_ngram;    /* and drafts: what followed in the text before */
+extern const struct sl_mode sl_mode_model;    /* and drafts: of a model that drafts (draft.h) */
 extern const struct sl_mode sl_mode_pool;     /* embeddings and scores: values of a whole prompt */
 
 /* How drafts come by a method; NULL: by none. */

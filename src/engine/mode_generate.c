@@ -128,6 +128,19 @@ static bool take_token(struct sl_engine *eng, const struct sl_flight_seq *fs,
     return sl_engine_append(eng, rs, picked->id);
 }
 
+/* Of n_new tokens more, the last one is id. Where a model drafts, its drafts come first: masks are
+ * made for them, too. */
+static void ask_mask(struct sl_engine *eng, struct sl_rseq *rs, int32_t id, int32_t n_new)
+{
+    if (eng->drafter == NULL) {
+        sl_masker_push(eng, rs, id, n_new);
+        return;
+    }
+    rs->mask_token = id;
+    rs->n_new = n_new;
+    rs->model.mask_due = true;
+}
+
 void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
                          const struct sl_flight_seq *fs)
 {
@@ -151,7 +164,7 @@ void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
     for (int32_t i = 0; i <= n_right && runs; i++)
         runs = take_token(eng, fs, &picked[i], first + i);
     if (runs && rs->mask != NULL)
-        sl_masker_push(eng, rs, picked[n_right].id, n_right + 1);
+        ask_mask(eng, rs, picked[n_right].id, n_right + 1);
 }
 
 const struct sl_mode sl_mode_generate = {.consume = sl_generate_consume};

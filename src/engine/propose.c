@@ -57,6 +57,23 @@ int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs
     return n_out < rs->resume_at ? 0 : SL_MAX(SL_MIN(n, seq->max_out - n_out - 1), 0);
 }
 
+float sl_engine_draft_odds(const struct sl_rseq *rs)
+{
+    const float right = rs->right + FIRST_RIGHT, wrong = rs->wrong + FIRST_WRONG;
+    return right / (right + wrong);
+}
+
+int32_t sl_engine_draft_room(const struct sl_engine *eng)
+{
+    const struct sl_sched *s = &eng->sched;
+    return SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
+}
+
+bool sl_engine_is_plain(const struct sl_engine *eng)
+{
+    return eng->sched.cfg.max_step_s > 0 && eng->n_proposals % PLAIN_EVERY == PLAIN_EVERY - 1;
+}
+
 /* With a mask, drafts came with it. */
 static int32_t find_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
 {
@@ -65,9 +82,9 @@ static int32_t find_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
     return rs->mask_at == sl_seq_n_known(&rs->seq) ? SL_MIN(n, rs->n_masked) : 0;
 }
 
-/* The next step without drafts, as far as it is known. */
-static struct sl_drafting propose_step(const struct sl_sched *s)
+struct sl_drafting sl_engine_next_step(const struct sl_engine *eng)
 {
+    const struct sl_sched *s = &eng->sched;
     struct sl_drafting step = {{0}, 0};
     for (int32_t i = 0; i < s->n_running; i++) {
         const struct sl_seq *seq = s->running[i];
@@ -92,17 +109,17 @@ static bool propose_asks(const struct sl_rseq *rs)
 static void propose_worth(struct sl_engine *eng, int32_t room)
 {
     const struct sl_sched *s = &eng->sched;
-    struct sl_drafting step = propose_step(s);
+    struct sl_drafting step = sl_engine_next_step(eng);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
-        const float right = rs->right + FIRST_RIGHT, wrong = rs->wrong + FIRST_WRONG;
-        rs->each = rs->comes = right / (right + wrong);
+        rs->each = rs->comes = sl_engine_draft_odds(rs);
         rs->n_worth = 0;
     }
     for (float least = 1; least > LEAST_LIKELY; least *= LESS_LIKELY)
         for (int32_t i = 0; i < s->n_running; i++) {
             struct sl_rseq *rs = sl_rseq_of(s->running[i]);
-            const int32_t most = propose_asks(rs) ? sl_engine_n_drafts(eng, rs) : 0;
+            const int32_t may = propose_asks(rs) ? sl_engine_n_drafts(eng, rs) : 0;
+            const int32_t most = eng->drafter != NULL ? sl_draft_waiting(rs, may) : may;
             while (room > 0 && rs->n_worth < most && rs->comes >= least &&
                    sl_cost_draft(&s->cost, &step, rs->seq.n_computed, rs->n_worth,
                                  (double)rs->comes)) {
@@ -116,10 +133,9 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
 void sl_engine_propose(struct sl_engine *eng)
 {
     const struct sl_sched *s = &eng->sched;
-    int32_t room = SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
+    const int32_t room = sl_engine_is_plain(eng) ? 0 : sl_engine_draft_room(eng);
     SL_ASSERT(room >= 0);
-    if (s->cfg.max_step_s > 0 && eng->n_proposals++ % PLAIN_EVERY == PLAIN_EVERY - 1)
-        room = 0;
+    eng->n_proposals++;
     propose_worth(eng, room);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
@@ -155,7 +171,8 @@ const struct sl_mode sl_mode_ngram = {.propose = propose_ngram, .consume = sl_ge
 
 const struct sl_mode *sl_mode_of(enum sl_draft_method method)
 {
-    static const struct sl_mode *const modes[] = {[SL_DRAFT_NGRAM] = &sl_mode_ngram};
+    static const struct sl_mode *const modes[] = {
+        [SL_DRAFT_NGRAM] = &sl_mode_ngram, [SL_DRAFT_MODEL] = &sl_mode_model};
     SL_ASSERT((size_t)method < SL_COUNT(modes));
     return modes[method];
 }

@@ -15,6 +15,7 @@
 #define SL_ENGINE_REQUEST_H
 
 #include "engine/constrain.h"
+#include "engine/draft.h"
 #include "engine/mode.h"
 #include "engine/sample.h"
 #include "engine/stop.h"
@@ -60,6 +61,7 @@ struct sl_rseq {
     float right, wrong; /* drafts lately */
     float each, comes;  /* probabilities that one is right, and with all before the next one */
     int32_t n_worth;    /* drafts of the next step that pay */
+    struct sl_draft_seq model; /* of a model that drafts (draft.h) */
     struct sl_rseq *mask_next;
     int32_t mask_token, n_new;   /* the last of n_new tokens that the matcher has not seen */
     uint64_t mask_round;         /* of the masker, when it was given */

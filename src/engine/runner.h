@@ -37,6 +37,22 @@ struct sl_picked {
     const float *pooled;              /* [n_pooled] instead of a token, likewise */
 };
 
+/* What a model that drafts is to compute after a step has landed: first the batch, tokens whose
+ * keys and values it does not have, then one token after another of those sequences that want
+ * drafts.
+ */
+struct sl_draft_pass {
+    /* One table, of pages of the drafter's own pool. A span that wants drafts has a row of logits,
+     * at its last token; those spans come first. Its table has room for what it drafts. */
+    struct sl_batch batch;
+    /* [n_tokens], of a drafter that takes hidden rows of the model: the token of the step that has
+     * landed whose row goes with each token of the batch. NULL: tokens are enough for it. */
+    const int32_t *sources;
+    const int32_t *wanted;          /* [batch.n_logits] drafts, 1 .. SL_MAX_DRAFTED */
+    int32_t *drafts;                /* [batch.n_logits, SL_MAX_DRAFTED], the runner's to fill */
+    double seconds[SL_MAX_DRAFTED]; /* likewise: what the first one took, the second one, ... */
+};
+
 struct sl_runner {
     void *ctx;
     int32_t n_vocab;     /* width of a row of logits */
@@ -69,6 +85,11 @@ struct sl_runner {
      * or when a token it chose is rolled back: counts (pick.how.counts) will not be used again, or
      * are to be read anew. */
     void (*forget)(void *ctx, const struct sl_counts *counts);
+    /* Optional: the runner has a model that drafts. Each draft is what that model finds most
+     * likely. Only with max_flights 1, right after a collect. */
+    int (*draft)(void *ctx, struct sl_draft_pass *pass, struct sl_error *err);
+    int32_t n_draft_vocab; /* ids that it knows; others are not given to it */
+    int32_t draft_context; /* positions that it knows */
     /* Optional: how long the device worked, and stood idle between steps, since it was created. */
     void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */

@@ -54,9 +54,31 @@ static int read_ngram(const json_t *o, struct sl_speculative *out, struct sl_err
     return 0;
 }
 
+static int read_model(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    const json_t *v = json_object_get(o, "model");
+    const size_t n = json_string_length(v);
+    if (!json_is_string(v) || n == 0 || n >= sizeof out->model ||
+        memchr(json_string_value(v), '\0', n) != NULL)
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: model must be a folder, a GGUF file or the name of a "
+                       "model of the hub, of up to %zu bytes",
+                       sizeof out->model - 1);
+    memcpy(out->model, json_string_value(v), n);
+    return 0;
+}
+
 static const struct method methods[] = {
     {"ngram", SL_DRAFT_NGRAM, {"prompt_lookup_max", "prompt_lookup_min"}, read_ngram},
+    {"draft_model", SL_DRAFT_MODEL, {"model"}, read_model},
 };
+
+/* Where none is given, as vLLM has it: with a model that one drafts. */
+static const struct method *default_method(const json_t *o)
+{
+    const json_t *model = json_object_get(o, "model");
+    return model != NULL && !json_is_null(model) ? &methods[1] : &methods[0];
+}
 
 /* "a, b": what an error says may be given. */
 static void join(char *out, size_t size, const char *name)
@@ -70,8 +92,8 @@ static int find_method(const json_t *o, const struct method **out, struct sl_err
 {
     const json_t *given = json_object_get(o, "method");
     char names[200] = "";
-    *out = &methods[0]; /* where none is given */
-    if (given == NULL)
+    *out = default_method(o);
+    if (given == NULL || json_is_null(given))
         return 0;
     for (size_t i = 0; i < SL_COUNT(methods); i++) {
         *out = &methods[i];

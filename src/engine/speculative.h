@@ -5,19 +5,28 @@
 #define SL_ENGINE_SPECULATIVE_H
 
 #include "base/err.h"
+#include "base/limits.h"
 
 #include <stdint.h>
 
 enum sl_draft_method {
     SL_DRAFT_NONE,
     SL_DRAFT_NGRAM, /* what followed the last tokens where they stood before in the text */
+    SL_DRAFT_MODEL, /* what a smaller model finds most likely */
 };
 
 struct sl_speculative {
     enum sl_draft_method method;
     int32_t num_speculative_tokens;               /* 0: nothing is drafted */
     int32_t prompt_lookup_min, prompt_lookup_max; /* of NGRAM */
+    char model[SL_MAX_DRAFT_PATH];                /* of MODEL: a folder or a file */
 };
+
+/* Are drafts made by a model, which has to be loaded? */
+static inline bool sl_speculative_loads(const struct sl_speculative *s)
+{
+    return s->method == SL_DRAFT_MODEL;
+}
 
 /* Reads the JSON object; messages name the key. */
 SL_MUST_CHECK int sl_speculative_parse(const char *json, struct sl_speculative *out,

@@ -160,6 +160,7 @@ static void land(struct sl_engine *eng)
     struct sl_error err = {.code = SL_OK};
     SL_ASSERT(eng->n_flights > 0);
     struct sl_flight *f = &eng->flights[eng->first_flight];
+    const int32_t n_seqs = f->n_seqs;
     int rc = sl_flight_land(eng, f, &err);
     eng->now_ns = sl_now_ns();
     note_duration(eng, f);
@@ -174,6 +175,8 @@ static void land(struct sl_engine *eng)
         redo_flights(eng);
         sl_kv_clear(&eng->kv);
     }
+    if (rc == 0)
+        sl_engine_draft(eng, f, n_seqs);
     sl_engine_part(eng, SL_PART_HOST);
 }
 

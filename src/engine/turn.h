@@ -28,6 +28,13 @@ void sl_engine_await_masks(struct sl_engine *eng, uint64_t free_ns);
 void sl_engine_propose(struct sl_engine *eng);
 /* How many drafts are worth it after the known tokens of a sequence; any thread that owns it. */
 int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs);
+/* The next step without drafts, as far as it is known. */
+struct sl_drafting sl_engine_next_step(const struct sl_engine *eng);
+/* The probability that a draft of rs is right. */
+float sl_engine_draft_odds(const struct sl_rseq *rs);
+/* Drafts that a step has room for; the next one has none, so that its time stays known. */
+int32_t sl_engine_draft_room(const struct sl_engine *eng);
+bool sl_engine_is_plain(const struct sl_engine *eng);
 /* Of n tokens drafted, n_right were chosen. */
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right);
 

@@ -17,7 +17,9 @@ int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, i
     int rc = sl_id_pool_init(&g->pool, cfg->n_pages, true, err);
     if (rc == 0)
         rc = sl_lru_init(&g->lru, n_nodes, err);
-    if (rc == 0 && (g->slots = sl_calloc((size_t)n_nodes, sizeof *g->slots)) == NULL)
+    g->n_taken = sl_calloc((size_t)cfg->n_pages, sizeof *g->n_taken);
+    g->slots = sl_calloc((size_t)n_nodes, sizeof *g->slots);
+    if (rc == 0 && (g->slots == NULL || g->n_taken == NULL))
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a pool of %d pages", cfg->n_pages);
     if (rc == 0)
         sl_group_reset(g);
@@ -29,6 +31,7 @@ int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, i
 void sl_group_deinit(struct sl_kv_group *g)
 {
     sl_free(g->slots);
+    sl_free(g->n_taken);
     sl_lru_deinit(&g->lru);
     sl_id_pool_deinit(&g->pool);
     *g = (struct sl_kv_group){0};
@@ -89,6 +92,7 @@ void sl_group_take(struct sl_kv_group *g, int32_t node)
     s->page = sl_id_pool_acquire(&g->pool);
     s->where = SL_KV_DEVICE;
     SL_ASSERT(s->page != SL_NO_PAGE);
+    g->n_taken[s->page]++;
 }
 
 void sl_group_own(struct sl_kv_group *g, int32_t node)

@@ -55,10 +55,12 @@ struct sl_kv_group {
     int32_t block_size;
     struct sl_id_pool pool;   /* of pages */
     struct sl_kv_slot *slots; /* [n_nodes] */
-    struct sl_lru lru;        /* not FULL: nodes whose page is cached */
-    uint64_t n_evicted;       /* pages that left their node to it */
-    int32_t n_looked_at;      /* STATE: so many of the oldest are compared to evict one */
-    uint64_t floor;           /* STATE: the value of the one evicted last */
+    uint32_t *n_taken; /* [n_pages] how often each was: what was written before the last time is not
+                          of the tokens that it holds now */
+    struct sl_lru lru; /* not FULL: nodes whose page is cached */
+    uint64_t n_evicted;  /* pages that left their node to it */
+    int32_t n_looked_at; /* STATE: so many of the oldest are compared to evict one */
+    uint64_t floor;      /* STATE: the value of the one evicted last */
 };
 
 SL_MUST_CHECK int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg,

@@ -48,3 +48,27 @@ int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes
     g->n_layers++;
     return 0;
 }
+
+int sl_kv_layout_merge(struct sl_kv_layout *l, struct sl_error *err)
+{
+    size_t begin[SL_MAX_KV_GROUPS], n_bytes = 0;
+    int32_t n_layers = 0;
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        SL_ASSERT(!l->groups[i].state);
+        begin[i] = n_bytes;
+        n_bytes += l->groups[i].page_bytes;
+        n_layers += l->groups[i].n_layers;
+    }
+    SL_ASSERT(l->n_groups > 0);
+    if (n_bytes > UINT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
+    for (int32_t i = 0; i < SL_MAX_LAYERS; i++) {
+        struct sl_kv_place *p = &l->places[i];
+        p->k_offset += (uint32_t)begin[p->group];
+        p->v_offset += (uint32_t)begin[p->group];
+        p->group = 0;
+    }
+    l->n_groups = 1;
+    l->groups[0] = (struct sl_kv_layer_group){.n_layers = n_layers, .page_bytes = n_bytes};
+    return 0;
+}

@@ -63,6 +63,10 @@ static inline size_t sl_kv_block_bytes(const struct sl_kv_layout *l)
     return n;
 }
 
+/* All layers see everything as far as pages go: one group without a window, whose page has the
+ * places of all groups. There are no states. */
+SL_MUST_CHECK int sl_kv_layout_merge(struct sl_kv_layout *l, struct sl_error *err);
+
 /* n_pages of each group, in one piece of memory. */
 static inline void sl_kv_pools(const struct sl_kv_layout *l, uint8_t *memory, int32_t n_pages,
                                uint8_t *pools[SL_MAX_KV_GROUPS])

@@ -22,6 +22,14 @@ struct sl_work sl_work_add(struct sl_work w, int64_t pos, int64_t n)
     return w;
 }
 
+struct sl_work sl_work_extend(struct sl_work w, int64_t pos, int64_t n)
+{
+    const struct sl_work none = {0}, own = sl_work_add(none, pos, n);
+    w = sl_work_add(w, pos, n + 1);
+    w.tokens -= own.tokens, w.pairs -= own.pairs, w.reads -= own.reads;
+    return w;
+}
+
 /* In units that make prices of about the same size. What is asked first explains what it can, so
  * a single step is taken for one that costs by its tokens: chunks begin small. */
 static void features(struct sl_work w, double x[SL_COST_PRICES])
@@ -126,16 +134,18 @@ void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds)
     solve(c);
 }
 
+bool sl_cost_knows(const struct sl_cost *c, struct sl_work w)
+{
+    return c->sums[cost_size(w.tokens)].n > 1;
+}
+
 bool sl_cost_draft(const struct sl_cost *c, struct sl_drafting *step, int32_t pos, int32_t k,
                    double comes)
 {
     SL_ASSERT(pos >= 0 && k >= 0 && comes >= 0 && comes <= 1);
-    const struct sl_work none = {0}, own = sl_work_add(none, pos, k + 1);
-    struct sl_work with = sl_work_add(step->work, pos, k + 2);
-    with.tokens -= own.tokens, with.pairs -= own.pairs, with.reads -= own.reads;
+    const struct sl_work with = sl_work_extend(step->work, pos, k + 1);
     const double time = sl_cost_of(c, step->work), more = sl_cost_of(c, with) - time;
-    const bool known = c->sums[cost_size(with.tokens)].n > 1; /* the first counts little */
-    if (known && comes * time <= step->tokens * more)
+    if (sl_cost_knows(c, with) && comes * time <= step->tokens * more)
         return false;
     *step = (struct sl_drafting){with, step->tokens + comes};
     return true;

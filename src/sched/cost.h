@@ -47,10 +47,14 @@ struct sl_cost { /* zero-initialise */
 
 /* n tokens after pos others. */
 struct sl_work sl_work_add(struct sl_work w, int64_t pos, int64_t n);
+/* Of a step that has n tokens after pos others: it gets the next one too. */
+struct sl_work sl_work_extend(struct sl_work w, int64_t pos, int64_t n);
 /* A step of this work took so many seconds, more than 0. */
 void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds);
 /* Seconds; 0 while nothing was learnt. */
 double sl_cost_of(const struct sl_cost *c, struct sl_work w);
+/* Is there more than one step with about as many tokens? The first counts little. */
+bool sl_cost_knows(const struct sl_cost *c, struct sl_work w);
 /* Seconds that a step without chunks, of work like this, was measured to take; 0 where there were
  * not two such steps lately. Unlike sl_cost_of this cannot be wrong about how the time of a step is
  * shared between its chunks and the rest, which steps that all have large chunks do not tell. */

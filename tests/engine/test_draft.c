@@ -55,14 +55,20 @@ static void the_configuration_is_checked(void **state)
     static const struct {
         const char *json;
         int32_t n, min, max;
+        const char *model; /* NULL: n-grams */
     } good[] = {
         {"{\"method\":\"ngram\",\"num_speculative_tokens\":5,\"prompt_lookup_max\":4,"
          "\"prompt_lookup_min\":2}",
-         5, 2, 4},
-        {"{\"num_speculative_tokens\":1}", 1, 5, 5},
-        {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":3}", 3, 3, 3},
+         5, 2, 4, NULL},
+        {"{\"num_speculative_tokens\":1}", 1, 5, 5, NULL},
+        {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":3}", 3, 3, 3, NULL},
         {"{\"num_speculative_tokens\":3,\"prompt_lookup_min\":2,\"prompt_lookup_max\":null}", 3, 2,
-         2},
+         2, NULL},
+        {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":4,\"method\":null}", 3, 4, 4, NULL},
+        {"{\"method\":\"draft_model\",\"model\":\"a/b\",\"num_speculative_tokens\":7}", 7, 0, 0,
+         "a/b"},
+        {"{\"model\":\"a/b\",\"num_speculative_tokens\":2}", 2, 0, 0, "a/b"},
+        {"{\"method\":null,\"model\":\"a/b\",\"num_speculative_tokens\":2}", 2, 0, 0, "a/b"},
     };
     static const char *const bad[][2] = {
         {"", "not a JSON object"},
@@ -73,7 +79,14 @@ static void the_configuration_is_checked(void **state)
         {"{\"num_speculative_tokens\":0}", "from 1 to 32"},
         {"{\"num_speculative_tokens\":2.5}", "num_speculative_tokens must be an integer"},
         {"{\"num_speculative_tokens\":33}", "from 1 to 32"},
-        {"{\"num_speculative_tokens\":3,\"model\":\"x\"}", "'model' is not one of"},
+        {"{\"method\":\"ngram\",\"num_speculative_tokens\":3,\"model\":\"x\"}",
+         "'model' is not one of what method ngram takes"},
+        {"{\"model\":\"x\",\"num_speculative_tokens\":3,\"prompt_lookup_max\":2}",
+         "'prompt_lookup_max' is not one of what method draft_model takes"},
+        {"{\"model\":\"x\"}", "num_speculative_tokens is missing"},
+        {"{\"method\":\"draft_model\",\"num_speculative_tokens\":3}", "model must be a folder"},
+        {"{\"model\":7,\"num_speculative_tokens\":3}", "model must be a folder"},
+        {"{\"model\":\"\",\"num_speculative_tokens\":3}", "model must be a folder"},
         {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":2,\"prompt_lookup_min\":3}",
          "greater than"},
     };
@@ -84,6 +97,8 @@ static void the_configuration_is_checked(void **state)
         assert_int_equal(s.num_speculative_tokens, good[i].n);
         assert_int_equal(s.prompt_lookup_min, good[i].min);
         assert_int_equal(s.prompt_lookup_max, good[i].max);
+        assert_int_equal(s.method, good[i].model != NULL ? SL_DRAFT_MODEL : SL_DRAFT_NGRAM);
+        assert_string_equal(s.model, good[i].model != NULL ? good[i].model : "");
     }
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
         assert_true(sl_speculative_parse(bad[i][0], &s, &err) < 0);

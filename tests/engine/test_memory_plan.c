@@ -65,7 +65,7 @@ static struct sl_memory_plan plan(struct sl_engine_config cfg)
     struct sl_error err;
     cfg.max_num_batched_tokens = 512;
     cfg.block_size = BLOCK;
-    if (sl_memory_plan_make(model, be, &cfg, &p, &err) != 0)
+    if (sl_memory_plan_make(model, NULL, be, &cfg, &p, &err) != 0)
         fail_msg("%s", err.msg);
     return p;
 }
@@ -129,7 +129,7 @@ static int plan_of(const char *name, const struct sl_engine_config *cfg, struct 
     assert_int_equal(rc, 0);
     rc = sl_model_open(c, &m, err);
     assert_int_equal(rc, 0);
-    rc = sl_memory_plan_make(m, be, cfg, p, err);
+    rc = sl_memory_plan_make(m, NULL, be, cfg, p, err);
     sl_model_close(m);
     sl_ckpt_close(c);
     return rc;

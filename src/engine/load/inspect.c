@@ -2,6 +2,8 @@
  * inspect.c - what a model is and what serving it will take, before a weight is loaded.
  */
 #include "engine/load/load.h"
+#include "engine/load/load_draft.h"
+#include "engine/load/load_text.h"
 #include "engine/load/offload.h"
 
 #include "base/sys.h"
@@ -54,6 +56,19 @@ static void host_text(const struct sl_memory_plan *p, struct sl_buf *b)
                   (double)p->host_room_bytes / 1e6, (double)p->host_ram_bytes / 1e6);
 }
 
+/* A model that drafts; all of it is in the other numbers too. */
+static void draft_text(const struct sl_memory_plan *p, struct sl_buf *b)
+{
+    SL_ASSERT(p->draft_kv.n_groups == 1 && p->draft_packed_bytes <= p->packed_bytes);
+    sl_buf_printf(b, "  %-24s %10.1f MB repacked, %.1f MB mapped: up to %d tokens\n",
+                  "of these, to draft", (double)p->draft_packed_bytes / 1e6,
+                  (double)p->draft_mapped_bytes / 1e6, p->speculative.num_speculative_tokens);
+    sl_buf_printf(b, "  %-24s %10.1f MB of pages of %.1f KB, %.1f MB of activations\n", "",
+                  (double)sl_memory_plan_draft_bytes(p) / 1e6,
+                  (double)p->draft_kv.groups[0].page_bytes / 1e3,
+                  (double)p->draft_activation_bytes / 1e6);
+}
+
 static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     SL_ASSERT(p->n_pages > 0 && p->block_size > 0 && p->max_num_seqs > 0);
@@ -69,6 +84,8 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
     sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences%s\n", "activations",
                   (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs,
                   p->seqs_lowered ? " (lowered to the slots for state)" : "");
+    if (p->draft_kv.n_groups > 0)
+        draft_text(p, b);
     if (p->n_ranks > 1) /* about: the embedding, norms and routers are on all */
         sl_buf_printf(
             b, "  %-24s %10.1f MB: weights, pages and activations on each of %d\n", "a rank",
@@ -104,6 +121,14 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                       p->n_host_layers, (unsigned long long)p->host_packed_bytes,
                       (unsigned long long)p->host_mapped_bytes,
                       (unsigned long long)p->host_room_bytes);
+    if (p->draft_kv.n_groups > 0)
+        sl_buf_printf(b,
+                      ", \"draft_repacked_bytes\": %llu, \"draft_mapped_bytes\": %llu, "
+                      "\"draft_kv_bytes\": %llu, \"draft_activation_bytes\": %llu",
+                      (unsigned long long)p->draft_packed_bytes,
+                      (unsigned long long)p->draft_mapped_bytes,
+                      (unsigned long long)sl_memory_plan_draft_bytes(p),
+                      (unsigned long long)p->draft_activation_bytes);
     groups_json(p, b);
     sl_buf_printf(b,
                   ", \"max_model_len\": %d, \"max_num_seqs\": %d, \"max_num_batched_tokens\": %d}",
@@ -117,6 +142,8 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
     struct sl_model *model = NULL;
     struct sl_backend *be = NULL, *host = NULL;
     struct sl_memory_plan plan;
+    struct sl_load_draft draft = {0};
+    struct sl_tokenizer *tok = NULL;
     struct sl_buf b = {0};
     *out = NULL;
     int rc = sl_ckpt_open(cfg->model, &ckpt, err);
@@ -127,8 +154,12 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
         rc = sl_load_task(model, ckpt, cfg, err);
     if (rc == 0)
         rc = sl_load_backend(model, cfg, &be, err);
+    if (rc == 0 && cfg->speculative_config != NULL)
+        rc = sl_load_tokenizer(ckpt, &tok, err);
+    if (rc == 0 && tok != NULL)
+        rc = sl_load_draft_open(cfg, tok, &draft, err);
     if (rc == 0)
-        rc = sl_offload_plan(model, be, cfg, &host, &plan, err);
+        rc = sl_offload_plan(model, draft.model, be, cfg, &host, &plan, err);
     if (rc == 0) {
         SL_ASSERT((int64_t)plan.n_pages * plan.block_size >= plan.max_model_len);
         sl_model_set_context(model, plan.max_model_len);
@@ -146,6 +177,9 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
             rc = sl_fail(err, SL_ENOMEM, "out of memory for the description");
     }
     sl_buf_deinit(&b);
+    if (tok != NULL)
+        sl_tokenizer_destroy(tok);
+    sl_load_draft_close(&draft);
     if (be != NULL)
         be->vt->destroy(be);
     if (host != NULL)

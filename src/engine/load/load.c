@@ -33,6 +33,7 @@ void sl_loaded_unload(struct sl_loaded *l, bool weights)
     sl_host_runner_destroy(l->host_runner);
     l->host_runner = NULL;
     sl_ranks_stop(l->ranks);
+    sl_load_draft_stop(&l->draft, l->backend);
     if (l->run != NULL)
         sl_run_destroy(l->run);
     l->run = NULL;
@@ -52,6 +53,7 @@ void sl_loaded_unload(struct sl_loaded *l, bool weights)
     l->taken_bytes = 0;
     sl_ranks_destroy(l->ranks);
     l->ranks = NULL;
+    sl_load_draft_close(&l->draft);
     if (l->model != NULL)
         sl_model_close(l->model);
     l->model = NULL;
@@ -74,7 +76,8 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
                           &cfg->convert,
                           &cfg->classifier_from_token,
                           &cfg->activation_dtype,
-                          &cfg->speculative_config};
+                          &cfg->speculative_config,
+                          &cfg->speculative_model};
     return i < SL_COUNT(all) ? all[i] : NULL;
 }
 
@@ -148,7 +151,7 @@ static int join(struct sl_loaded *l, struct sl_shared *shared, struct sl_error *
 {
     const struct sl_memory_plan *p = &l->plan;
     if (l->share == NULL) {
-        int rc = sl_share_open(&shared->budget, p->own_bytes, p->kv.groups[0].page_bytes,
+        int rc = sl_share_open(&shared->budget, p->own_bytes, sl_memory_plan_page_bytes(p, 0),
                                p->n_floor_pages, &l->share, err);
         if (rc != 0)
             return rc;
@@ -166,6 +169,9 @@ static void discard_page(void *user, int32_t page)
     size_t n_bytes = l->plan.kv.groups[0].page_bytes;
     if (l->kv_pool[0] != NULL && !l->plan.on_device)
         sl_memory_drop(l->kv_pool[0] + (size_t)page * n_bytes, n_bytes);
+    n_bytes = l->plan.draft_kv.groups[0].page_bytes;
+    if (l->draft.pool != NULL)
+        sl_memory_drop(l->draft.pool + (size_t)page * n_bytes, n_bytes);
 }
 
 int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
@@ -173,10 +179,12 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
     int rc = sl_model_open(l->ckpt, &l->model, err);
     if (rc == 0)
         rc = sl_load_task(l->model, l->ckpt, cfg, err);
+    if (rc == 0 && sl_model_facts(l->model)->task == SL_TASK_GENERATE)
+        rc = sl_load_draft_open(cfg, l->tokenizer, &l->draft, err);
     if (rc == 0)
         rc = sl_load_backend(l->model, cfg, &l->backend, err);
     if (rc == 0)
-        rc = sl_offload_plan(l->model, l->backend, cfg, &l->host, &l->plan, err);
+        rc = sl_offload_plan(l->model, l->draft.model, l->backend, cfg, &l->host, &l->plan, err);
     if (rc == 0)
         rc = check_device(l, err);
     if (rc == 0 && cfg->shared != NULL)
@@ -199,53 +207,59 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
                (double)l->plan.kv_bytes / 1e9);
     if (sl_model_facts(l->model)->n_ranks > 1)
         return sl_ranks_load(l->ckpt, cfg, l->model, l->backend, &l->ranks, err);
-    return sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
+    rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
+    return rc != 0 ? rc : sl_load_draft_weights(&l->draft, cfg, &l->plan, l->backend, err);
+}
+
+/* One step on the CPU at a time: those of engines that share it take turns. A CPU does not fail. */
+static const float *take_step(const struct sl_loaded *l, struct sl_run *run,
+                              const struct sl_batch *batch)
+{
+    struct sl_shared *shared = l->cfg.shared;
+    if (shared == NULL)
+        return sl_run_enqueue(run, batch);
+    sl_turn_take(&shared->steps);
+    const float *rows = sl_run_enqueue(run, batch);
+    atomic_fetch_add_explicit(&shared->n_steps, 1, memory_order_relaxed);
+    sl_turn_pass(&shared->steps);
+    return rows;
 }
 
 static int run_step(void *ctx, const struct sl_batch *batch, const float **logits,
                     struct sl_error *err)
 {
-    (void)err; /* a CPU does not fail */
-    *logits = sl_run_enqueue(ctx, batch);
+    const struct sl_loaded *l = ctx;
+    (void)err;
+    *logits = take_step(l, l->run, batch);
     return 0;
 }
 
-/* Beside other engines: steps on the CPU take turns. */
-static int run_step_in_turn(void *ctx, const struct sl_batch *batch, const float **logits,
-                            struct sl_error *err)
-{
-    struct sl_loaded *l = ctx;
-    struct sl_shared *shared = l->cfg.shared;
-    sl_turn_take(&shared->steps);
-    int rc = run_step(l->run, batch, logits, err);
-    atomic_fetch_add_explicit(&shared->n_steps, 1, memory_order_relaxed);
-    sl_turn_pass(&shared->steps);
-    return rc;
-}
-
-static uint64_t progress_in_turn(const void *ctx)
+static int run_draft(void *ctx, const struct sl_batch *batch, const int32_t *sources, bool own,
+                     const float **rows, struct sl_error *err)
 {
     const struct sl_loaded *l = ctx;
-    return sl_run_progress(l->run) +
-           atomic_load_explicit(&l->cfg.shared->n_steps, memory_order_relaxed);
-}
-
-static void items_in_turn(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx),
-                          void *arg, uint32_t n_items)
-{
-    const struct sl_loaded *l = ctx;
-    sl_run_items(l->run, fn, arg, n_items);
+    (void)err;
+    SL_ASSERT(sources == NULL || own); /* a model that takes tokens */
+    *rows = take_step(l, l->draft.run, batch);
+    return 0;
 }
 
 static uint64_t run_progress(const void *ctx)
 {
-    return sl_run_progress(ctx);
+    const struct sl_loaded *l = ctx;
+    uint64_t n = sl_run_progress(l->run);
+    if (l->draft.run != NULL)
+        n += sl_run_progress(l->draft.run);
+    if (l->cfg.shared != NULL)
+        n += atomic_load_explicit(&l->cfg.shared->n_steps, memory_order_relaxed);
+    return n;
 }
 
 static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                       uint32_t n_items)
 {
-    sl_run_items(ctx, fn, arg, n_items);
+    const struct sl_loaded *l = ctx;
+    sl_run_items(l->run, fn, arg, n_items);
 }
 
 /* A model on the CPU as its runner sees it. */
@@ -253,7 +267,7 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
 {
     const struct sl_model_facts *f = sl_model_facts(l->model);
     SL_ASSERT(l->run != NULL && l->host_runner == NULL && !l->plan.on_device);
-    struct sl_host_model m = {.ctx = l->run,
+    struct sl_host_model m = {.ctx = l->self,
                               .n_vocab = f->n_vocab,
                               .n_pooled = f->task != SL_TASK_GENERATE ? f->n_out : 0,
                               .per_token = f->task == SL_TASK_TOKEN_EMBED,
@@ -262,11 +276,10 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
                               .run_items = run_items,
                               .n_threads = l->backend->vt->n_threads(l->backend),
                               .progress = run_progress};
-    if (l->cfg.shared != NULL) {
-        m.ctx = l->self;
-        m.forward = run_step_in_turn;
-        m.run_items = items_in_turn;
-        m.progress = progress_in_turn;
+    if (l->draft.run != NULL) {
+        m.draft = run_draft;
+        m.n_draft_vocab = sl_model_facts(l->draft.model)->n_vocab;
+        m.draft_context = sl_model_facts(l->draft.model)->context;
     }
     if (l->ranks != NULL)
         sl_ranks_use(l->ranks, &m);
@@ -310,6 +323,8 @@ int sl_loaded_run(struct sl_loaded *l, struct sl_error *err)
     int rc = sl_run_create(l->model, &run, &l->run, err);
     if (rc == 0 && l->ranks != NULL)
         rc = sl_ranks_start(l->ranks, &run, &l->plan, l->run, err);
+    if (rc == 0)
+        rc = sl_load_draft_start(&l->draft, &l->plan, l->backend, err);
     if (rc != 0)
         return rc;
     return l->backend->vt->device != NULL ? load_device_runner(l, err) : load_host_runner(l, err);

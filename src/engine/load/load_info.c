@@ -70,7 +70,8 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
         .n_params = f->n_params,
         .weight_bytes = f->weight_bytes,
         .kv_cache_bytes = p->kv_bytes,
-        .kv_bytes_per_token = sl_kv_block_bytes(&p->kv) / (uint64_t)p->block_size,
+        .kv_bytes_per_token = (sl_kv_block_bytes(&p->kv) + p->draft_kv.groups[0].page_bytes) /
+                              (uint64_t)p->block_size,
         .n_layers = f->n_layers,
         .hidden = f->hidden,
         .n_vocab = f->n_vocab,
@@ -87,11 +88,12 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
         .isa = l->backend->vt->isa(l->backend),
     };
     for (int32_t g = 0; g < p->kv.n_groups; g++)
-        info->kv_groups[g] = (struct sl_kv_group_info){.state = p->kv.groups[g].state,
-                                                       .window = p->kv.groups[g].window,
-                                                       .n_layers = p->kv.groups[g].n_layers,
-                                                       .n_pages = p->group_pages[g],
-                                                       .page_bytes = p->kv.groups[g].page_bytes};
+        info->kv_groups[g] =
+            (struct sl_kv_group_info){.state = p->kv.groups[g].state,
+                                      .window = p->kv.groups[g].window,
+                                      .n_layers = p->kv.groups[g].n_layers,
+                                      .n_pages = p->group_pages[g],
+                                      .page_bytes = sl_memory_plan_page_bytes(p, g)};
     const struct sl_device_vt *dev = l->backend->vt->device;
     struct sl_device_memory mem;
     struct sl_error ignored; /* a figure to show: without it serving goes on */

@@ -12,6 +12,7 @@
 #include "engine/device_runner.h"
 #include "engine/engine.h"
 #include "engine/host_runner.h"
+#include "engine/load/load_draft.h"
 #include "engine/load/load_text.h"
 #include "engine/load/memory_plan.h"
 #include "engine/load/shared.h"
@@ -31,7 +32,8 @@ struct sl_loaded {
     struct sl_share *share; /* of the memory of pages; NULL: they are its own */
     uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
-    struct sl_ranks *ranks; /* the others, where the model is divided; the above are rank 0's */
+    struct sl_load_draft draft; /* a model that drafts, or nothing */
+    struct sl_ranks *ranks;     /* the others, where the model is divided; the above are rank 0's */
     struct sl_device_runner *device_runner; /* NULL: the backend computes in the call, */
     struct sl_host_runner *host_runner;     /* and this is the runner */
     struct sl_null_runner null_runner;      /* in place of all of that */

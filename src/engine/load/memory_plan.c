@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "engine/draft.h"
 #include "engine/load/shared.h"
 #include "io/peft.h"
 #include "ops/device.h"
@@ -162,11 +163,16 @@ static uint64_t group_pages(const struct sl_memory_plan *p, int32_t group, uint6
     return SL_MIN(n_blocks, seen + n_blocks / CACHED_WINDOWS);
 }
 
+uint64_t sl_memory_plan_page_bytes(const struct sl_memory_plan *p, int32_t group)
+{
+    return p->kv.groups[group].page_bytes + (group == 0 ? p->draft_kv.groups[0].page_bytes : 0);
+}
+
 static uint64_t plan_pool_bytes(const struct sl_memory_plan *p, uint64_t n_blocks)
 {
     uint64_t n = 0;
     for (int32_t i = 0; i < p->kv.n_groups; i++)
-        n += group_pages(p, i, n_blocks) * p->kv.groups[i].page_bytes;
+        n += group_pages(p, i, n_blocks) * sl_memory_plan_page_bytes(p, i);
     return n;
 }
 
@@ -196,9 +202,21 @@ static uint64_t padding_pages(const struct sl_memory_plan *p, int32_t group)
     return p->on_device && !p->kv.groups[group].state;
 }
 
+static uint64_t draft_pages(const struct sl_memory_plan *p, int32_t n_pages)
+{
+    return (uint64_t)sl_drafter_n_pages(n_pages, p->max_num_seqs,
+                                        p->speculative.num_speculative_tokens, p->block_size);
+}
+
+uint64_t sl_memory_plan_draft_bytes(const struct sl_memory_plan *p)
+{
+    return draft_pages(p, p->group_pages[0]) * p->draft_kv.groups[0].page_bytes;
+}
+
+/* And spare pages of a model that drafts. */
 static uint64_t padding_bytes(const struct sl_memory_plan *p)
 {
-    uint64_t n = 0;
+    uint64_t n = draft_pages(p, 0) * p->draft_kv.groups[0].page_bytes;
     for (int32_t i = 0; i < p->kv.n_groups; i++)
         n += padding_pages(p, i) * p->kv.groups[i].page_bytes;
     return n;
@@ -272,11 +290,13 @@ static void set_pages(struct sl_memory_plan *p, uint64_t n_blocks, uint64_t n_wi
 {
     p->n_pages = (int32_t)n_blocks;
     p->kv_bytes = 0;
+    SL_ASSERT(n_blocks <= INT32_MAX / 2);
     for (int32_t i = 0; i < p->kv.n_groups; i++) {
         const bool full = sl_kv_layers_full(&p->kv.groups[i]);
         p->group_pages[i] = (int32_t)group_pages(p, i, full ? n_blocks : n_windowed);
         p->kv_bytes += sl_memory_plan_group_bytes(p, i);
     }
+    p->kv_bytes += sl_memory_plan_draft_bytes(p);
 }
 
 uint64_t sl_memory_plan_pool_bytes(const struct sl_memory_plan *p)
@@ -295,7 +315,7 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
     const uint64_t one = pages_for(context, p->block_size);
     const uint64_t n_even = blocks_in(p, pool_of(cfg, p));
     const bool full = sl_memory_plan_shares(p), grows = full && !p->on_device;
-    const uint64_t page_bytes = p->kv.groups[0].page_bytes;
+    const uint64_t page_bytes = sl_memory_plan_page_bytes(p, 0);
     const uint64_t own = grows ? plan_pool_bytes(p, n_even) - n_even * page_bytes : 0;
     uint64_t most = grows ? SL_MIN((total - own) / page_bytes, (uint64_t)INT32_MAX / 2) : n_even;
     uint64_t floor = SL_MIN(one, n_even / (grows ? 2 : 1));
@@ -316,7 +336,9 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
     p->max_model_len = p->context_lowered ? (int32_t)floor * p->block_size : context;
     const uint64_t n_blocks = SL_MIN(most, floor * (uint64_t)p->max_num_seqs);
     set_pages(p, n_blocks, SL_MIN(n_blocks, n_even));
-    p->own_bytes = p->kv_bytes - (full ? sl_memory_plan_group_bytes(p, 0) : 0);
+    p->own_bytes = p->kv_bytes - (full ? (uint64_t)p->group_pages[0] * page_bytes +
+                                             padding_pages(p, 0) * p->kv.groups[0].page_bytes
+                                       : 0);
     p->n_floor_pages = grows ? (int32_t)floor : full ? p->n_pages + 1 : 0;
     p->shared_bytes = p->on_device ? 0 : total;
     return 0;
@@ -437,16 +459,27 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
     memcpy(out->n_pages, p->group_pages, sizeof out->n_pages);
 }
 
+/* What a model that drafts takes besides pages, on top of what is planned. */
+static void plan_draft_memory(const struct sl_model *draft, struct sl_backend *be,
+                              struct sl_memory_plan *p)
+{
+    const struct sl_run_config run = {
+        .max_tokens = p->max_num_batched_tokens, .max_logits = p->max_num_seqs, .kv = p->draft_kv};
+    p->draft_activation_bytes = sl_run_bytes(draft, be, &run);
+    p->activation_bytes += p->draft_activation_bytes;
+}
+
 /* What steps take besides weights and pages. */
-static void plan_step_memory(const struct sl_model *model, struct sl_backend *be,
-                             struct sl_memory_plan *p)
+static void plan_step_memory(const struct sl_model *model, const struct sl_model *draft,
+                             struct sl_backend *be, struct sl_memory_plan *p)
 {
     struct sl_run_config run = {.max_tokens = p->max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(p),
                                 .kv = p->kv,
                                 .max_lora_rank = p->max_lora_rank};
-    p->n_ranks = sl_model_facts(model)->n_ranks;
     p->activation_bytes = sl_run_bytes(model, be, &run) * (uint64_t)p->n_ranks;
+    if (draft != NULL)
+        plan_draft_memory(draft, be, p);
     if (!p->on_device)
         return;
     struct sl_device_runner_config runner;
@@ -511,9 +544,41 @@ static int plan_drafts(const struct sl_engine_config *cfg, struct sl_memory_plan
     return 0;
 }
 
-int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
-                        const struct sl_engine_config *cfg, struct sl_memory_plan *out,
-                        struct sl_error *err)
+/* Its layers use the pages' numbers of the target's first group, which must see everything. */
+static int plan_draft_model(const struct sl_model *draft, const struct sl_engine_config *cfg,
+                            struct sl_backend *be, struct sl_memory_plan *p, struct sl_error *err)
+{
+    if (be->vt->device != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a model that drafts does not run on a GPU yet: choose "
+                       "device cpu, or method ngram");
+    if (p->n_ranks > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a model that drafts does not run beside ranks "
+                       "(tensor_parallel_size) yet");
+    if (!sl_kv_layers_full(&p->kv.groups[0]))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a model drafts only for one with layers that see all "
+                       "positions: this one has none (method ngram works)");
+    int rc = sl_model_kv_layout(draft, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
+                                be->vt->kv_dtype, p->block_size, &p->draft_kv, err);
+    if (rc == 0 && p->draft_kv.groups[p->draft_kv.n_groups - 1].state)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a model with recurrent layers cannot draft: what it "
+                       "computed for wrong drafts cannot be taken back");
+    if (rc == 0)
+        rc = sl_kv_layout_merge(&p->draft_kv, err);
+    if (rc != 0)
+        return rc;
+    sl_model_weight_memory(draft, be, &p->draft_packed_bytes, &p->draft_mapped_bytes);
+    p->packed_bytes += p->draft_packed_bytes;
+    p->mapped_bytes += p->draft_mapped_bytes;
+    return 0;
+}
+
+int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *draft,
+                        struct sl_backend *be, const struct sl_engine_config *cfg,
+                        struct sl_memory_plan *out, struct sl_error *err)
 {
     const struct sl_model_facts *facts = sl_model_facts(model);
     *out = (struct sl_memory_plan){0};
@@ -537,6 +602,11 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
                                 auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
     if (rc == 0)
         rc = plan_drafts(cfg, out, err);
+    out->n_ranks = facts->n_ranks;
+    if (!sl_speculative_loads(&out->speculative))
+        draft = NULL;
+    if (rc == 0 && draft != NULL)
+        rc = plan_draft_model(draft, cfg, be, out, err);
     if (rc == 0)
         out->one_context =
             pages_for(SL_MIN(context_of(facts, cfg), facts->context), out->block_size);
@@ -545,7 +615,7 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
          * step's lists grow with them. */
         out->n_pages = (int32_t)SL_MAX(blocks_in(out, out->ram_bytes), 1);
         out->max_model_len = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
-        plan_step_memory(model, be, out);
+        plan_step_memory(model, draft, be, out);
     }
     if (rc == 0)
         rc = plan_states(cfg, out, err);
@@ -559,7 +629,7 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
         out->max_num_batched_tokens = (int32_t)most;
     SL_ASSERT(out->max_num_batched_tokens >= out->max_num_seqs);
     SL_ASSERT((int64_t)out->n_pages * out->block_size >= out->max_model_len);
-    plan_step_memory(model, be, out);
+    plan_step_memory(model, draft, be, out);
     rc = plan_check_total(out, err);
     return rc != 0 ? rc : plan_check_host(out, err);
 }

@@ -33,13 +33,18 @@ struct sl_memory_plan {
     uint64_t host_room_bytes;                      /* rows on the way, and what experts work in */
     uint64_t host_ram_bytes;                       /* of the machine */
     struct sl_speculative speculative;
+    /* Of a model that drafts, in the numbers above too: its pages, of which every block of the
+     * first group has one, and spare ones (engine/draft.h); n_groups is 0 without one. */
+    struct sl_kv_layout draft_kv;
+    uint64_t draft_packed_bytes, draft_mapped_bytes, draft_activation_bytes;
     int32_t n_ranks; /* that have an equal part each of all bytes above */
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
 };
 
-/* Fails with the numbers when what the flags ask for cannot work. */
-SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
-                                      const struct sl_engine_config *cfg,
+/* Fails with the numbers when what the flags ask for cannot work. draft: the model that drafts, or
+ * NULL. */
+SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *draft,
+                                      struct sl_backend *be, const struct sl_engine_config *cfg,
                                       struct sl_memory_plan *out, struct sl_error *err);
 
 /* The steps of the plan, for a runner on a device. */
@@ -47,6 +52,10 @@ void sl_memory_plan_runner(const struct sl_memory_plan *plan, struct sl_device_r
 
 /* Bytes of the pages of a group, with the one that a device has for padding. */
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *plan, int32_t group);
+/* Of the pages of a model that drafts. */
+uint64_t sl_memory_plan_draft_bytes(const struct sl_memory_plan *plan);
+/* Bytes of a page of a group, of both models. */
+uint64_t sl_memory_plan_page_bytes(const struct sl_memory_plan *plan, int32_t group);
 uint64_t sl_memory_plan_pool_bytes(const struct sl_memory_plan *plan); /* of all, without those */
 /* Are there pages of layers without a window, whose memory several engines can share? */
 bool sl_memory_plan_shares(const struct sl_memory_plan *plan);

@@ -45,16 +45,16 @@ static int check_offload(const struct sl_model *model, const struct sl_backend *
     return 0;
 }
 
-static int try_layers(struct sl_model *model, struct sl_backend *be,
+static int try_layers(struct sl_model *model, const struct sl_model *draft, struct sl_backend *be,
                       const struct sl_engine_config *cfg, struct sl_backend *host, int32_t n,
                       struct sl_memory_plan *plan, struct sl_error *err)
 {
     SL_ASSERT(n >= 0 && (n == 0 || host != NULL));
     int rc = sl_model_set_host(model, host, n, err);
-    return rc != 0 ? rc : sl_memory_plan_make(model, be, cfg, plan, err);
+    return rc != 0 ? rc : sl_memory_plan_make(model, draft, be, cfg, plan, err);
 }
 
-static int find_layers(struct sl_model *model, struct sl_backend *be,
+static int find_layers(struct sl_model *model, const struct sl_model *draft, struct sl_backend *be,
                        const struct sl_engine_config *cfg, struct sl_backend *host,
                        struct sl_memory_plan *plan, struct sl_error *err)
 {
@@ -62,7 +62,7 @@ static int find_layers(struct sl_model *model, struct sl_backend *be,
     SL_ASSERT(host != NULL && be->vt->device != NULL);
     while (lo < hi) {
         const int32_t mid = lo + (hi - lo) / 2;
-        const int rc = try_layers(model, be, cfg, host, mid, plan, err);
+        const int rc = try_layers(model, draft, be, cfg, host, mid, plan, err);
         if (rc != 0 && rc != SL_ENOMEM)
             return rc;
         if (rc == 0 && (!plan->context_lowered || cfg->kv_cache_bytes != 0))
@@ -70,10 +70,10 @@ static int find_layers(struct sl_model *model, struct sl_backend *be,
         else
             lo = mid + 1;
     }
-    return try_layers(model, be, cfg, host, lo, plan, err);
+    return try_layers(model, draft, be, cfg, host, lo, plan, err);
 }
 
-int sl_offload_plan(struct sl_model *model, struct sl_backend *be,
+int sl_offload_plan(struct sl_model *model, const struct sl_model *draft, struct sl_backend *be,
                     const struct sl_engine_config *cfg, struct sl_backend **host,
                     struct sl_memory_plan *plan, struct sl_error *err)
 {
@@ -81,7 +81,7 @@ int sl_offload_plan(struct sl_model *model, struct sl_backend *be,
     int32_t n = 0;
     *host = NULL;
     if (cfg->cpu_offload_experts == NULL)
-        return sl_memory_plan_make(model, be, cfg, plan, err);
+        return sl_memory_plan_make(model, draft, be, cfg, plan, err);
     int rc = parse_layers(cfg, f->n_layers, &n, err);
     if (rc == 0)
         rc = check_offload(model, be, err);
@@ -89,8 +89,8 @@ int sl_offload_plan(struct sl_model *model, struct sl_backend *be,
         rc = sl_load_cpu(f, cfg, host, err);
     if (rc != 0)
         return rc;
-    rc = n == AUTO ? find_layers(model, be, cfg, *host, plan, err)
-                   : try_layers(model, be, cfg, *host, n, plan, err);
+    rc = n == AUTO ? find_layers(model, draft, be, cfg, *host, plan, err)
+                   : try_layers(model, draft, be, cfg, *host, n, plan, err);
     if (rc == 0 && n == AUTO)
         sl_log(SL_LOG_INFO, "cpu_offload_experts: the experts of %d of %d layers stay on the CPU",
                plan->n_host_layers, plan->n_expert_layers);

@@ -122,6 +122,7 @@ int sl_loaded_unpark(void *user, const char *path, struct sl_runner *runner, str
     memcpy(l->kv_pool, next.kv_pool, sizeof l->kv_pool);
     l->taken_bytes = next.taken_bytes;
     l->run = next.run;
+    l->draft = next.draft;
     l->ranks = next.ranks;
     l->device_runner = next.device_runner;
     l->host_runner = next.host_runner;

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT
+ * Which sequences a model drafts for, how far, and the batch of that.
+ *
+ * A draft costs a row of the next step and a token of a step of the drafter. The first step of a
+ * pass has what the drafter lacks of the texts; the second one a token of each sequence that wants
+ * two drafts, and so on. Of all drafts, the likeliest first, as many are made as give the most
+ * tokens a second, by the prices learnt from steps of both models (sched/cost.h).
+ */
+#include "engine/draft.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "engine/turn.h"
+
+#include <string.h>
+
+#define LESS_LIKELY  0.85f
+#define LEAST_LIKELY 0.04f
+/* What the drafter lacks at first, a whole prompt, is paid for by the drafts of as many tokens. */
+#define LACKS_USUALLY 16 /* tokens */
+#define SPREAD        64
+
+int32_t sl_drafter_n_pages(int32_t n_pages, int32_t max_seqs, int32_t n_drafts, int32_t block_size)
+{
+    return n_pages + max_seqs * SL_CEIL_DIV(n_drafts, block_size);
+}
+
+int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
+{
+    const struct sl_model_info *i = &eng->info;
+    const size_t n_seqs = (size_t)i->max_num_seqs, n_tokens = (size_t)i->max_num_batched_tokens;
+    const struct sl_kv_group *g = &eng->kv.groups[0];
+    SL_ASSERT(eng->runner.draft != NULL && eng->max_flights == 1);
+    SL_ASSERT(g->cfg.kind == SL_GROUP_FULL && eng->runner.n_draft_vocab > 0);
+    struct sl_drafter *d = eng->drafter = sl_calloc(1, sizeof *d);
+    if (d == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for drafts");
+    d->n_spare = SL_CEIL_DIV(eng->speculative.num_speculative_tokens, i->block_size);
+    const size_t n_table = (size_t)(SL_CEIL_DIV(i->max_model_len, i->block_size) + d->n_spare);
+    d->pages = sl_calloc((size_t)g->cfg.n_pages, sizeof *d->pages);
+    d->tokens = sl_calloc(n_tokens, sizeof *d->tokens);
+    d->positions = sl_calloc(n_tokens, sizeof *d->positions);
+    d->spans = sl_calloc(n_seqs, sizeof *d->spans);
+    d->logit_rows = sl_calloc(n_seqs, sizeof *d->logit_rows);
+    d->wanted = sl_calloc(n_seqs, sizeof *d->wanted);
+    d->drafts = sl_calloc(n_seqs, SL_MAX_DRAFTED * sizeof *d->drafts);
+    d->of = sl_calloc(n_seqs, sizeof(struct sl_rseq *));
+    d->tables = sl_calloc(n_seqs, n_table * sizeof *d->tables);
+    if (d->pages == NULL || d->tokens == NULL || d->positions == NULL || d->spans == NULL ||
+        d->logit_rows == NULL || d->wanted == NULL || d->drafts == NULL || d->of == NULL ||
+        d->tables == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %zu sequences", n_seqs);
+    return 0;
+}
+
+void sl_drafter_deinit(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    if (d == NULL)
+        return;
+    sl_free(d->tables);
+    sl_free(d->of);
+    sl_free(d->drafts);
+    sl_free(d->wanted);
+    sl_free(d->logit_rows);
+    sl_free(d->spans);
+    sl_free(d->positions);
+    sl_free(d->tokens);
+    sl_free(d->pages);
+    sl_free(d);
+    eng->drafter = NULL;
+}
+
+/* ------------------------------------------------------------------ what the drafter has */
+
+/* A sequence that runs again has other pages. */
+static void drafter_meet(struct sl_drafter *d, struct sl_rseq *rs)
+{
+    struct sl_draft_seq *m = &rs->model;
+    if (m->writer != 0 && m->epoch == rs->seq.n_preempted)
+        return;
+    m->writer = ++d->n_writers;
+    m->epoch = rs->seq.n_preempted;
+    m->n_fed = 0;
+}
+
+/* Tokens of the text, as it is now, that passes for this sequence have left. Drafts were fed too,
+ * all but the last one: as far as they came out they are text. */
+static int32_t tokens_fed(const struct sl_rseq *rs)
+{
+    const struct sl_draft_seq *m = &rs->model;
+    const int32_t n_known = sl_seq_n_known(&rs->seq);
+    int32_t n = m->n_fed;
+    SL_ASSERT(n >= 0 && n <= n_known);
+    for (int32_t i = 0; n == m->at + i && i + 1 < m->n && n < n_known; i++)
+        n += sl_seq_token(&rs->seq, n) == rs->drafts[i];
+    return n;
+}
+
+/* How many tokens of the text the drafter has in the sequence's pages, the last one not counted,
+ * from which it goes on. */
+static int32_t drafter_has(struct sl_engine *eng, struct sl_rseq *rs)
+{
+    struct sl_drafter *d = eng->drafter;
+    const struct sl_kv_group *g = &eng->kv.groups[0];
+    const struct sl_kv_blocks *b = &rs->seq.blocks;
+    drafter_meet(d, rs);
+    const int32_t bs = eng->info.block_size, n_last = sl_seq_n_known(&rs->seq) - 1;
+    const int32_t n_fed = tokens_fed(rs);
+    int32_t n = 0;
+    for (int32_t i = 0; i < b->n; i++) {
+        const int32_t page = b->pages[0][i];
+        struct sl_draft_page *p = &d->pages[page];
+        const bool same = p->n_taken == g->n_taken[page];
+        const bool own = same && p->writer == rs->model.writer;
+        p->full = same && (p->full || (own && n_fed >= (i + 1) * bs));
+        if (!p->full) {
+            n = own ? SL_MAX(n, n_fed) : n;
+            break;
+        }
+        n = (i + 1) * bs;
+    }
+    return SL_MIN(n, n_last);
+}
+
+/* Tokens up to n_fed, from position from on, were written; behind those of the text drafts. */
+static void drafter_wrote(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, int32_t n_fed)
+{
+    struct sl_drafter *d = eng->drafter;
+    const struct sl_kv_group *g = &eng->kv.groups[0];
+    const int32_t bs = eng->info.block_size;
+    for (int32_t i = from / bs; i < rs->seq.blocks.n; i++) {
+        const int32_t page = rs->seq.blocks.pages[0][i];
+        d->pages[page] = (struct sl_draft_page){
+            .writer = rs->model.writer, .n_taken = g->n_taken[page], .full = (i + 1) * bs <= n_fed};
+    }
+    rs->model.n_fed = SL_MIN(n_fed, rs->seq.blocks.n * bs);
+}
+
+/* ------------------------------------------------------------------ how many drafts */
+
+/* Drafts that a sequence may have, as far as its own text goes. */
+static int32_t drafts_most(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    const struct sl_seq *seq = &rs->seq;
+    const int32_t n_known = sl_seq_n_known(seq);
+    if (rs->req->mode->propose == NULL || seq->all_logits || seq->n_pending > 0 ||
+        seq->n_computed + 1 != n_known)
+        return 0;
+    const int32_t room = eng->runner.draft_context - n_known + 1;
+    return SL_MAX(SL_MIN(sl_engine_n_drafts(eng, rs), room), 0);
+}
+
+/* Tokens that the drafter is to be given before it drafts for rs. */
+static int32_t drafter_lacks(const struct sl_rseq *rs)
+{
+    return sl_seq_n_known(&rs->seq) - rs->model.has;
+}
+
+struct draft_sum { /* a step of the target with drafts, and the pass that makes them */
+    struct sl_drafting step;
+    struct sl_work passes[SL_MAX_DRAFTED]; /* its first step, its second one, ... */
+    double draft_s;                        /* of these */
+};
+
+static double sum_rate(const struct sl_engine *eng, const struct draft_sum *s)
+{
+    const double seconds = sl_cost_of(&eng->sched.cost, s->step.work) + s->draft_s;
+    return seconds > 0 ? s->step.tokens / seconds : 0;
+}
+
+/* One draft more for a sequence that has k. Returns whether the prices of both are known. */
+static bool sum_add(const struct sl_engine *eng, struct draft_sum *s, const struct sl_rseq *rs,
+                    int32_t k)
+{
+    const struct sl_cost *c = &eng->drafter->cost;
+    struct sl_work *w = &s->passes[k];
+    const int32_t n_last = sl_seq_n_known(&rs->seq) - 1, n_lacks = drafter_lacks(rs);
+    const double before = w->tokens > 0 ? sl_cost_of(c, *w) : 0;
+    SL_ASSERT(k < SL_MAX_DRAFTED && n_lacks > 0);
+    if (k > 0)
+        *w = sl_work_add(*w, n_last + k, 1);
+    else
+        *w = sl_work_add(*w, rs->model.has,
+                         SL_MIN(n_lacks, LACKS_USUALLY) +
+                             SL_MAX(n_lacks - LACKS_USUALLY, 0) / SPREAD);
+    s->draft_s += sl_cost_of(c, *w) - before;
+    s->step.work = sl_work_extend(s->step.work, n_last, k + 1);
+    s->step.tokens += (double)rs->comes;
+    return sl_cost_knows(c, *w) && sl_cost_knows(&eng->sched.cost, s->step.work);
+}
+
+/* Gives sequences drafts, the likeliest first, up to `most` of all. Returns after how many of them
+ * the step makes the most tokens a second; what nothing was learnt from is tried. */
+static int32_t give_drafts(struct sl_engine *eng, int32_t most)
+{
+    const struct sl_sched *sched = &eng->sched;
+    struct draft_sum sum = {.step = sl_engine_next_step(eng)};
+    double best = sum_rate(eng, &sum);
+    int32_t n = 0, n_best = 0;
+    for (int32_t i = 0; i < sched->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
+        rs->comes = rs->each;
+        rs->n_worth = 0;
+    }
+    for (float least = 1; least > LEAST_LIKELY && n < most; least *= LESS_LIKELY)
+        for (int32_t i = 0; i < sched->n_running; i++) {
+            struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
+            while (n < most && rs->n_worth < rs->model.most && rs->comes >= least) {
+                const bool known = sum_add(eng, &sum, rs, rs->n_worth);
+                const double rate = sum_rate(eng, &sum);
+                n++;
+                if (!known || rate > best)
+                    n_best = n, best = SL_MAX(best, rate);
+                rs->comes *= rs->each;
+                rs->n_worth++;
+            }
+        }
+    return n_best;
+}
+
+/* How many drafts each sequence gets, into n_worth. */
+static void choose_drafts(struct sl_engine *eng)
+{
+    const struct sl_sched *sched = &eng->sched;
+    int32_t n_asking = 0;
+    const bool plain = sl_engine_is_plain(eng);
+    for (int32_t i = 0; i < sched->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
+        rs->model.most = plain ? 0 : drafts_most(eng, rs);
+        n_asking += rs->model.most > 0;
+        if (rs->model.most > 0)
+            rs->model.has = drafter_has(eng, rs);
+        rs->each = sl_engine_draft_odds(rs);
+        rs->n_worth = 0;
+    }
+    if (n_asking > 0)
+        (void)give_drafts(eng, give_drafts(eng, sl_engine_draft_room(eng)));
+}
+
+/* ------------------------------------------------------------------ a pass */
+
+/* The tokens of rs from position `from` on, n of them. */
+static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, int32_t n)
+{
+    struct sl_drafter *d = eng->drafter;
+    struct sl_batch *b = &d->pass.batch;
+    const struct sl_seq *seq = &rs->seq;
+    const int32_t i = b->n_spans++, bs = eng->info.block_size;
+    const int32_t n_blocks = seq->blocks.n, n_own = eng->kv.groups[0].cfg.n_pages;
+    const int32_t n_seq_table = SL_CEIL_DIV(eng->info.max_model_len, bs) + d->n_spare;
+    int32_t *table = d->tables + (size_t)i * (size_t)n_seq_table;
+    SL_ASSERT(n > 0 && b->n_tokens + n <= eng->info.max_num_batched_tokens);
+    d->of[i] = rs;
+    d->spans[i] =
+        (struct sl_span){.first = b->n_tokens, .n = n, .pos = from, .table_idx = i * n_seq_table};
+    memcpy(table, seq->blocks.pages[0], (size_t)n_blocks * sizeof *table);
+    for (int32_t k = 0; k < d->n_spare; k++)
+        table[n_blocks + k] = n_own + i * d->n_spare + k;
+    for (int32_t k = 0; k < n; k++, b->n_tokens++) {
+        const int32_t id = sl_seq_token(seq, from + k);
+        SL_ASSERT(id >= 0);
+        d->tokens[b->n_tokens] = id < eng->runner.n_draft_vocab ? id : 0;
+        d->positions[b->n_tokens] = from + k;
+    }
+}
+
+/* First those that get drafts, then one that lacks more than one step of the drafter can have. */
+static void build_pass(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    const struct sl_sched *s = &eng->sched;
+    const int32_t max_tokens = eng->info.max_num_batched_tokens;
+    struct sl_rseq *late = NULL;
+    struct sl_batch *b = &d->pass.batch;
+    *b = (struct sl_batch){.tokens = d->tokens,
+                           .positions = d->positions,
+                           .spans = d->spans,
+                           .block_tables = d->tables,
+                           .n_tables = 1,
+                           .logit_rows = d->logit_rows};
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        const int32_t n = rs->n_worth > 0 ? drafter_lacks(rs) : 0;
+        if (n > max_tokens - b->n_tokens)
+            late = late != NULL ? late : rs;
+        if (n == 0 || n > max_tokens - b->n_tokens)
+            continue;
+        add_span(eng, rs, rs->model.has, n);
+        d->wanted[b->n_logits] = rs->n_worth;
+        d->logit_rows[b->n_logits++] = b->n_tokens - 1;
+    }
+    if (late != NULL && b->n_tokens < max_tokens)
+        add_span(eng, late, late->model.has,
+                 SL_MIN(drafter_lacks(late) - 1, max_tokens - b->n_tokens));
+}
+
+static void learn_pass(struct sl_drafter *d)
+{
+    const struct sl_batch *b = &d->pass.batch;
+    struct sl_work first = {0};
+    for (int32_t i = 0; i < b->n_spans; i++)
+        first = sl_work_add(first, b->spans[i].pos, b->spans[i].n);
+    for (int32_t k = 0; k < SL_MAX_DRAFTED; k++) {
+        struct sl_work w = k == 0 ? first : (struct sl_work){0};
+        for (int32_t i = 0; i < b->n_logits && k > 0; i++)
+            if (d->wanted[i] > k)
+                w = sl_work_add(w, b->spans[i].pos + b->spans[i].n - 1 + k, 1);
+        if (w.tokens == 0)
+            return;
+        if (d->pass.seconds[k] > 0)
+            sl_cost_learn(&d->cost, w, d->pass.seconds[k]);
+    }
+}
+
+/* What the pass made is there for the next plan. */
+static void take_pass(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    const struct sl_batch *b = &d->pass.batch;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        struct sl_rseq *rs = d->of[i];
+        const struct sl_span *span = &b->spans[i];
+        drafter_wrote(eng, rs, span->pos, span->pos + span->n);
+        if (i >= b->n_logits)
+            continue;
+        rs->model.at = sl_seq_n_known(&rs->seq);
+        rs->model.n = d->wanted[i];
+        memcpy(rs->drafts, d->drafts + (size_t)i * SL_MAX_DRAFTED,
+               (size_t)d->wanted[i] * sizeof *rs->drafts);
+    }
+}
+
+static void run_pass(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    struct sl_error err;
+    d->pass.wanted = d->wanted;
+    d->pass.drafts = d->drafts;
+    sl_engine_part(eng, SL_PART_DEVICE);
+    sl_engine_leave(eng);
+    const int rc = eng->runner.draft(eng->runner.ctx, &d->pass, &err);
+    sl_engine_return(eng);
+    sl_engine_part(eng, SL_PART_OUTPUT);
+    eng->now_ns = sl_now_ns();
+    if (rc != 0) { /* no output depends on it; what it wrote is not trusted */
+        for (int32_t i = 0; i < d->pass.batch.n_spans; i++)
+            d->of[i]->model.n_fed = d->of[i]->model.n = 0;
+        sl_log(SL_LOG_WARN, "drafts failed: %s", err.msg);
+        return;
+    }
+    if (eng->sched.cfg.max_step_s > 0)
+        learn_pass(d);
+    take_pass(eng);
+}
+
+/* Its drafts are there, or there are none. */
+static void ask_masks(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
+{
+    for (int32_t i = 0; i < n_seqs; i++) {
+        struct sl_rseq *rs = f->seqs[i].rs;
+        if (rs == NULL || !rs->model.mask_due)
+            continue;
+        rs->model.mask_due = false;
+        if (rs->seq.state != SL_SEQ_FINISHED)
+            sl_masker_push(eng, rs, rs->mask_token, rs->n_new);
+    }
+}
+
+void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
+{
+    if (eng->drafter == NULL)
+        return;
+    choose_drafts(eng);
+    build_pass(eng);
+    if (eng->drafter->pass.batch.n_tokens > 0)
+        run_pass(eng);
+    ask_masks(eng, f, n_seqs);
+}
+
+int32_t sl_draft_waiting(const struct sl_rseq *rs, int32_t n)
+{
+    const struct sl_draft_seq *m = &rs->model;
+    return m->at == sl_seq_n_known(&rs->seq) ? SL_MIN(n, m->n) : 0;
+}
+
+static int32_t propose_model(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    (void)eng;
+    return sl_draft_waiting(rs, n);
+}
+
+const struct sl_mode sl_mode_model = {.propose = propose_model, .consume = sl_generate_consume};

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT
+ * A model that drafts for another one: found, compared with it, loaded, and run beside it.
+ */
+#include "base/check.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "base/sys.h"
+#include "engine/draft.h"
+#include "engine/load/loaded.h"
+
+#include <string.h>
+
+/* Ids that the other vocabulary has for other text; reserved and special tokens may differ, as a
+ * base model's and a chat model's do. */
+static int32_t count_differences(const struct sl_tokenizer *a, const struct sl_tokenizer *b,
+                                 int32_t n, int32_t *first)
+{
+    const unsigned own = SL_TOKEN_SPECIAL | SL_TOKEN_ADDED | SL_TOKEN_UNUSED;
+    int32_t n_differ = 0;
+    for (int32_t id = n - 1; id >= 0; id--) {
+        size_t n_a = 0, n_b = 0;
+        const char *x = sl_tokenizer_piece(a, id, &n_a), *y = sl_tokenizer_piece(b, id, &n_b);
+        if (((sl_tokenizer_attr(a, id) | sl_tokenizer_attr(b, id)) & own) != 0 || x == NULL ||
+            y == NULL || (n_a == n_b && memcmp(x, y, n_a) == 0))
+            continue;
+        n_differ++;
+        *first = id;
+    }
+    return n_differ;
+}
+
+/* Both must mean the same by an id. Widths of logits may differ by padding. */
+static int check_vocabulary(const struct sl_tokenizer *tok, const struct sl_ckpt *draft,
+                            struct sl_error *err)
+{
+    struct sl_tokenizer *own = NULL;
+    int rc = sl_load_tokenizer(draft, &own, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "speculative-config: vocabulary of %s",
+                               sl_ckpt_path(draft));
+    const int32_t n_a = sl_tokenizer_n_vocab(tok), n_b = sl_tokenizer_n_vocab(own);
+    const int32_t n = SL_MIN(n_a, n_b);
+    int32_t first = 0;
+    if (count_differences(tok, own, n, &first) > 0)
+        rc = sl_fail(err, SL_EINVAL,
+                     "speculative-config: the vocabulary of %s is another one: token %d is not the "
+                     "same text in both; choose a model of the same family of tokenizers",
+                     sl_ckpt_path(draft), first);
+    else if (n < SL_MAX(n_a, n_b) / 2)
+        rc = sl_fail(err, SL_EINVAL,
+                     "speculative-config: the vocabulary of %s has %d tokens, that of the model %d",
+                     sl_ckpt_path(draft), n_b, n_a);
+    sl_tokenizer_destroy(own);
+    return rc;
+}
+
+int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_tokenizer *tok,
+                       struct sl_load_draft *out, struct sl_error *err)
+{
+    struct sl_speculative how;
+    *out = (struct sl_load_draft){0};
+    if (cfg->speculative_config == NULL)
+        return 0;
+    int rc = sl_speculative_parse(cfg->speculative_config, &how, err);
+    if (rc != 0 || !sl_speculative_loads(&how))
+        return rc;
+    const char *path = cfg->speculative_model != NULL ? cfg->speculative_model : how.model;
+    rc = sl_ckpt_open(strcmp(path, "(bundled)") == 0 ? NULL : path, &out->ckpt, err);
+    if (rc == 0)
+        rc = sl_model_open(out->ckpt, &out->model, err);
+    if (rc == 0)
+        rc = sl_model_set_task(out->model, "generate", NULL, NULL, err);
+    if (rc != 0)
+        rc = sl_error_prefix(err, rc, "speculative-config: model");
+    else
+        rc = check_vocabulary(tok, out->ckpt, err);
+    if (rc != 0)
+        sl_load_draft_close(out);
+    return rc;
+}
+
+void sl_load_draft_close(struct sl_load_draft *d)
+{
+    SL_ASSERT(d->run == NULL && d->pool == NULL);
+    if (d->model != NULL)
+        sl_model_close(d->model);
+    if (d->ckpt != NULL)
+        sl_ckpt_close(d->ckpt);
+    *d = (struct sl_load_draft){0};
+}
+
+int sl_load_draft_weights(struct sl_load_draft *d, const struct sl_engine_config *cfg,
+                          const struct sl_memory_plan *plan, struct sl_backend *be,
+                          struct sl_error *err)
+{
+    if (!sl_speculative_loads(&plan->speculative)) /* this model takes none, those beside it may */
+        sl_load_draft_close(d);
+    if (d->model == NULL)
+        return 0;
+    const struct sl_model_facts *f = sl_model_facts(d->model);
+    sl_model_set_context(d->model, SL_MIN(f->context, plan->max_model_len));
+    sl_log(SL_LOG_INFO,
+           "drafts: up to %d tokens by %s (%s, %d layers, %.2f GB of weights), pages %.2f GB",
+           plan->speculative.num_speculative_tokens, sl_ckpt_path(d->ckpt), f->family, f->n_layers,
+           (double)f->weight_bytes / 1e9, (double)sl_memory_plan_draft_bytes(plan) / 1e9);
+    return sl_model_load(d->model, be, cfg->progress, cfg->progress_arg, err);
+}
+
+int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *plan,
+                        struct sl_backend *be, struct sl_error *err)
+{
+    if (d->model == NULL)
+        return 0;
+    const uint64_t n_bytes = sl_memory_plan_draft_bytes(plan);
+    SL_ASSERT(d->run == NULL && d->pool == NULL && plan->draft_kv.n_groups == 1);
+    d->pool = be->vt->alloc(be, n_bytes);
+    if (d->pool == NULL)
+        return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a model that drafts",
+                       (double)n_bytes / 1e9);
+    d->pool_bytes = n_bytes;
+    const struct sl_run_config run = {.max_tokens = plan->max_num_batched_tokens,
+                                      .max_logits = plan->max_num_seqs,
+                                      .kv = plan->draft_kv,
+                                      .kv_pool = {d->pool}};
+    return sl_run_create(d->model, &run, &d->run, err);
+}
+
+void sl_load_draft_stop(struct sl_load_draft *d, struct sl_backend *be)
+{
+    if (d->run != NULL)
+        sl_run_destroy(d->run);
+    if (d->pool != NULL)
+        be->vt->free(be, d->pool, d->pool_bytes);
+    d->run = NULL;
+    d->pool = NULL;
+}
