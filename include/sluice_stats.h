@@ -132,6 +132,7 @@ struct sl_page {    /* one block of the KV cache, by its number */
     int32_t parent; /* the block before it in the prefix tree, -1: none */
     uint8_t use;    /* enum sl_page_use */
     bool in_tree;   /* a prompt with the same beginning finds it */
+    bool has_state; /* in_tree: the state of recurrent layers behind it is there, to go on from */
 };
 
 /* Copies the state of all n_pages blocks of sl_engine_info, some thousand at a time, so that the
@@ -143,6 +144,7 @@ enum sl_kv_event_kind { SL_KV_STORED, SL_KV_REMOVED, SL_KV_CLEARED };
 
 struct sl_kv_event { /* news of the prefix cache; its pointers live until the next call */
     enum sl_kv_event_kind kind;
+    int32_t group;         /* of layers whose page it is: kv_groups of sl_engine_info */
     uint64_t hash;         /* of the page's tokens and all before them; 1 .. 2^63 - 1 */
     uint64_t parent;       /* stored: of the page before it, 0: it begins a prompt */
     const int32_t *tokens; /* stored: block_size of them */
@@ -151,8 +153,9 @@ struct sl_kv_event { /* news of the prefix cache; its pointers live until the ne
 };
 
 /* Only with kv_events, by one thread at a time. sl_engine_kv_events gives what changed in the
- * prefix cache since the last call, at most max events (up to 256), parents before their children;
- * pages that came and went in between are left out. 0: there is nothing more; the descriptor, an
+ * prefix cache since the last call, at most max events (up to 256): of each group of layers the
+ * pages that came and went, parents before their children. Pages that came and went in between are
+ * left out. 0: there is nothing more; the descriptor, an
  * eventfd, becomes readable when there is. sl_engine_kv_events_again starts over: SL_KV_CLEARED and
  * all pages follow. */
 int sl_engine_kv_events_fd(const struct sl_engine *eng); /* -1: not enabled */

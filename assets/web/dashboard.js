@@ -211,8 +211,8 @@ function drawTree(s) {
     const canvas = $("c-tree");
     const [g, w, h] = context(canvas);
     const tree = s.pages.tree || {pages: 0, nodes: []};
-    const nodes = tree.nodes.map(([parent, run, all, owned]) => ({parent, run, all, owned, x: 0, used: 0,
-        w: 0, level: 0}));
+    const nodes = tree.nodes.map(([parent, run, all, owned, states]) => ({parent, run, all, owned, states,
+        x: 0, used: 0, w: 0, level: 0}));
     let at = 0, levels = 1;
     for (const n of nodes) {
         if (n.parent < 0) {
@@ -233,6 +233,11 @@ function drawTree(s) {
         g.globalAlpha = .45 + .55 * Math.min(1, n.run / 16);
         g.fillStyle = color(n.owned > 0 ? "--s1" : "--s4");
         g.fillRect(n.x, n.level * dy, Math.max(n.w - 1, 1), dy - 1);
+        if (n.states > 0) {
+            g.globalAlpha = 1;
+            g.fillStyle = color("--s2");
+            g.fillRect(n.x, (n.level + 1) * dy - 4, Math.max(n.w - 1, 1), 3);
+        }
     }
     g.globalAlpha = 1;
     if (nodes.length === 0) {
@@ -244,9 +249,11 @@ function drawTree(s) {
         units(tree.roots) + (tree.roots === 1 ? " prefix" : " prefixes") + ", " + units(tree.leaves) +
         (tree.leaves === 1 ? " end" : " ends") + ", the longest " + units(tree.depth * size) + " tokens" +
         (nodes.length >= 192 ? "; the largest are shown." : ".");
-    $("tree-note").textContent = words + " Width: pages below; blue: running requests use it.";
+    const states = tree.states === undefined ? "" : " Prompts can go on from " + units(tree.states) +
+        (tree.states === 1 ? " recurrent state" : " recurrent states") + " (edge below).";
+    $("tree-note").textContent = words + states + " Width: pages below; blue: running requests use it.";
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", words);
+    canvas.setAttribute("aria-label", words + states);
 }
 
 function drawMemory(s) {

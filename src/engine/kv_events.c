@@ -11,6 +11,7 @@
 
 struct sl_kv_event_data { /* what the events of the last call point to */
     struct sl_feed_event events[MAX_EVENTS];
+    struct sl_kv_event unsorted[MAX_EVENTS];
     char salts[MAX_EVENTS][SL_MAX_CACHE_SALT + 1];
     char adapters[MAX_EVENTS][SL_MAX_ADAPTER_NAME + 1];
     int32_t tokens[]; /* [MAX_EVENTS, block_size] */
@@ -24,14 +25,15 @@ int sl_engine_feed_init(struct sl_engine *eng, struct sl_error *err)
         sl_calloc(1, sizeof *eng->event_data + n_tokens * sizeof *eng->event_data->tokens);
     if (eng->event_data == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for KV events");
-    int rc = sl_feed_create(eng->info.n_pages, eng->info.block_size, &eng->feed, err);
-    eng->kv.tree.feed = eng->feed;
+    int rc = sl_feed_create(eng->kv.nodes.n_ids, eng->kv.n_groups, eng->info.block_size, &eng->feed,
+                            err);
+    sl_kv_set_feed(&eng->kv, eng->feed);
     return rc;
 }
 
 void sl_engine_feed_deinit(struct sl_engine *eng)
 {
-    eng->kv.tree.feed = NULL;
+    sl_kv_set_feed(&eng->kv, NULL);
     sl_feed_destroy(eng->feed);
     sl_free(eng->event_data);
     eng->feed = NULL;
@@ -43,17 +45,36 @@ int sl_engine_kv_events_fd(const struct sl_engine *eng)
     return eng->feed != NULL ? eng->feed->event_fd : -1;
 }
 
+/* Pages stored, the last n events, group by group: then those of a prompt follow one another. */
+static void by_group(struct sl_kv_event *e, int32_t n, struct sl_kv_event *room, int32_t n_groups)
+{
+    int32_t at = 0;
+    if (n == 0 || n_groups == 1)
+        return;
+    memcpy(room, e, (size_t)n * sizeof *e);
+    for (int32_t g = 0; g < n_groups; g++)
+        for (int32_t i = 0; i < n; i++)
+            if (room[i].group == g)
+                e[at++] = room[i];
+    SL_ASSERT(at == n);
+}
+
 int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max)
 {
     struct sl_kv_event_data *t = eng->event_data;
     SL_ASSERT(eng->feed != NULL && max > 0);
     int32_t n = sl_feed_read(eng->feed, t->events, t->tokens, SL_MIN(max, MAX_EVENTS));
+    int32_t n_before = 0; /* others than pages stored */
     SL_ASSERT(n >= 0 && n <= SL_MIN(max, MAX_EVENTS));
     for (int32_t i = 0; i < n; i++) {
         const struct sl_feed_event *e = &t->events[i];
-        out[i] = (struct sl_kv_event){.kind = e->kind, .hash = e->name, .parent = e->parent_name};
-        if (e->kind != SL_KV_STORED)
+        out[i] = (struct sl_kv_event){
+            .kind = e->kind, .group = e->group, .hash = e->name, .parent = e->parent_name};
+        if (e->kind != SL_KV_STORED) {
+            SL_ASSERT(n_before == i);
+            n_before++;
             continue;
+        }
         out[i].tokens = t->tokens + (size_t)i * (size_t)eng->info.block_size;
         SL_ASSERT(e->n_salt >= 0 && e->n_salt <= SL_MAX_CACHE_SALT);
         if (e->n_salt > 0) {
@@ -69,6 +90,7 @@ int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int3
             out[i].adapter = t->adapters[i];
         }
     }
+    by_group(out + n_before, n - n_before, t->unsorted, eng->kv.n_groups);
     return n;
 }
 

@@ -9,8 +9,11 @@
 static void pages_look(const struct sl_kv *kv, int32_t i, struct sl_page *out)
 {
     const struct sl_kv_node *node = &kv->tree.nodes[i];
+    const struct sl_kv_group *last = &kv->groups[kv->n_groups - 1]; /* the one of states */
+    const bool has_state = last->cfg.kind == SL_GROUP_STATE && sl_group_page(last, i) != SL_NO_PAGE;
     *out = (struct sl_page){.parent = node->in_tree ? node->parent : SL_NO_NODE,
                             .in_tree = node->in_tree,
+                            .has_state = node->in_tree && has_state,
                             .use = kv->nodes.is_free[i]     ? SL_PAGE_FREE
                                    : kv->nodes.refs[i] == 0 ? SL_PAGE_CACHED
                                                             : SL_PAGE_OWNED};

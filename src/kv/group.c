@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "kv/feed.h"
 
 #define LOOKED_AT 64 /* a few us */
 
@@ -60,6 +61,12 @@ static struct sl_kv_slot *group_slot(const struct sl_kv_group *g, int32_t node)
     return &g->slots[node];
 }
 
+static void group_tell(const struct sl_kv_group *g, int32_t node)
+{
+    if (g->feed != NULL)
+        sl_feed_page(g->feed, node, g->idx, g->slots[node].where != SL_KV_NOWHERE);
+}
+
 /* The node has no page any more: it had no owner. */
 static void group_release(struct sl_kv_group *g, int32_t node)
 {
@@ -67,6 +74,7 @@ static void group_release(struct sl_kv_group *g, int32_t node)
     SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node));
     sl_id_pool_release(&g->pool, s->page);
     *s = (struct sl_kv_slot){.page = SL_NO_PAGE};
+    group_tell(g, node);
 }
 
 /* The cached page that goes first: the oldest one of a WINDOW. */
@@ -93,6 +101,7 @@ void sl_group_take(struct sl_kv_group *g, int32_t node)
     s->where = SL_KV_DEVICE;
     SL_ASSERT(s->page != SL_NO_PAGE);
     g->n_taken[s->page]++;
+    group_tell(g, node);
 }
 
 void sl_group_own(struct sl_kv_group *g, int32_t node)
@@ -134,6 +143,8 @@ void sl_group_move(struct sl_kv_group *g, int32_t from, int32_t to)
     SL_ASSERT(!sl_lru_has(&g->lru, from));
     *b = *a;
     *a = (struct sl_kv_slot){.page = SL_NO_PAGE};
+    group_tell(g, from);
+    group_tell(g, to);
 }
 
 void sl_group_clear(struct sl_kv_group *g)

@@ -50,6 +50,8 @@ struct sl_kv_slot { /* a node's page */
     uint64_t value;  /* STATE, cached: the lowest goes first */
 };
 
+struct sl_kv_feed;
+
 struct sl_kv_group {
     struct sl_kv_group_config cfg;
     int32_t block_size;
@@ -58,9 +60,11 @@ struct sl_kv_group {
     uint32_t *n_taken; /* [n_pages] how often each was: what was written before the last time is not
                           of the tokens that it holds now */
     struct sl_lru lru; /* not FULL: nodes whose page is cached */
-    uint64_t n_evicted;  /* pages that left their node to it */
-    int32_t n_looked_at; /* STATE: so many of the oldest are compared to evict one */
-    uint64_t floor;      /* STATE: the value of the one evicted last */
+    uint64_t n_evicted;      /* pages that left their node to it */
+    int32_t n_looked_at;     /* STATE: so many of the oldest are compared to evict one */
+    uint64_t floor;          /* STATE: the value of the one evicted last */
+    struct sl_kv_feed *feed; /* is told which nodes have a page; NULL: nobody is */
+    int32_t idx;             /* this group's number there */
 };
 
 SL_MUST_CHECK int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg,

@@ -444,10 +444,27 @@ void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_
     int32_t parent = idx > 0 ? b->nodes[idx - 1] : SL_NO_NODE;
     int32_t same = sl_radix_find(&kv->tree, parent, ns, tokens);
     SL_ASSERT(idx < b->n && same != b->nodes[idx]);
-    if (same == SL_NO_NODE)
-        sl_radix_insert(&kv->tree, b->nodes[idx], parent, ns, tokens);
-    else
+    if (same != SL_NO_NODE) {
         kv_replace(kv, b, idx, same);
+        return;
+    }
+    const int32_t node = b->nodes[idx];
+    sl_radix_insert(&kv->tree, node, parent, ns, tokens);
+    if (kv->tree.feed == NULL)
+        return;
+    unsigned has = 0;
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        has |= (unsigned)(sl_group_page(&kv->groups[i], node) != SL_NO_PAGE) << i;
+    sl_feed_stored(kv->tree.feed, node, &kv->tree.nodes[node], ns, tokens, has);
+}
+
+void sl_kv_set_feed(struct sl_kv *kv, struct sl_kv_feed *feed)
+{
+    kv->tree.feed = feed;
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        kv->groups[i].feed = feed;
+        kv->groups[i].idx = i;
+    }
 }
 
 void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool forget)

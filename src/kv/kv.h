@@ -141,6 +141,9 @@ void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_
  * the cache as well, for pages whose contents are in doubt. */
 void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool forget);
 
+/* Whom the cache tells which pages can be found (feed.h), right after init; NULL: nobody. */
+void sl_kv_set_feed(struct sl_kv *kv, struct sl_kv_feed *feed);
+
 /* Right after init: memory of the first group's pages, a FULL one's, is shared, and none has any
  * yet. */
 void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),

@@ -126,8 +126,6 @@ void sl_radix_insert(struct sl_radix *t, int32_t node, int32_t parent, const str
     *bucket = node;
     memcpy(tokens_of(t, node), tokens, (size_t)t->block_size * sizeof *tokens);
     t->n_in_tree++;
-    if (t->feed != NULL)
-        sl_feed_stored(t->feed, node, n, ns, tokens);
 }
 
 void sl_radix_remove(struct sl_radix *t, int32_t node)

@@ -54,7 +54,7 @@ struct sl_radix {
     int32_t *buckets;         /* [n_buckets] */
     uint32_t n_buckets;       /* power of two */
     struct sl_lru lru;        /* nodes of the tree without owners */
-    struct sl_kv_feed *feed;  /* is told of every node that can be found; NULL: nobody is */
+    struct sl_kv_feed *feed;  /* is told of nodes that leave; NULL: nobody is */
 };
 
 SL_MUST_CHECK int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size,

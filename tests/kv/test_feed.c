@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What the reader of KV events believes, against what the tree holds: random sequences take,
- * publish, give and forget pages, and a reader who looks at random times must know exactly the
- * pages that can be found, each with its tokens, parent and salt, parents first.
+ * publish, pass by, give and forget pages of up to three groups, and a reader who looks at random
+ * times must know exactly the pages of each group that can be found, each with its tokens, parent
+ * and salt, parents first.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -23,6 +24,7 @@
 #define N_SPACES  4 /* none, salted, an adapter, private */
 
 struct known {
+    int32_t group;
     uint64_t name, parent;
     int32_t tokens[BLOCK];
     uint64_t adapter;
@@ -32,8 +34,9 @@ struct known {
 struct world {
     struct sl_kv kv;
     struct sl_kv_feed *feed;
-    struct known known[4 * N_PAGES];
+    struct known known[3 * N_PAGES];
     int n_known;
+    int64_t n_told[3], n_gone[3]; /* pages of groups */
 };
 
 static struct sl_kv_ns space(int i)
@@ -53,10 +56,10 @@ static struct sl_kv_ns space(int i)
     return ns;
 }
 
-static int find(const struct world *w, uint64_t name)
+static int find(const struct world *w, int32_t group, uint64_t name)
 {
     for (int i = 0; i < w->n_known; i++)
-        if (w->known[i].name == name)
+        if (w->known[i].name == name && w->known[i].group == group)
             return i;
     return -1;
 }
@@ -67,17 +70,21 @@ static void believe(struct world *w, const struct sl_feed_event *e, const int32_
         w->n_known = 0;
         return;
     }
-    int at = find(w, e->name);
+    assert_true(e->group >= 0 && e->group < w->kv.n_groups);
+    int at = find(w, e->group, e->name);
     if (e->kind == SL_KV_REMOVED) {
         assert_true(at >= 0); /* never told of it otherwise */
+        w->n_gone[e->group]++;
         w->known[at] = w->known[--w->n_known];
         return;
     }
     assert_int_equal(at, -1);
     assert_true(e->name > 0 && e->name <= INT64_MAX);
-    assert_true(e->parent_name == 0 || find(w, e->parent_name) >= 0);
+    if (w->kv.groups[e->group].cfg.kind == SL_GROUP_FULL) /* others may have holes */
+        assert_true(e->parent_name == 0 || find(w, e->group, e->parent_name) >= 0);
+    w->n_told[e->group]++;
     struct known *k = &w->known[w->n_known++];
-    *k = (struct known){e->name, e->parent_name, {0}, e->adapter, e->n_salt};
+    *k = (struct known){e->group, e->name, e->parent_name, {0}, e->adapter, e->n_salt};
     memcpy(k->tokens, tokens, sizeof k->tokens);
     if (e->n_salt > 0)
         assert_memory_equal(e->salt, "salt", 4);
@@ -111,32 +118,45 @@ static bool is_lost(const struct world *w, int32_t node)
     return false;
 }
 
+/* What is told of a node's page, which can be found. */
+static void compare_page(const struct world *w, int32_t group, int32_t p)
+{
+    const struct sl_radix *t = &w->kv.tree;
+    const int at = find(w, group, t->nodes[p].name.lo & INT64_MAX);
+    assert_true(at >= 0);
+    assert_memory_equal(w->known[at].tokens, t->tokens + (size_t)p * BLOCK,
+                        sizeof w->known[at].tokens);
+    int32_t root = p;
+    while (t->nodes[root].parent != SL_NO_NODE)
+        root = t->nodes[root].parent;
+    const struct sl_kv_ns *ns = &t->spaces[root];
+    uint64_t adapter;
+    memcpy(&adapter, ns->bytes + SL_KV_NS_TENANT, sizeof adapter);
+    assert_true(w->known[at].adapter == adapter);
+    assert_int_equal(w->known[at].n_salt, ns->n_bytes - SL_KV_NS_TENANT - SL_KV_NS_ADAPTER);
+    const int32_t parent = t->nodes[p].parent;
+    assert_true(w->known[at].parent ==
+                (parent == SL_NO_NODE ? 0 : t->nodes[parent].name.lo & INT64_MAX));
+}
+
 static void compare(struct world *w)
 {
     const struct sl_radix *t = &w->kv.tree;
-    int n = 0;
+    int n = 0, n_pages = 0;
     while (!look(w, 8))
         ;
     for (int32_t p = 0; p < N_PAGES; p++) {
         if (!t->nodes[p].in_tree || is_private(w, p) || is_lost(w, p))
             continue;
         n++;
-        int at = find(w, t->nodes[p].name.lo & INT64_MAX);
-        assert_true(at >= 0);
-        assert_memory_equal(w->known[at].tokens, t->tokens + (size_t)p * BLOCK,
-                            sizeof w->known[at].tokens);
-        int32_t parent = t->nodes[p].parent;
-        uint64_t name = parent == SL_NO_NODE ? 0 : t->nodes[parent].name.lo & INT64_MAX;
-        assert_true(w->known[at].parent == name);
-        if (parent == SL_NO_NODE) {
-            uint8_t n_bytes = t->spaces[p].n_bytes;
-            assert_int_equal(w->known[at].n_salt, n_bytes - SL_KV_NS_TENANT - SL_KV_NS_ADAPTER);
-        } else {
-            assert_true(w->known[at].adapter == w->known[find(w, name)].adapter);
-            assert_int_equal(w->known[at].n_salt, w->known[find(w, name)].n_salt);
+        for (int32_t g = 0; g < w->kv.n_groups; g++) {
+            if (sl_group_page(&w->kv.groups[g], p) == SL_NO_PAGE)
+                continue;
+            n_pages++;
+            compare_page(w, g, p);
         }
     }
-    assert_int_equal(n, w->n_known);
+    assert_int_equal(n_pages, w->n_known);
     assert_int_equal(n, w->feed->n_in);
 }
 
@@ -146,6 +166,31 @@ struct seq {
     struct sl_kv_ns ns;
 };
 
+/* A step as long as the cache has room for, at most to the end of block `want`. */
+static bool compute(struct world *w, struct seq *s, const struct sl_kv_text *text, int32_t want)
+{
+    struct sl_kv_blocks *b = &s->held.b;
+    const int32_t done = b->n * BLOCK, first = b->n;
+    while (b->n < want && sl_kv_take(&w->kv, b, SL_EVICT_PROMPT))
+        ;
+    int32_t end = b->n;
+    while (end > first && !sl_kv_cover(&w->kv, b, done, end))
+        end--;
+    sl_kv_give(&w->kv, b, end, false);
+    if (end == first)
+        return false;
+    const int32_t after = end * BLOCK;
+    int32_t n = sl_kv_n_wanted(&w->kv, b, done, after);
+    if (n > 0)
+        n = SL_MIN(n, sl_group_n_room(&w->kv.groups[w->kv.n_groups - 1]));
+    if (n > 0)
+        sl_kv_checkpoint(&w->kv, b, done, after, n);
+    for (int32_t i = first; i < end; i++)
+        sl_kv_publish(&w->kv, &s->ns, text, b, i);
+    sl_kv_pass(&w->kv, b, after);
+    return true;
+}
+
 static void begin(struct world *w, struct seq *s, struct sl_rng *rng)
 {
     s->ns = space((int)sl_rng_below(rng, N_SPACES));
@@ -154,53 +199,83 @@ static void begin(struct world *w, struct seq *s, struct sl_rng *rng)
     const struct sl_kv_text text = {s->tokens, MAX_BLOCK * BLOCK, NULL, 0};
     int32_t want = 1 + (int32_t)sl_rng_below(rng, MAX_BLOCK);
     struct sl_kv_blocks *b = kv_hold(&s->held);
-    sl_kv_match(&w->kv, &s->ns, &text, want, b);
-    while (b->n < want && sl_kv_take(&w->kv, b, SL_EVICT_PROMPT))
-        sl_kv_publish(&w->kv, &s->ns, &text, b, b->n - 1);
+    const int32_t known = sl_kv_match(&w->kv, &s->ns, &text, want, b);
+    if (w->kv.groups[w->kv.n_groups - 1].cfg.kind == SL_GROUP_STATE)
+        sl_kv_want(&w->kv, b, (int32_t)sl_rng_below(rng, (uint32_t)want), known);
+    for (bool more = true; more && b->n < want;) {
+        const int32_t n = 1 + (int32_t)sl_rng_below(rng, 3);
+        more = compute(w, s, &text, SL_MIN(want, b->n + n));
+    }
 }
 
-static void play(uint64_t seed, int n_steps)
+/* Groups of models: full attention; with windows; with states beside them; states alone. */
+static void init_world(struct world *w, int kind)
 {
-    struct world w = {0};
-    struct seq seqs[N_SEQS] = {0};
-    struct sl_rng rng;
     struct sl_error err;
-    rng = (struct sl_rng){.seed = seed};
-    kv_init_full(&w.kv, N_PAGES, BLOCK, true, 5);
-    assert_int_equal(sl_feed_create(N_PAGES, BLOCK, &w.feed, &err), 0);
-    w.kv.tree.feed = w.feed;
+    struct sl_kv_config cfg = sl_kv_full(N_PAGES, BLOCK, true, 5);
+    if (kind == 3)
+        cfg.n_groups = 0;
+    if (kind == 1 || kind == 2)
+        cfg.groups[cfg.n_groups++] =
+            (struct sl_kv_group_config){.kind = SL_GROUP_WINDOW, .window = 3, .n_pages = 12};
+    if (kind >= 2)
+        cfg.groups[cfg.n_groups++] = (struct sl_kv_group_config){
+            .kind = SL_GROUP_STATE, .window = SL_STATE_WINDOW, .n_pages = 11};
+    *w = (struct world){0};
+    assert_int_equal(sl_kv_init(&w->kv, &cfg, NULL), 0);
+    assert_int_equal(sl_feed_create(N_PAGES, cfg.n_groups, BLOCK, &w->feed, &err), 0);
+    sl_kv_set_feed(&w->kv, w->feed);
+}
+
+static void destroy_world(struct world *w)
+{
+    sl_kv_set_feed(&w->kv, NULL);
+    sl_feed_destroy(w->feed);
+    sl_kv_deinit(&w->kv);
+}
+
+static void play(struct world *w, uint64_t seed, int n_steps)
+{
+    struct seq seqs[N_SEQS] = {0};
+    struct sl_rng rng = {.seed = seed};
     for (int step = 0; step < n_steps; step++) {
         struct seq *s = &seqs[sl_rng_below(&rng, N_SEQS)];
         uint32_t what = (uint32_t)sl_rng_below(&rng, 40);
         if (s->held.b.n == 0)
-            begin(&w, s, &rng);
+            begin(w, s, &rng);
         else
-            sl_kv_give(&w.kv, &s->held.b, 0, what == 0);
+            sl_kv_give(&w->kv, &s->held.b, 0, what == 0);
         if (what == 1)
-            sl_kv_clear(&w.kv);
+            sl_kv_clear(&w->kv);
         else if (what == 2)
-            sl_feed_again(w.feed);
+            sl_feed_again(w->feed);
         else if (what < 10)
-            (void)look(&w, 1 + (int)sl_rng_below(&rng, 8));
+            (void)look(w, 1 + (int)sl_rng_below(&rng, 8));
         else if (what < 14)
-            compare(&w);
+            compare(w);
         if (what == 3) { /* as the engine repairs itself */
             for (int i = 0; i < N_SEQS; i++)
                 seqs[i].held.b.n = 0;
-            sl_kv_reset(&w.kv);
+            sl_kv_reset(&w->kv);
         }
     }
-    compare(&w);
-    w.kv.tree.feed = NULL;
-    sl_feed_destroy(w.feed);
-    sl_kv_deinit(&w.kv);
+    compare(w);
 }
 
 static void test_against_the_tree(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 200; seed++)
-        play(seed, 300);
+    for (int kind = 0; kind < 4; kind++) {
+        int64_t n_alone = 0; /* pages of later groups that came or went while their node stayed */
+        for (uint64_t seed = 1; seed <= 100; seed++) {
+            struct world w;
+            init_world(&w, kind);
+            play(&w, seed, 300);
+            n_alone += w.n_gone[0] != w.n_gone[w.kv.n_groups - 1];
+            destroy_world(&w);
+        }
+        assert_true(kind == 0 || kind == 3 ? n_alone == 0 : n_alone > 50);
+    }
 }
 
 static bool is_readable(const struct sl_kv_feed *f)
@@ -213,15 +288,12 @@ static bool is_readable(const struct sl_kv_feed *f)
 static void test_wakes_and_spares(void **state)
 {
     (void)state;
-    struct world w = {0};
-    struct sl_error err;
+    struct world w;
     const int32_t tokens[BLOCK] = {1, 2};
     struct sl_kv_text text = {tokens, BLOCK, NULL, 0};
     struct sl_kv_ns ns = space(0);
     struct kv_held held;
-    kv_init_full(&w.kv, N_PAGES, BLOCK, true, 5);
-    assert_int_equal(sl_feed_create(N_PAGES, BLOCK, &w.feed, &err), 0);
-    w.kv.tree.feed = w.feed;
+    init_world(&w, 0);
     sl_feed_signal(w.feed);
     assert_false(is_readable(w.feed));
     assert_true(sl_kv_take(&w.kv, kv_hold(&held), SL_EVICT_PROMPT));
@@ -243,9 +315,7 @@ static void test_wakes_and_spares(void **state)
     assert_int_equal(w.n_known, 0);
     assert_false(look(&w, 1));
     assert_int_equal(w.n_known, 1);
-    w.kv.tree.feed = NULL;
-    sl_feed_destroy(w.feed);
-    sl_kv_deinit(&w.kv);
+    destroy_world(&w);
 }
 
 int main(void)

@@ -9,7 +9,8 @@ import msgpack
 
 I64, U64, U32 = (-2**63, 2**63 - 1), (0, 2**64 - 1), (0, 2**32 - 1)
 MEDIA = {"GPU", "CPU", "CPU_PINNED", "DISK", "EXTERNAL"}
-MAIN_KINDS = {"full_attention", "mla_attention", "sink_full_attention"}
+MAIN_KINDS = {"full_attention", "mla_attention", "sink_full_attention"}  # those that blocks are indexed by
+OTHER_KINDS = {"sliding_window", "sliding_window_mla", "mamba", "chunked_local_attention"}
 DYNAMO_SALT = "dynamo-cache-salt:"
 
 
@@ -34,6 +35,8 @@ class Dynamo:
     def __init__(self, block_size):
         self.block_size = block_size
         self.blocks = {}  # the engine's hash -> (the parent's or None, what the router finds it by)
+        self.kinds = {}  # of groups of layers, learned from what is stored
+        self.recurrent = set()  # hashes of the group "mamba": where a prompt of a hybrid can go on
 
     def event(self, e):
         """(type, fields) of a tagged map or sequence. Unknown members of maps are skipped."""
@@ -51,6 +54,8 @@ class Dynamo:
         for x in tail:
             if type(x) is int and "group_idx" not in fields:
                 fields["group_idx"] = x
+            elif type(x) is int and "kv_cache_spec_sliding_window" not in fields:
+                fields["kv_cache_spec_sliding_window"] = x
             elif type(x) is str:
                 fields["kv_cache_spec_kind"] = x
             else:
@@ -63,12 +68,21 @@ class Dynamo:
         for e in listed(events, "events"):
             kind, f = self.event(e)
             if kind == "AllBlocksCleared":
-                self.blocks = {}
+                self.blocks, self.recurrent = {}, set()
                 continue
             hashes = [integer(h, U64, "a hash") for h in listed(f["block_hashes"], "block_hashes")]
             assert f.get("medium") is None or text(f["medium"], "medium") in MEDIA
             group, spec = f.get("group_idx"), f.get("kv_cache_spec_kind")
-            assert spec in MAIN_KINDS if spec is not None else not group, "it would be ignored"
+            if spec is not None and group is not None:
+                self.kinds[group] = spec
+            if spec is None and group is not None:
+                assert group in self.kinds, f"a group that was never stored: {group}"
+                spec = self.kinds[group]
+            assert spec is None or spec in MAIN_KINDS | OTHER_KINDS, spec
+            if spec == "mamba":
+                self.recurrent = self.recurrent - set(hashes) if kind == "BlockRemoved" else self.recurrent | set(hashes)
+            if spec is not None and spec not in MAIN_KINDS:
+                continue
             if kind == "BlockRemoved":
                 for h in hashes:
                     del self.blocks[h]
@@ -107,14 +121,22 @@ class Dynamo:
 
     def overlap(self, tokens, adapter=None, salt=None):
         """Blocks of a request that the router believes to be there."""
-        n, parent, size = 0, None, self.block_size
+        return len(self.found(tokens, adapter, salt))
+
+    def reuse(self, tokens):
+        """Of a hybrid: blocks up to the deepest recurrent state that all attention before is there for."""
+        return max((n + 1 for n, h in enumerate(self.found(tokens)) if h in self.recurrent), default=0)
+
+    def found(self, tokens, adapter=None, salt=None):
+        n, parent, size, out = 0, None, self.block_size, []
         while (n + 1) * size <= len(tokens):
             want = (parent, (adapter, salt, tuple(tokens[n * size:(n + 1) * size])))
             parent = next((h for h, b in self.blocks.items() if b == want), None)
             if parent is None:
                 break
+            out.append(parent)
             n += 1
-        return n
+        return out
 
 
 def aibrix_hash(x):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import time
 
 import pytest
@@ -13,18 +14,19 @@ zmq = pytest.importorskip("zmq", reason="skip: pyzmq is not installed")
 msgpack = pytest.importorskip("msgpack", reason="skip: msgpack is not installed")
 
 from kv_readers import Dynamo, aibrix
-from serverproc import Server
+from serverproc import BINARY, Server
 
 TOPIC = "kv@10.0.0.1:8000@storyteller"
 END = b"\xff" * 8
 BLOCK = 16
 
 
-def start(pages=64, extra=(), n_descriptors=None, **config):
+def start(pages=64, extra=(), n_descriptors=None, model=None, **config):
     cfg = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:*", "topic": TOPIC,
            "replay_endpoint": "tcp://127.0.0.1:*", **config}
-    s = Server("--threads", "1", "--block-size", str(BLOCK), "--max-model-len", "256", "--max-num-seqs", "4",
-               "--kv-cache-memory-bytes", str(pages * 5120 * BLOCK), "--kv-events-config", json.dumps(cfg), *extra,
+    s = Server(*([model] if model else []), "--threads", "1", "--block-size", str(BLOCK), "--max-model-len", "256", "--max-num-seqs", "4",
+               "--kv-events-config", json.dumps(cfg), *extra,
+               *([] if model else ["--kv-cache-memory-bytes", str(pages * 5120 * BLOCK)]),
                n_descriptors=n_descriptors)
     m = re.search(r"KV events: \w+ \w+ (\S+?)(?:, replay on (\S+))?$", s.log(), re.M)
     s.pub, s.replay = m.group(1), m.group(2)
@@ -240,6 +242,94 @@ def test_aibrix_reads_it(ctx, kind):
         listen(sub, lambda: len(known) == n_cached, take)
         for seq, payload in replay(ctx, s.replay):
             aibrix(payload)
+
+
+class Groups:
+    """Blocks with a page, by group of layers; (kind, window) of each group."""
+    def __init__(self):
+        self.blocks, self.kinds, self.n_removed = {}, {}, {}
+
+    def take(self, payload):
+        for e in decode(payload):
+            if e["type"] == "AllBlocksCleared":
+                self.blocks = {}
+                continue
+            known = self.blocks.setdefault(e["group_idx"], set())
+            for h in e["block_hashes"]:
+                assert (h in known) == (e["type"] == "BlockRemoved")
+                (known.remove if e["type"] == "BlockRemoved" else known.add)(h)
+            if e["type"] == "BlockRemoved":
+                self.n_removed[e["group_idx"]] = self.n_removed.get(e["group_idx"], 0) + len(e["block_hashes"])
+            else:
+                kind = (e["kv_cache_spec_kind"], e["kv_cache_spec_sliding_window"])
+                assert self.kinds.setdefault(e["group_idx"], kind) == kind
+
+    def count(self, group):
+        return len(self.blocks.get(group, ()))
+
+
+def tiny(tmp_path, family, **edits):
+    mkmodel = os.path.join(os.path.dirname(BINARY), "tools", "mkmodel")
+    subprocess.run([mkmodel, "--quiet", "--family", family, "--vocab", "bytes", "--out", str(tmp_path / "m")], check=True)
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    (tmp_path / "m/config.json").write_text(json.dumps(config | edits))
+    return str(tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", ["map", "array"])
+def test_recurrent_states(ctx, tmp_path, kind):
+    """Blocks with a state are a group of their own: who reads it knows where a prompt can go on, and that is so."""
+    flags = ("--max-state-slots", "5", "--kv-cache-memory-bytes", "1M", "--max-num-seqs", "1")
+    with start(model=tiny(tmp_path, "qwen35"), extra=flags, format=kind) as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        d, groups = Dynamo(BLOCK), Groups()
+
+        def take(payload):
+            d.take(payload)
+            groups.take(payload)
+        for k in range(6):  # more prompts than slots for states
+            ask(s, prompt(k, 70))
+        listen(sub, lambda: d.overlap(prompt(5, 70)) == 4 and d.reuse(prompt(5, 70)) == 4, take)
+        listen(sub, lambda: groups.n_removed.get(1, 0) > 0 and groups.count(1) <= 5, take)
+        assert groups.kinds == {0: ("full_attention", None), 1: ("mamba", None)}
+        assert 0 < groups.count(1) < groups.count(0) and groups.blocks[1] <= groups.blocks[0]
+        assert groups.n_removed.get(0, 0) == 0  # the keys stayed
+        tree = s.json("GET", "/api/state")[1]["pages"]["tree"]
+        assert tree["pages"] == groups.count(0) and tree["states"] == groups.count(1)
+        assert sum(n[4] for n in tree["nodes"] if n[0] < 0) == tree["states"]
+        n_hits = 0
+        for k in (5, 4, 3, 2, 1, 0):
+            reuse = d.reuse(prompt(k, 70)) * BLOCK
+            found = ask(s, prompt(k, 70))["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert found == reuse, (k, found, reuse)
+            if found < 64:
+                break  # what it computed changed the cache
+            n_hits += 1
+        assert 2 <= n_hits < 6 and d.overlap(prompt(0, 70)) == 4  # the keys alone say it is there
+        late = Groups()
+        for _, payload in replay(ctx, s.replay):
+            late.take(payload)
+        assert late.kinds == groups.kinds and late.count(0) >= 20
+
+
+def test_windows_that_are_gone(ctx, tmp_path):
+    """Pages of windowed layers leave while their blocks stay: events of that group say so."""
+    flags = ("--kv-cache-memory-bytes", "400K", "--max-num-seqs", "1", "--max-num-batched-tokens", "32")
+    with start(model=tiny(tmp_path, "gemma3"), extra=flags) as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        pages = s.json("GET", "/api/state")[1]["pages"]["groups"]
+        groups = Groups()
+        for k in range(8):
+            ask(s, prompt(k, 100))
+        listen(sub, lambda: groups.n_removed.get(1, 0) > 0, groups.take)
+        deadline = time.monotonic() + 10
+        while groups.count(0) != s.metric("sluice:kv_pages_cached"):
+            assert time.monotonic() < deadline
+            groups.take(sub.recv_multipart()[2])
+        assert groups.kinds == {0: ("full_attention", None), 1: ("sliding_window", pages[1]["window"])}
+        assert groups.blocks[1] < groups.blocks[0]
+        now = s.json("GET", "/api/state")[1]["pages"]["groups"]
+        listen(sub, lambda: groups.count(1) == now[1]["cached"], groups.take)
 
 
 def test_renumbering(ctx):

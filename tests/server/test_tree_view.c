@@ -54,12 +54,14 @@ static void test_by_hand(void **state)
     pages[5] = in_tree(4, false);
     pages[6] = in_tree(-1, false);
     pages[7] = (struct sl_page){.parent = -1};
+    pages[2].has_state = pages[3].has_state = true;
     make(8);
     static const struct sl_tree_node want[] = {
-        {-1, 3, 6, 4}, {0, 2, 2, 1}, {0, 1, 1, 0}, {-1, 1, 1, 0}};
+        {-1, 3, 6, 4, 2}, {0, 2, 2, 1, 0}, {0, 1, 1, 0, 1}, {-1, 1, 1, 0, 0}};
     assert_int_equal(view.n_nodes, 4);
     assert_memory_equal(view.nodes, want, sizeof want);
     assert_int_equal(view.n_pages, 7);
+    assert_int_equal(view.n_state, 2);
     assert_int_equal(view.n_roots, 2);
     assert_int_equal(view.n_leaves, 3);
     assert_int_equal(view.depth, 5);
@@ -86,35 +88,40 @@ static void test_random(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
         int32_t n = 1 + (int32_t)(sl_rng_at(seed, 0) % 200), sound = seed % 3 == 0, depth;
-        int32_t n_pages = 0, n_owned = 0, deepest = 0, n_roots = 0;
+        int32_t n_pages = 0, n_owned = 0, n_state = 0, deepest = 0, n_roots = 0;
         for (int32_t i = 0; i < n; i++) {
             uint64_t x = sl_rng_at(seed, (uint64_t)i + 1);
             int32_t parent = x % 5 == 0 ? -1 : (int32_t)(x / 8 % (uint64_t)(sound ? i + 1 : n));
             pages[i] = in_tree(parent == i ? -1 : parent, x >> 40 & 1);
             pages[i].in_tree = sound || x >> 41 & 7;
+            pages[i].has_state = x >> 44 & 1;
         }
         for (int32_t i = 0; i < n; i++) {
             if (!has_root(i, n, &depth))
                 continue;
             n_pages++;
             n_owned += pages[i].use == SL_PAGE_OWNED;
+            n_state += pages[i].has_state;
             n_roots += pages[i].parent < 0;
             deepest = depth > deepest ? depth : deepest;
         }
         make(n);
-        int32_t sum = 0, sum_owned = 0;
+        int32_t sum = 0, sum_owned = 0, sum_state = 0;
         for (int32_t i = 0; i < view.n_nodes; i++) {
             if (view.nodes[i].parent < 0) {
                 sum += view.nodes[i].n_all;
                 sum_owned += view.nodes[i].n_owned;
+                sum_state += view.nodes[i].n_state;
             }
         }
         assert_int_equal(view.n_roots, n_roots);
         assert_int_equal(view.depth, deepest);
         assert_int_equal(view.n_pages, n_pages);
+        assert_int_equal(view.n_state, n_state);
         if (view.n_nodes < SL_TREE_VIEW_MAX) { /* all of it is shown */
             assert_int_equal(sum, n_pages);
             assert_int_equal(sum_owned, n_owned);
+            assert_int_equal(sum_state, n_state);
         }
     }
 }

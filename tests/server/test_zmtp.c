@@ -128,11 +128,15 @@ static void test_sent(void **state)
 
 static const int32_t tokens[] = {1, 127, 128, 255, 256, 65535, 65536, 7};
 
+/* Groups: full attention, a window of 300, states. */
+static const struct sl_model_info info = {
+    .block_size = 4, .n_kv_groups = 3, .kv_groups = {{0}, {.window = 300}, {.state = true}}};
+
 static void expect(const struct sl_kv_event *e, int32_t n, bool arrays, int32_t n_events,
                    const char *bytes, size_t n_bytes)
 {
     struct sl_buf b = {0};
-    assert_int_equal(sl_kv_batch_put(&b, e, n, 4, 1.5, arrays), n_events);
+    assert_int_equal(sl_kv_batch_put(&b, e, n, &info, 1.5, arrays), n_events);
     assert_int_equal(b.n_bytes, n_bytes);
     assert_memory_equal(b.data, bytes, n_bytes);
     sl_buf_deinit(&b);
@@ -191,7 +195,34 @@ static void test_golden_batches(void **state)
                        "full_attention\xbckv_cache_spec_sliding_window\xc0\xaa"
                        "cache_salt\xa1s\0";
     expect(&salted, 1, false, 1, salted_map, sizeof salted_map - 1);
-    assert_int_equal(sl_kv_batch_put(&(struct sl_buf){0}, stored + 3, 1, 4, 1, false), 0);
+    assert_int_equal(sl_kv_batch_put(&(struct sl_buf){0}, stored + 3, 1, &info, 1, false), 0);
+}
+
+/* Pages of several groups of layers: an event for each, with vLLM's words for what they are. */
+static void test_batches_of_groups(void **state)
+{
+    (void)state;
+    const struct sl_kv_event removed[] = {{.kind = SL_KV_REMOVED, .hash = 5, .group = 1},
+                                          {.kind = SL_KV_REMOVED, .hash = 5, .group = 2},
+                                          {.kind = SL_KV_REMOVED, .hash = 6, .group = 2}};
+    static const char removed_array[] =
+        HEAD "\x92\x94\xac"
+             "BlockRemoved\x91" H("\5") "\xa3GPU\1\x94\xac"
+                                        "BlockRemoved\x92" H("\5") H("\6") "\xa3GPU\2\0";
+    expect(removed, 3, true, 2, removed_array, sizeof removed_array - 1);
+    const struct sl_kv_event stored[] = {
+        {.kind = SL_KV_STORED, .hash = 1, .tokens = tokens, .group = 1},
+        {.kind = SL_KV_STORED, .hash = 2, .parent = 1, .tokens = tokens, .group = 2}};
+    static const char stored_array[] =
+        HEAD "\x92\x9c\xab"
+             "BlockStored\x91" H(
+                 "\1") "\xc0\x94\1\x7f\xcc\x80\xcc\xff\4\xc0\xa3GPU\xc0\x91\xc0\1\xae"
+                       "sliding_window\xcd\x01\x2c"
+                       "\x9c\xab"
+                       "BlockStored\x91" H("\2")
+                           H("\1") "\x94\1\x7f\xcc\x80\xcc\xff\4\xc0\xa3GPU\xc0\x91\xc0\2\xa5"
+                                   "mamba\xc0\0";
+    expect(stored, 2, true, 2, stored_array, sizeof stored_array - 1);
 }
 
 static void test_config(void **state)
@@ -236,7 +267,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_handshake),      cmocka_unit_test(test_bad_peers),
         cmocka_unit_test(test_subscriptions),  cmocka_unit_test(test_sent),
-        cmocka_unit_test(test_golden_batches), cmocka_unit_test(test_config),
+        cmocka_unit_test(test_golden_batches), cmocka_unit_test(test_batches_of_groups),
+        cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

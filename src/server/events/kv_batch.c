@@ -70,6 +70,7 @@ static void put_hash(struct sl_buf *b, uint64_t hash)
 
 struct writer {
     struct sl_buf *b;
+    const struct sl_model_info *info;
     bool arrays;
 };
 
@@ -117,9 +118,25 @@ static void put_extra_keys(struct sl_buf *b, const struct sl_kv_event *e, int32_
     }
 }
 
-static void put_stored(const struct writer *w, const struct sl_kv_event *e, int32_t n,
-                       int32_t block_size)
+/* What kind of layers a group has, in vLLM's words. */
+static void put_group_kind(const struct writer *w, int32_t group)
 {
+    const struct sl_kv_group_info *g = &w->info->kv_groups[group];
+    SL_ASSERT(group >= 0 && (group == 0 || group < w->info->n_kv_groups));
+    put_uint(kv_batch_field(w, "group_idx"), (uint32_t)group);
+    kv_batch_put_text(kv_batch_field(w, "kv_cache_spec_kind"), g->state        ? "mamba"
+                                                               : g->window > 0 ? "sliding_window"
+                                                                               : "full_attention");
+    struct sl_buf *b = kv_batch_field(w, "kv_cache_spec_sliding_window");
+    if (g->window > 0)
+        put_uint(b, (uint32_t)g->window);
+    else
+        put_nil(b);
+}
+
+static void put_stored(const struct writer *w, const struct sl_kv_event *e, int32_t n)
+{
+    const int32_t block_size = w->info->block_size;
     /* Dynamo's, which tells prompts of different salts apart by it, block by block. */
     bool names_salt = !w->arrays && e->salt != NULL;
     kv_batch_begin(w, "BlockStored", 11 + (size_t)names_salt);
@@ -143,9 +160,7 @@ static void put_stored(const struct writer *w, const struct sl_kv_event *e, int3
                       "GPU"); /* the tier that is computed from, whatever the device */
     put_or_nil(kv_batch_field(w, "lora_name"), e->adapter);
     put_extra_keys(kv_batch_field(w, "extra_keys"), e, n);
-    put_uint(kv_batch_field(w, "group_idx"), 0);
-    kv_batch_put_text(kv_batch_field(w, "kv_cache_spec_kind"), "full_attention");
-    put_nil(kv_batch_field(w, "kv_cache_spec_sliding_window"));
+    put_group_kind(w, e->group);
     if (names_salt)
         kv_batch_put_text(kv_batch_field(w, "cache_salt"), e->salt);
 }
@@ -158,7 +173,7 @@ static void put_removed(const struct writer *w, const struct sl_kv_event *e, int
     for (int32_t i = 0; i < n; i++)
         put_hash(b, e[i].hash);
     kv_batch_put_text(kv_batch_field(w, "medium"), "GPU");
-    put_uint(kv_batch_field(w, "group_idx"), 0);
+    put_uint(kv_batch_field(w, "group_idx"), (uint32_t)e->group);
 }
 
 /* Of an adapter that has no name any more: its pages cannot be asked for. */
@@ -172,13 +187,13 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* How many of the events make one: removals in a row, or pages of one prompt in a row. */
+/* How many of the events make one: removals of a group in a row, or its pages of one prompt. */
 static int32_t kv_batch_run_of(const struct sl_kv_event *e, int32_t n)
 {
     int32_t i = 1;
     if (e->kind == SL_KV_CLEARED)
         return 1;
-    while (i < n && e[i].kind == e->kind &&
+    while (i < n && e[i].kind == e->kind && e[i].group == e->group &&
            (e->kind == SL_KV_REMOVED ||
             (e[i].parent == e[i - 1].hash && same_text(e[i].adapter, e->adapter))))
         i++;
@@ -186,12 +201,12 @@ static int32_t kv_batch_run_of(const struct sl_kv_event *e, int32_t n)
 }
 
 int32_t sl_kv_batch_put(struct sl_buf *b, const struct sl_kv_event *events, int32_t n,
-                        int32_t block_size, double wall_s, bool arrays)
+                        const struct sl_model_info *info, double wall_s, bool arrays)
 {
-    const struct writer w = {b, arrays};
+    const struct writer w = {b, info, arrays};
     int32_t n_events = 0;
     uint64_t bits;
-    SL_ASSERT(n > 0 && block_size > 0);
+    SL_ASSERT(n > 0 && info->block_size > 0);
     for (int32_t i = 0; i < n; i += kv_batch_run_of(events + i, n - i))
         n_events += !is_nameless(&events[i]);
     if (n_events == 0)
@@ -206,7 +221,7 @@ int32_t sl_kv_batch_put(struct sl_buf *b, const struct sl_kv_event *events, int3
         if (is_nameless(e))
             continue;
         if (e->kind == SL_KV_STORED)
-            put_stored(&w, e, k, block_size);
+            put_stored(&w, e, k);
         else if (e->kind == SL_KV_REMOVED)
             put_removed(&w, e, k);
         else

@@ -10,9 +10,9 @@
 #include "base/buf.h"
 #include "sluice.h"
 
-/* Appends a batch of n > 0 events; pages of block_size tokens that follow one another become one
+/* Appends a batch of n > 0 events of a model; pages of one group that follow one another become one
  * event. Returns how many events it has; 0: nothing of it may be told, and nothing was appended. */
 int32_t sl_kv_batch_put(struct sl_buf *b, const struct sl_kv_event *events, int32_t n,
-                        int32_t block_size, double wall_s, bool arrays);
+                        const struct sl_model_info *info, double wall_s, bool arrays);
 
 #endif

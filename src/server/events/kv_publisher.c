@@ -61,7 +61,7 @@ static void renumber(struct sl_kv_publisher *p)
 
 static void read_events(struct sl_kv_publisher *p)
 {
-    int32_t n, block_size = sl_engine_info(p->eng)->block_size;
+    int32_t n;
     for (int i = 0; i < MAX_BATCHES; i++) { /* then peers have their turn */
         n = sl_engine_kv_events(p->eng, p->events, MAX_EVENTS);
         if (n == 0)
@@ -71,7 +71,7 @@ static void read_events(struct sl_kv_publisher *p)
             renumber(p);
             continue; /* what was just read is told again */
         }
-        if (sl_kv_batch_put(&b, p->events, n, block_size, (double)sl_wall_ns() * 1e-9,
+        if (sl_kv_batch_put(&b, p->events, n, sl_engine_info(p->eng), (double)sl_wall_ns() * 1e-9,
                             p->cfg.arrays) > 0) {
             /* Out of memory: the numbers show that something is missing. */
             sl_kv_kept_push(&p->kept, p->seq++, &b);
@@ -195,7 +195,10 @@ static void *publisher_main(void *arg)
 static int open_all(struct sl_kv_publisher *p, struct sl_error *err)
 {
     const struct sl_model_info *i = sl_engine_info(p->eng);
-    uint64_t n_snapshot = (uint64_t)SL_CEIL_DIV(i->n_pages, MAX_EVENTS) + 1;
+    uint64_t n_pages = (uint64_t)i->n_pages; /* or the sum of the groups' */
+    for (int32_t g = i->n_kv_groups - 1; g > 0; g--)
+        n_pages += (uint64_t)i->kv_groups[g].n_pages;
+    uint64_t n_snapshot = SL_CEIL_DIV(n_pages, MAX_EVENTS) + 1;
     uint64_t max_bytes = KEPT_BYTES + 2 * n_snapshot * max_batch_bytes(i);
     int rc = sl_kv_kept_init(&p->kept, (size_t)p->cfg.buffer_steps, max_bytes, err);
     if (rc == 0)

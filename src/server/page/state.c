@@ -117,18 +117,20 @@ static void put_counters(struct sl_buf *b, const struct sl_stats *st)
     sl_buf_putc(b, ',');
 }
 
-static void state_put_tree(struct sl_buf *b, const struct sl_tree_view *v)
+static void state_put_tree(struct sl_buf *b, const struct sl_tree_view *v, bool has_states)
 {
     SL_PUT(b, "\"tree\":{");
     state_put_int(b, "pages", v->n_pages);
     state_put_int(b, "roots", v->n_roots);
     state_put_int(b, "leaves", v->n_leaves);
     state_put_int(b, "depth", v->depth);
-    SL_PUT(b,
-           "\"nodes\":["); /* [node above, pages in a row, pages with all behind, of them owned] */
+    if (has_states)
+        state_put_int(b, "states", v->n_state);
+    SL_PUT(b, "\"nodes\":["); /* [node above, pages in a row, pages with all behind, of them
+                                  owned, of them with a recurrent state] */
     for (int32_t i = 0; i < v->n_nodes; i++) {
         const struct sl_tree_node *n = &v->nodes[i];
-        const int32_t values[] = {n->parent, n->n_run, n->n_all, n->n_owned};
+        const int32_t values[] = {n->parent, n->n_run, n->n_all, n->n_owned, n->n_state};
         sl_buf_putc(b, '[');
         for (size_t k = 0; k < SL_COUNT(values); k++) {
             sl_put_i64(b, values[k]);
@@ -175,6 +177,11 @@ static void put_groups(struct sl_buf *b, const struct sl_model_info *info,
     sl_buf_putc(b, ',');
 }
 
+static bool has_states(const struct sl_model_info *info)
+{
+    return info->n_kv_groups > 0 && info->kv_groups[info->n_kv_groups - 1].state;
+}
+
 static int put_pages(struct sl_buf *b, struct sl_engine *eng, const struct sl_stats *st,
                      struct sl_error *err)
 {
@@ -194,7 +201,7 @@ static int put_pages(struct sl_buf *b, struct sl_engine *eng, const struct sl_st
     put_groups(b, sl_engine_info(eng), st);
     if (rc == 0) {
         put_map(b, pages, n_pages);
-        state_put_tree(b, view);
+        state_put_tree(b, view, has_states(sl_engine_info(eng)));
     }
     close_with(b, '}');
     sl_buf_putc(b, ',');

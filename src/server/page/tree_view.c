@@ -7,7 +7,7 @@
 struct link { /* of one page */
     int32_t first_child, next, parent;
     int32_t n_open; /* children whose sums are not known yet */
-    int32_t n_all, n_owned, height;
+    int32_t n_all, n_owned, n_state, height;
     int32_t shown_parent; /* the node in the view above it */
 };
 
@@ -32,6 +32,7 @@ static void link_pages(struct maker *m, const struct sl_page *pages)
                                     .n_all = pages[i].in_tree,
                                     .n_owned = pages[i].in_tree && pages[i].use == SL_PAGE_OWNED,
                                     .height = pages[i].in_tree,
+                                    .n_state = pages[i].in_tree && pages[i].has_state,
                                     .shown_parent = -1};
     for (int32_t i = 0; i < m->n_pages; i++) {
         struct link *l = &m->links[i];
@@ -63,6 +64,7 @@ static void sum_up(struct maker *m, struct sl_tree_view *v)
         struct link *up = &m->links[l->parent];
         up->n_all += l->n_all;
         up->n_owned += l->n_owned;
+        up->n_state += l->n_state;
         up->height = SL_MAX(up->height, l->height + 1);
         if (--up->n_open == 0)
             m->heap[m->n_heap++] = l->parent;
@@ -115,6 +117,7 @@ static void show_largest(struct maker *m, struct sl_tree_view *v)
             continue;
         v->n_roots++;
         v->n_pages += m->links[i].n_all;
+        v->n_state += m->links[i].n_state;
         v->depth = SL_MAX(v->depth, m->links[i].height);
         heap_push(m, i);
     }
@@ -126,8 +129,11 @@ static void show_largest(struct maker *m, struct sl_tree_view *v)
             n_run++;
         }
         const struct link *l = &m->links[page];
-        v->nodes[v->n_nodes] = (struct sl_tree_node){
-            .parent = l->shown_parent, .n_run = n_run, .n_all = l->n_all, .n_owned = l->n_owned};
+        v->nodes[v->n_nodes] = (struct sl_tree_node){.parent = l->shown_parent,
+                                                     .n_run = n_run,
+                                                     .n_all = l->n_all,
+                                                     .n_owned = l->n_owned,
+                                                     .n_state = l->n_state};
         push_children(m, end, v->n_nodes++);
     }
 }

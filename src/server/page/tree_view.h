@@ -18,10 +18,12 @@ struct sl_tree_node {
     int32_t n_run;   /* pages until the prompts part, or end */
     int32_t n_all;   /* with everything behind it */
     int32_t n_owned; /* of n_all, pages that running requests hold */
+    int32_t n_state; /* of n_all, pages with a recurrent state: where a prompt can go on */
 };
 
 struct sl_tree_view {
     int32_t n_pages, n_roots, n_leaves, depth; /* of the whole tree; depth in pages */
+    int32_t n_state;                           /* of n_pages, with a recurrent state */
     int32_t n_nodes;
     struct sl_tree_node nodes[SL_TREE_VIEW_MAX]; /* largest first, parents before children */
 };
