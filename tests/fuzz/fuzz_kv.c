@@ -93,7 +93,7 @@ static void compute(struct rig *g, struct seq *s)
     if (model_states(&g->m) >= 0) {
         const int32_t g_room = sl_group_n_room(&g->kv.groups[model_states(&g->m)]);
         sl_kv_checkpoint(&g->kv, &s->got.b, s->n_done, end, g_room);
-        model_checkpoint(&g->m, &s->want, s->n_done, end);
+        model_checkpoint(&g->m, &s->want, s->n_done, end, g_room);
     }
     s->n_done = end;
     struct sl_kv_ns ns = ns_of(s->ns);
@@ -170,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct rig g = {.in = {data, data + size}};
     struct sl_kv_config cfg;
-    model_init(&g.m, &g.in, true, &cfg);
+    model_init(&g.m, &g.in, &cfg);
     bool reset = sl_input_flag(&g.in);
     SL_ASSERT(sl_kv_init(&g.kv, &cfg, NULL) == 0);
     for (int32_t i = 0; i < N_SEQS; i++)

@@ -186,11 +186,12 @@ static void force_some(struct rig *g, int32_t i)
         finish(g, i, false);
 }
 
-/* Of the step launched last, while those before it have landed. */
+/* Of the step launched last, while those before it have landed. Nothing is taken back from a state.
+ */
 static void rollback_some(struct rig *g)
 {
     struct flight *f = &g->flights[g->n_flights - 1];
-    for (int32_t k = 0; k < f->n && !g->draining; k++) {
+    for (int32_t k = 0; k < f->n && !g->draining && model_states(&g->m.kv) < 0; k++) {
         struct flight_seq *fs = &f->seqs[k];
         if (fs->item < 0 || !fs->samples || !g->items[fs->item].masked ||
             sl_input_byte(&g->in) % 4 != 0)
@@ -251,6 +252,7 @@ static void check(struct rig *g)
         SL_ASSERT(q->state == mq->state && q->n_published == mq->n_published);
         SL_ASSERT(q->n_computed == mq->n_computed);
         SL_ASSERT(q->n_cached == mq->n_cached && q->n_preempted == mq->n_preempted);
+        SL_ASSERT(q->stalled == mq->stalled);
         model_compare_blocks(&g->m.kv, &mq->b, &q->blocks);
     }
     model_compare(&g->m.kv, &g->kv);
@@ -292,7 +294,7 @@ static void operate(struct rig *g)
 static void rig_init(struct rig *g)
 {
     struct sl_kv_config kv;
-    model_init(&g->m.kv, &g->in, false, &kv);
+    model_init(&g->m.kv, &g->in, &kv);
     int32_t how = sl_input_byte(&g->in);
     struct sl_sched_config cfg = {.max_seqs = 1 + how % 4};
     cfg.max_tokens = cfg.max_seqs + how / 4 % 8;

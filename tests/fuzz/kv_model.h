@@ -72,16 +72,15 @@ static inline void model_free(struct model_kv *m, int32_t node)
     m->free_list[m->n_free++] = node;
 }
 
-/* Groups as the input says: FULL, FULL and a window, or a window alone; if states: and one of
- * states, or that alone. */
-static inline void model_init(struct model_kv *m, struct sl_input *in, bool states,
-                              struct sl_kv_config *cfg)
+/* Groups as the input says: FULL, FULL and a window, or a window alone; and perhaps one of states,
+ * or that alone. */
+static inline void model_init(struct model_kv *m, struct sl_input *in, struct sl_kv_config *cfg)
 {
     *m = (struct model_kv){.n_nodes = 1 + sl_input_below(in, MODEL_NODES),
                            .block = 1 + sl_input_below(in, 4)};
     int32_t how = sl_input_below(in, 4), window = 1 + sl_input_below(in, 3 * m->block);
     m->keep = sl_input_below(in, 4) != 0;
-    const int32_t with = states ? sl_input_below(in, 5) : 0;
+    const int32_t with = sl_input_below(in, 5);
     if (how < 3 && with < 4)
         m->group[m->n_groups++] = (struct model_group){.n_pages = m->n_nodes};
     if (how > 0 && with < 4)
@@ -268,14 +267,13 @@ static inline void model_cover_state(struct model_kv *m, struct model_blocks *b,
     b->end[g] = end;
 }
 
-/* Wanted ones that a step passes by get pages, as long as there are any. */
+/* Wanted ones that a step passes by get pages, at most n. */
 static inline void model_checkpoint(struct model_kv *m, struct model_blocks *b, int32_t n_done,
-                                    int32_t n_after)
+                                    int32_t n_after, int32_t n)
 {
     for (int32_t k = 0; k < SL_KV_CHECKPOINTS; k++) {
         const int32_t at = b->wanted[k] * m->block, idx = b->wanted[k] - 1;
-        if (at <= n_done || at > n_after || b->has_state[idx] ||
-            model_room(m, model_states(m)) == 0)
+        if (at <= n_done || at > n_after || b->has_state[idx] || n-- <= 0)
             continue;
         model_take_page(m, model_states(m), b->nodes[idx]);
         b->has_state[idx] = true;
