@@ -181,6 +181,7 @@ struct sl_kv_group_info {
     bool state;     /* recurrent layers: a page holds their state; window is 0 */
     int32_t window; /* positions a token sees, its own included; 0: all before it */
     int32_t n_layers, n_pages;
+    int32_t n_draft_pages; /* of recurrent layers: besides, for the states behind drafts */
     uint64_t page_bytes;
 };
 

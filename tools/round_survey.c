@@ -226,7 +226,7 @@ static void close_rig(struct rig *g)
 static const float *step(struct rig *g, const int32_t *tokens, int32_t from, int32_t n)
 {
     static int32_t positions[MAX_N], rows[MAX_N], pages[MAX_PAGES];
-    struct sl_span span = {0, n, from, 0};
+    struct sl_span span = {.n = n, .pos = from};
     struct sl_batch b = {.n_tokens = n,
                          .n_spans = 1,
                          .n_logits = n,

@@ -124,7 +124,7 @@ static struct sl_batch batch_of(struct rig *r)
 {
     for (int32_t i = 0; i < r->n_seqs; i++) {
         r->spans[i] =
-            (struct sl_span){i * (r->n_tokens / r->n_seqs), r->n_tokens / r->n_seqs, 1, i};
+            (struct sl_span){i * (r->n_tokens / r->n_seqs), r->n_tokens / r->n_seqs, 1, i, 0};
         r->tables[i] = (r->next + i) % r->n_pages;
     }
     r->next = (r->next + r->n_seqs) % r->n_pages;

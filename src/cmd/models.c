@@ -171,6 +171,11 @@ static void log_states(const struct sl_model_info *info)
            "recurrent state: %d slots of %.1f MiB (--max-state-slots) for up to %d sequences "
            "(--max-num-seqs), 2 each while they run, and cached prefixes",
            g->n_pages, (double)g->page_bytes / (1 << 20), info->max_num_seqs);
+    if (g->n_draft_pages > 0)
+        sl_log(SL_LOG_INFO,
+               "recurrent state behind drafts: %d more slots, which all sequences share; without "
+               "one a draft is not made",
+               g->n_draft_pages);
 }
 
 /* All that a report of a problem should have: version, model, where it runs, memory. */

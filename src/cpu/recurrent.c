@@ -26,12 +26,12 @@ static float *page_of(const struct sl_state_view *v, int32_t page)
 /* What is left of a span. */
 struct rest {
     const struct sl_state_view *view;
-    const int32_t *table;
+    const int32_t *table, *drafts;
     const float *begin; /* NULL: zeros */
     float *end;
     int64_t row;
-    int32_t pos, n;   /* of the piece that ends at the next stored state */
-    int32_t n_behind; /* tokens behind it */
+    int32_t pos, n;             /* of the piece that ends at the next stored state */
+    int32_t n_behind, n_drafts; /* tokens behind it, and drafts behind these */
 };
 
 static struct rest rest_of(const struct sl_batch *b, const struct sl_state_view *v, uint32_t i)
@@ -41,10 +41,25 @@ static struct rest rest_of(const struct sl_batch *b, const struct sl_state_view 
                      .table = sl_batch_tables(b, v->group) + s->table_idx,
                      .row = s->first,
                      .pos = s->pos,
-                     .n_behind = s->n};
+                     .n_behind = s->n - s->n_drafts,
+                     .n_drafts = s->n_drafts};
+    r.drafts = r.table + SL_CEIL_DIV(s->pos + s->n, v->block_size);
     if (s->pos > 0)
         r.begin = page_of(v, r.table[(s->pos - 1) / v->block_size]);
     return r;
+}
+
+static bool next_draft(struct rest *r)
+{
+    if (r->n_drafts == 0)
+        return false;
+    r->begin = r->end;
+    r->end = page_of(r->view, *r->drafts++);
+    r->row += r->n;
+    r->pos += r->n;
+    r->n = 1;
+    r->n_drafts--;
+    return true;
 }
 
 /* The next piece of a span; false: there is none. */
@@ -53,7 +68,7 @@ static bool next_piece(struct rest *r)
     const int32_t size = r->view->block_size, from = r->pos + r->n, to = from + r->n_behind;
     int32_t stop = (from / size + 1) * size;
     if (r->n_behind == 0)
-        return false;
+        return next_draft(r);
     while (stop < to && r->table[(stop - 1) / size] < 0)
         stop += size;
     stop = SL_MIN(stop, to);

@@ -147,7 +147,8 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .max_logits = cfg->max_logits,
         .max_width = 1 + cfg->max_drafts,
         .max_table = (int32_t)SL_MIN((int64_t)cfg->max_seqs *
-                                         SL_CEIL_DIV(cfg->max_model_len, cfg->kv.block_size),
+                                             SL_CEIL_DIV(cfg->max_model_len, cfg->kv.block_size) +
+                                         cfg->max_logits - cfg->max_seqs, /* drafts */
                                      INT32_MAX - 1),
         .block_size = cfg->kv.block_size,
         .n_groups = cfg->kv.n_groups,

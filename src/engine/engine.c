@@ -20,8 +20,10 @@
 static struct sl_kv_group_config engine_group(const struct sl_kv_group_info *g)
 {
     if (g->state)
-        return (struct sl_kv_group_config){
-            .kind = SL_GROUP_STATE, .window = SL_STATE_WINDOW, .n_pages = g->n_pages};
+        return (struct sl_kv_group_config){.kind = SL_GROUP_STATE,
+                                           .window = SL_STATE_WINDOW,
+                                           .n_pages = g->n_pages,
+                                           .n_drafts = g->n_draft_pages};
     return (struct sl_kv_group_config){.kind = g->window > 0 ? SL_GROUP_WINDOW : SL_GROUP_FULL,
                                        .window = g->window,
                                        .n_pages = g->n_pages};
@@ -61,10 +63,6 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
                        i->block_size);
     for (int32_t g = 0; g < i->n_kv_groups; g++) {
         struct sl_kv_group_config c = engine_group(&i->kv_groups[g]);
-        if (c.kind == SL_GROUP_STATE && p->speculative.num_speculative_tokens > 0)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "speculative-config: a recurrent state cannot be rolled back, so this "
-                           "model takes no drafts");
         if (c.kind == SL_GROUP_STATE && c.n_pages < sl_group_least(&c, i->n_pages, i->block_size))
             return sl_fail(err, SL_EINVAL,
                            "max_state_slots: %d is less than the %d of one sequence", c.n_pages,

@@ -26,7 +26,7 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     const struct sl_model_info *i = &eng->info;
     size_t n_tokens = (size_t)i->max_num_batched_tokens, n_seqs = (size_t)i->max_num_seqs;
     size_t n_rows = (size_t)eng->runner.max_logits;
-    size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
+    size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size) + n_rows;
     SL_ASSERT(n_rows >= n_seqs && n_tokens >= n_seqs);
     *f = (struct sl_flight){0};
     if (n_table > INT32_MAX / SL_MAX_KV_GROUPS)
@@ -96,6 +96,22 @@ static bool wants_row(const struct sl_seq *seq, int32_t pos)
     return is_pick(seq, pos) || (seq->all_logits && pos + 1 < seq->n_prompt);
 }
 
+/* The span's part of each group's table: the pages of its blocks, and those for the states behind
+ * its drafts. Returns how many ids it has. */
+static int32_t put_tables(const struct sl_engine *eng, const struct sl_seq *seq, int32_t n_drafts,
+                          int32_t *tables, int32_t stride)
+{
+    const struct sl_kv_blocks *b = &seq->blocks;
+    const int32_t n_blocks = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
+    for (int32_t g = 0; g < eng->info.n_kv_groups; g++, tables += stride) {
+        memcpy(tables, b->pages[g], (size_t)n_blocks * sizeof *tables);
+        const bool states = eng->kv.groups[g].cfg.kind == SL_GROUP_STATE;
+        for (int32_t i = 0; i < n_drafts; i++)
+            tables[n_blocks + i] = states ? b->drafts[i] : SL_NO_PAGE;
+    }
+    return n_blocks + n_drafts;
+}
+
 static void build_batch(struct sl_engine *eng, struct sl_flight *f)
 {
     int32_t n_tokens = 0, n_table = 0, n_rows = 0;
@@ -104,21 +120,22 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
         sl_flight_lora_order(lora, &eng->sched);
     for (int32_t i = 0; i < eng->sched.n_plan; i++) {
         struct sl_seq *seq = eng->sched.plan[i];
-        int32_t n_blocks = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
+        const int32_t n_drafts = seq->blocks.n_drafts; /* where there are states */
         f->seqs[i] = (struct sl_flight_seq){.rs = sl_rseq_of(seq),
                                             .pos = seq->n_computed,
                                             .n = seq->n_step,
                                             .row = n_rows,
                                             .epoch = seq->n_preempted};
-        f->spans[i] = (struct sl_span){
-            .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
-        SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step > 0 && !seq->waits);
+        f->spans[i] = (struct sl_span){.first = n_tokens,
+                                       .n = seq->n_step,
+                                       .pos = seq->n_computed,
+                                       .table_idx = n_table,
+                                       .n_drafts = n_drafts};
+        SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step > n_drafts && !seq->waits);
+        SL_ASSERT(n_drafts == (sl_sched_has_states(&eng->sched) ? seq->n_drafted : 0));
         const int32_t second = sl_rseq_of(seq)->req->second_from;
         f->second_from[i] = second > 0 ? second : INT32_MAX;
-        for (int32_t g = 0; g < eng->info.n_kv_groups; g++)
-            memcpy(f->tables + (size_t)g * (size_t)f->table_stride + n_table, seq->blocks.pages[g],
-                   (size_t)n_blocks * sizeof *f->tables);
-        n_table += n_blocks;
+        n_table += put_tables(eng, seq, n_drafts, f->tables + n_table, f->table_stride);
         for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
             int32_t pos = seq->n_computed + j;
             f->tokens[n_tokens] = sl_seq_token(seq, pos);
@@ -136,7 +153,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
     }
     SL_ASSERT(n_rows <= eng->sched.cfg.max_logits);
     SL_ASSERT(n_tokens == eng->sched.n_plan_tokens && n_tokens <= eng->sched.cfg.max_tokens);
-    SL_ASSERT((size_t)n_table <= f->tables_bytes / sizeof *f->tables);
+    SL_ASSERT(n_table <= f->table_stride);
     f->n_seqs = eng->sched.n_plan;
     f->batch = (struct sl_batch){.n_tokens = n_tokens,
                                  .n_spans = eng->sched.n_plan,
@@ -304,7 +321,8 @@ void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs)
     drop_pick(fs);
     if (sl_sched_has_states(&eng->sched)) {
         sl_sched_requeue(&eng->sched, seq, false);
-        seq->holds = true; /* what its next token is chosen by is late: not to come to that again */
+        /* What its next token is chosen by is late: not to come to that again. */
+        seq->holds = fs->rs->never_ahead = true;
         return;
     }
     sl_sched_rollback(&eng->sched, seq, 1);

@@ -29,7 +29,7 @@ struct sl_flight_seq {
 struct sl_flight {
     int32_t *tokens, *positions; /* [max_tokens] */
     struct sl_span *spans;       /* [max_seqs] */
-    int32_t *tables;             /* [n_groups of pages, max_seqs, blocks of the longest sequence] */
+    int32_t *tables; /* [n_groups of pages, max_seqs * blocks of the longest sequence + drafts] */
     size_t tables_bytes;
     int32_t table_stride;       /* between groups */
     int32_t *logit_rows;        /* [max_logits] */
@@ -64,8 +64,8 @@ static inline int32_t sl_flight_first(const struct sl_flight_seq *fs)
     return fs->pos + fs->n + 1 - fs->n_picks;
 }
 /* Rolls back the choice of the sequence's last row: the row's token is computed again later. A
- * recurrent state cannot be rolled back: the sequence then waits to be computed again from its last
- * checkpoint on. */
+ * recurrent state cannot be rolled back so: the sequence then waits to be computed again from its
+ * last checkpoint on. */
 void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs);
 /* What the sequence's last row was to choose is known already. The row's token is computed again
  * with what follows, unless there is a state, which is right as it is. */

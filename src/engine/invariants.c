@@ -22,6 +22,8 @@
 #include "base/log.h"
 #include "engine/core.h"
 
+#include <string.h>
+
 #define WALKED_PAGES 1024 /* debug builds walk a smaller pool after every turn */
 #define IDLE_PAGES   256  /* looked at whenever the engine falls idle, in release builds */
 
@@ -147,6 +149,13 @@ static int check_flight_tables(const struct sl_engine *eng, const struct sl_flig
                            "%llu.%d and ends in block %d, whose pages are %d and %d",
                            fs->pos > 0 ? begin : -1, WHO(fs->rs), last,
                            fs->pos > 0 ? b->pages[g][begin] : SL_NO_PAGE, b->pages[g][last]);
+        const int32_t n_drafts = f->spans[fs - f->seqs].n_drafts;
+        if (n_drafts != b->n_drafts ||
+            memcmp(table + last + 1, b->drafts, (size_t)n_drafts * sizeof *table) != 0)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I10: a step in flight writes the states behind %d drafts of sequence "
+                           "%llu.%d, which has pages for %d, or other ones",
+                           n_drafts, WHO(fs->rs), b->n_drafts);
     }
     return 0;
 }

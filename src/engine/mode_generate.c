@@ -96,7 +96,7 @@ static int32_t settle_drafts(struct sl_engine *eng, const struct sl_flight_seq *
     if (n_drafted == 0)
         return 0;
     if (seq->state == SL_SEQ_RUNNING) /* as before the step: it was held */
-        sl_sched_rollback(&eng->sched, seq, n_drafted - n_right);
+        sl_sched_settle(&eng->sched, seq, n_drafted, n_right);
     sl_engine_learn_drafts(eng, fs->rs, n_drafted, n_right);
     return n_right;
 }

@@ -53,7 +53,8 @@ int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs
 {
     const struct sl_seq *seq = &rs->seq;
     const int32_t n_out = seq->n_out + seq->n_pending;
-    const int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
+    int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
+    n = SL_MIN(n, sl_sched_max_drafts(&eng->sched, seq));
     return n_out < rs->resume_at ? 0 : SL_MAX(SL_MIN(n, seq->max_out - n_out - 1), 0);
 }
 
@@ -66,7 +67,8 @@ float sl_engine_draft_odds(const struct sl_rseq *rs)
 int32_t sl_engine_draft_room(const struct sl_engine *eng)
 {
     const struct sl_sched *s = &eng->sched;
-    return SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
+    const int32_t n = SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
+    return SL_MIN(n, sl_kv_n_draft_pages(s->kv));
 }
 
 bool sl_engine_is_plain(const struct sl_engine *eng)
@@ -146,7 +148,7 @@ void sl_engine_propose(struct sl_engine *eng)
         if (n == 0)
             rs->right *= KEEP_IDLE, rs->wrong *= KEEP_IDLE;
         if (seq->n_pending > 0) {
-            seq->holds = n > 0 && find_drafts(eng, rs, 1) > 0;
+            seq->holds = rs->never_ahead || (n > 0 && find_drafts(eng, rs, 1) > 0);
             continue;
         }
         seq->n_drafted = n > 0 && propose_may(seq) ? find_drafts(eng, rs, n) : 0;

@@ -58,6 +58,7 @@ struct sl_rseq {
     int32_t *drafts; /* [max drafts] that follow out */
     int32_t n_try;   /* of them, how many are worth it; none before resume_at tokens of output */
     int32_t pause, resume_at;
+    bool never_ahead;   /* what its tokens are chosen by was late: no step is planned ahead */
     float right, wrong; /* drafts lately */
     float each, comes;  /* probabilities that one is right, and with all before the next one */
     int32_t n_worth;    /* drafts of the next step that pay */

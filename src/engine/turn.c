@@ -268,7 +268,7 @@ static void end_lost(struct sl_engine *eng, struct sl_request *req)
         struct sl_seq *seq = &req->seqs[i].seq;
         if (seq->state != SL_SEQ_FINISHED)
             seq->state = SL_SEQ_NEW; /* no list has it, so none must be asked for it */
-        seq->blocks.n = 0;
+        seq->blocks.n = seq->blocks.n_drafts = 0;
     }
     sl_engine_fail(eng, req, &err);
 }

@@ -11,16 +11,21 @@ int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, i
                   int32_t block_size, struct sl_error *err)
 {
     SL_ASSERT((cfg->kind != SL_GROUP_FULL) == (cfg->window > 0) && cfg->n_pages > 0);
-    SL_ASSERT(cfg->kind != SL_GROUP_STATE || cfg->window == SL_STATE_WINDOW);
+    SL_ASSERT(cfg->kind == SL_GROUP_STATE ? cfg->window == SL_STATE_WINDOW && cfg->n_drafts >= 0
+                                          : cfg->n_drafts == 0);
     *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size};
     g->n_looked_at = cfg->kind == SL_GROUP_STATE ? LOOKED_AT : 1;
     /* From the other end than nodes: a node's number that is taken for a page's is soon noticed. */
-    int rc = sl_id_pool_init(&g->pool, cfg->n_pages, true, err);
+    const int32_t n_pages = cfg->n_pages + cfg->n_drafts;
+    int rc = sl_id_pool_init(&g->pool, n_pages, true, err);
     if (rc == 0)
         rc = sl_lru_init(&g->lru, n_nodes, err);
-    g->n_taken = sl_calloc((size_t)cfg->n_pages, sizeof *g->n_taken);
+    g->n_taken = sl_calloc((size_t)n_pages, sizeof *g->n_taken);
     g->slots = sl_calloc((size_t)n_nodes, sizeof *g->slots);
-    if (rc == 0 && (g->slots == NULL || g->n_taken == NULL))
+    if (cfg->n_drafts > 0)
+        g->drafts = sl_calloc((size_t)cfg->n_drafts, sizeof *g->drafts);
+    if (rc == 0 &&
+        (g->slots == NULL || g->n_taken == NULL || (cfg->n_drafts > 0 && g->drafts == NULL)))
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a pool of %d pages", cfg->n_pages);
     if (rc == 0)
         sl_group_reset(g);
@@ -31,6 +36,7 @@ int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, i
 
 void sl_group_deinit(struct sl_kv_group *g)
 {
+    sl_free(g->drafts);
     sl_free(g->slots);
     sl_free(g->n_taken);
     sl_lru_deinit(&g->lru);
@@ -44,6 +50,8 @@ void sl_group_reset(struct sl_kv_group *g)
     for (int32_t i = 0; i < g->lru.n_nodes; i++)
         g->slots[i] = (struct sl_kv_slot){.page = SL_NO_PAGE};
     sl_lru_reset(&g->lru);
+    for (g->n_drafts = 0; g->n_drafts < g->cfg.n_drafts; g->n_drafts++)
+        g->drafts[g->n_drafts] = sl_id_pool_acquire(&g->pool);
 }
 
 int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, int32_t block_size)
@@ -151,4 +159,26 @@ void sl_group_clear(struct sl_kv_group *g)
 {
     while (g->lru.n > 0)
         sl_group_drop(g, g->lru.head);
+}
+
+int32_t sl_group_take_draft(struct sl_kv_group *g)
+{
+    SL_ASSERT(g->n_drafts > 0);
+    return g->drafts[--g->n_drafts];
+}
+
+void sl_group_give_draft(struct sl_kv_group *g, int32_t page)
+{
+    SL_ASSERT(g->n_drafts < g->cfg.n_drafts && !g->pool.is_free[page] && g->pool.refs[page] == 1);
+    g->drafts[g->n_drafts++] = page;
+}
+
+int32_t sl_group_swap_draft(struct sl_kv_group *g, int32_t node, int32_t page)
+{
+    struct sl_kv_slot *s = group_slot(g, node);
+    const int32_t old = s->page;
+    SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node) && old != page);
+    SL_ASSERT(g->pool.refs[old] == 1 && g->pool.refs[page] == 1 && !g->pool.is_free[page]);
+    s->page = page;
+    return old;
 }

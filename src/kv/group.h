@@ -11,6 +11,10 @@
  *           block. A row needs the state before it, so this is a window of 2 positions, but sparse:
  *           only the last block of a step gets a page, and those where a checkpoint is wanted
  *
+ * A state cannot be rolled back, so a step leaves the state behind each drafted token in a page of
+ * its own. A STATE group has some pages for this that no node has (n_drafts). Once it is known
+ * which drafts were right, the pages of the right ones change places with those of their blocks.
+ *
  * Which state is evicted goes by what it saves, the blocks between it and the checkpoint before it,
  * and by when it was used: each gets the value of what was evicted last, and what it saves on top.
  * So one that saves twice as much stays twice as long without use (GreedyDual; pages are of one
@@ -21,8 +25,8 @@
  *   cached  in a node of the tree, without an owner: WINDOW and STATE pages stand in the group's
  *           list and are evicted alone, FULL pages go with their node
  *   owned   by the sequences whose rows to come read or write it
- * free + cached + owned = all pages of the group, always. Engine thread only; nothing is allocated
- * after init.
+ * free + cached + owned + n_drafts = all pages of the group, always. Engine thread only; nothing is
+ * allocated after init.
  */
 #ifndef SL_KV_GROUP_H
 #define SL_KV_GROUP_H
@@ -40,6 +44,7 @@ struct sl_kv_group_config {
     enum sl_kv_group_kind kind;
     int32_t window; /* WINDOW: positions a row sees, its own included; STATE: SL_STATE_WINDOW */
     int32_t n_pages;
+    int32_t n_drafts; /* STATE: pages besides, for the states behind drafts */
 };
 
 struct sl_kv_slot { /* a node's page */
@@ -57,14 +62,16 @@ struct sl_kv_group {
     int32_t block_size;
     struct sl_id_pool pool;   /* of pages */
     struct sl_kv_slot *slots; /* [n_nodes] */
-    uint32_t *n_taken; /* [n_pages] how often each was: what was written before the last time is not
-                          of the tokens that it holds now */
-    struct sl_lru lru; /* not FULL: nodes whose page is cached */
-    uint64_t n_evicted;      /* pages that left their node to it */
+    uint32_t *n_taken;  /* [n_pages + n_drafts] how often each was: what was written before the last
+                           time is not  of the tokens that it holds now */
+    struct sl_lru lru;  /* not FULL: nodes whose page is cached */
+    uint64_t n_evicted; /* pages that left their node to it */
     int32_t n_looked_at;     /* STATE: so many of the oldest are compared to evict one */
     uint64_t floor;          /* STATE: the value of the one evicted last */
     struct sl_kv_feed *feed; /* is told which nodes have a page; NULL: nobody is */
     int32_t idx;             /* this group's number there */
+    int32_t *drafts;         /* STATE: a stack of pages for drafts that no step has, */
+    int32_t n_drafts;        /* so many */
 };
 
 SL_MUST_CHECK int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg,
@@ -108,5 +115,12 @@ void sl_group_drop(struct sl_kv_group *g, int32_t node); /* frees the node's pag
 /* The page of from, with its owners, becomes that of to, which has none. */
 void sl_group_move(struct sl_kv_group *g, int32_t from, int32_t to);
 void sl_group_clear(struct sl_kv_group *g); /* frees every page that is cached alone */
+
+/* A page for the state behind a draft. There is one. */
+int32_t sl_group_take_draft(struct sl_kv_group *g);
+void sl_group_give_draft(struct sl_kv_group *g, int32_t page);
+/* The node, which has one owner and is not found by anybody else, has this draft's page from now
+ * on. Returns the page that it had, which is a draft's now. */
+int32_t sl_group_swap_draft(struct sl_kv_group *g, int32_t node, int32_t page);
 
 #endif

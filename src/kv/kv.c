@@ -33,7 +33,8 @@ int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error
         rc = sl_radix_init(&kv->tree, cfg->n_nodes, cfg->block_size, &cfg->root, cfg->seed, err);
     if (rc == 0)
         rc = init_groups(kv, cfg, err);
-    size_t n_scratch = (size_t)SL_MAX(cfg->n_nodes, cfg->block_size); /* no group has more pages */
+    const struct sl_kv_group_config *last = &cfg->groups[cfg->n_groups - 1]; /* has the most ids */
+    size_t n_scratch = (size_t)SL_MAX(cfg->n_nodes + last->n_drafts, cfg->block_size);
     if (rc == 0 && (kv->scratch = sl_calloc(n_scratch, sizeof *kv->scratch)) == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a cache of %d blocks", cfg->n_nodes);
     if (rc != 0)
@@ -233,6 +234,51 @@ void sl_kv_checkpoint(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done, 
         take_page(kv, kv->n_groups - 1, b, b->wanted[i] - 1);
         n--;
     }
+}
+
+int32_t sl_kv_n_draft_pages(const struct sl_kv *kv)
+{
+    const struct sl_kv_group *g = state_group(kv);
+    return g != NULL ? g->n_drafts : INT32_MAX;
+}
+
+int32_t sl_kv_max_drafts(const struct sl_kv *kv, int32_t pos)
+{
+    if (state_group(kv) == NULL)
+        return INT32_MAX;
+    /* A step that begins a block has the page before it and this one's; else this and the next. */
+    const int32_t end = SL_ROUND_UP(pos, kv->block_size) + kv->block_size;
+    return SL_MIN(sl_kv_n_draft_pages(kv), end - pos - 1);
+}
+
+void sl_kv_draft(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n)
+{
+    struct sl_kv_group *g = state_group(kv);
+    SL_ASSERT(g != NULL && b->n_drafts == 0 && n <= SL_MAX_DRAFTED);
+    while (b->n_drafts < n)
+        b->drafts[b->n_drafts++] = sl_group_take_draft(g);
+}
+
+static void give_drafts(struct sl_kv *kv, struct sl_kv_blocks *b)
+{
+    while (b->n_drafts > 0)
+        sl_group_give_draft(state_group(kv), b->drafts[--b->n_drafts]);
+}
+
+void sl_kv_settle(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t pos, int32_t n_right)
+{
+    struct sl_kv_group *g = state_group(kv);
+    SL_ASSERT(g != NULL && n_right >= 0 && n_right <= b->n_drafts);
+    for (int32_t i = 0; i < n_right; i++) {
+        const int32_t idx = (pos + i) / kv->block_size;
+        if ((pos + i + 1) % kv->block_size != 0 && i + 1 < n_right)
+            continue;
+        SL_ASSERT(idx < b->n && b->pages[kv->n_groups - 1][idx] != SL_NO_PAGE);
+        SL_ASSERT(!kv->tree.nodes[b->nodes[idx]].in_tree);
+        b->pages[kv->n_groups - 1][idx] = b->drafts[i];
+        b->drafts[i] = sl_group_swap_draft(g, b->nodes[idx], b->drafts[i]);
+    }
+    give_drafts(kv, b);
 }
 
 /* Does a page without owners of this node stay cached? */
@@ -482,6 +528,7 @@ void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool f
     }
     if (n_keep > 0)
         return;
+    give_drafts(kv, b);
     memset(b->wanted, 0, sizeof b->wanted);
     b->kept = b->base = 0;
 }

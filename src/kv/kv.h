@@ -71,6 +71,8 @@ struct sl_kv_blocks {
      * kept: the last one passed by, cached until a later one takes its place, wanted or not. base:
      * the deepest one that stays, of those passed by and the one it began at. */
     int32_t wanted[SL_KV_CHECKPOINTS], kept, base;
+    /* Of a STATE group: pages for the states behind the drafts of a step that has not landed. */
+    int32_t drafts[SL_MAX_DRAFTED], n_drafts;
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -119,6 +121,16 @@ int32_t sl_kv_n_wanted(const struct sl_kv *kv, const struct sl_kv_blocks *b, int
 /* These get pages, at most n, the last one first. There is room. */
 void sl_kv_checkpoint(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done, int32_t n_after,
                       int32_t n);
+/* Pages for the states behind drafts that are left. Without a STATE group drafts need none. */
+int32_t sl_kv_n_draft_pages(const struct sl_kv *kv);
+/* Drafts behind a row at position pos whose states have room: as many as pages are left, and at
+ * most to the end of the second block that the step has a page in. */
+int32_t sl_kv_max_drafts(const struct sl_kv *kv, int32_t pos);
+/* b gets pages for the states behind n drafts. There are so many, and b covers the drafts. */
+void sl_kv_draft(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n);
+/* The step has landed: of b's drafts, the first at position pos, n_right were right. Their states
+ * become those of the blocks that they complete, and the last one's that of its block. */
+void sl_kv_settle(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t pos, int32_t n_right);
 /* No row before position n_done is to be computed again: gives up what none to come sees. */
 void sl_kv_pass(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done);
 /* Fills b, which is empty, with the longest cached prefix of text (K4), at most max blocks. Returns

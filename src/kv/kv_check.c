@@ -132,6 +132,24 @@ static int check_slot(const struct sl_kv *kv, int32_t i, int32_t node, struct sl
     return 0;
 }
 
+/* Pages for drafts that no step has. */
+static int check_drafts(struct sl_kv *kv, int32_t i, struct sl_error *err)
+{
+    const struct sl_kv_group *g = &kv->groups[i];
+    if (g->n_drafts < 0 || g->n_drafts > g->cfg.n_drafts)
+        return sl_fail(err, SL_EINTERNAL, "I1: %d of %d pages for drafts of group %d are left",
+                       g->n_drafts, g->cfg.n_drafts, i);
+    for (int32_t k = 0; k < g->n_drafts; k++) {
+        const int32_t page = g->drafts[k];
+        if (page < 0 || page >= g->pool.n_ids || g->pool.is_free[page] ||
+            g->pool.refs[page] != 1 || kv->scratch[page]++)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I1: page %d of group %d, for drafts, is free, shared or there twice",
+                           page, i);
+    }
+    return 0;
+}
+
 static int check_group(struct sl_kv *kv, int32_t i, const int32_t *expected, struct sl_error *err)
 {
     const struct sl_kv_group *g = &kv->groups[i];
@@ -140,6 +158,8 @@ static int check_group(struct sl_kv *kv, int32_t i, const int32_t *expected, str
         rc = check_lru(kv, &g->lru, NULL, err);
     memset(kv->scratch, 0, (size_t)g->pool.n_ids * sizeof *kv->scratch); /* 1: a node has it */
     int32_t n_used = 0;
+    if (rc == 0)
+        rc = check_drafts(kv, i, err);
     for (int32_t node = 0; node < kv->nodes.n_ids && rc == 0; node++) {
         rc = check_slot(kv, i, node, err);
         const int32_t page = g->slots[node].page;
@@ -150,9 +170,10 @@ static int check_group(struct sl_kv *kv, int32_t i, const int32_t *expected, str
                          "I1: page %d of group %d, of node %d, has %d owners, %d sequences use it",
                          page, i, node, owners, expected[node]);
     }
-    if (rc == 0 && n_used + g->pool.n_free != g->pool.n_ids)
-        rc = sl_fail(err, SL_EINTERNAL, "I1: group %d has %d pages, %d in use and %d free", i,
-                     g->pool.n_ids, n_used, g->pool.n_free);
+    if (rc == 0 && n_used + g->pool.n_free + g->cfg.n_drafts != g->pool.n_ids)
+        rc = sl_fail(err, SL_EINTERNAL,
+                     "I1: group %d has %d pages, %d in use, %d free and %d for drafts", i,
+                     g->pool.n_ids, n_used, g->pool.n_free, g->cfg.n_drafts);
     return rc;
 }
 
@@ -241,11 +262,15 @@ static int check_idle_group(const struct sl_kv *kv, int32_t i, struct sl_error *
 {
     const struct sl_kv_group *g = &kv->groups[i];
     const int32_t n_cached = sl_kv_n_cached_pages(kv, i);
-    if (g->pool.n_free + n_cached == g->pool.n_ids)
-        return 0;
-    return sl_fail(err, SL_EINTERNAL,
-                   "I2: nothing runs, but of %d pages of group %d %d are free and %d cached",
-                   g->pool.n_ids, i, g->pool.n_free, n_cached);
+    if (g->pool.n_free + n_cached + g->cfg.n_drafts != g->pool.n_ids)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I2: nothing runs, but of %d pages of group %d %d are free and %d cached",
+                       g->pool.n_ids - g->cfg.n_drafts, i, g->pool.n_free, n_cached);
+    if (g->n_drafts != g->cfg.n_drafts)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I2: nothing runs, but of %d pages for drafts of group %d %d are left",
+                       g->cfg.n_drafts, i, g->n_drafts);
+    return 0;
 }
 
 static int check_idle_node(const struct sl_kv *kv, int32_t node, struct sl_error *err)

@@ -260,7 +260,9 @@ static void check_tables(const struct sl_run *r, const struct sl_batch *b, const
         if (l->groups[g].state) {
             const int32_t *table = sl_batch_tables(b, g) + s->table_idx;
             SL_DCHECK(s->pos == 0 || table[(s->pos - 1) / l->block_size] >= 0);
-            SL_DCHECK(table[(s->pos + s->n - 1) / l->block_size] >= 0);
+            SL_DCHECK(table[(s->pos + s->n - s->n_drafts - 1) / l->block_size] >= 0);
+            for (int32_t i = 0; i < s->n_drafts; i++)
+                SL_DCHECK(table[SL_CEIL_DIV(s->pos + s->n, l->block_size) + i] >= 0);
             continue;
         }
         for (int32_t p = first; p * l->block_size < s->pos + s->n; p++)
@@ -281,6 +283,7 @@ static void check_batch(const struct sl_run *r, const struct sl_batch *b)
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct sl_span *s = &b->spans[i];
         SL_DCHECK(s->first == next && s->n >= 1 && s->pos >= 0 && s->table_idx >= 0);
+        SL_DCHECK(s->n_drafts >= 0 && s->n_drafts < s->n);
         check_tables(r, b, s);
         for (int32_t t = 0; t < s->n; t++)
             SL_DCHECK(b->positions[s->first + t] == s->pos + t);

@@ -14,6 +14,8 @@ struct sl_span {
     int32_t n;     /* tokens, >= 1 */
     int32_t pos;   /* absolute position of its first token = KV entries written before this step */
     int32_t table_idx; /* its first page id's index in each group's table */
+    int32_t n_drafts;  /* of its tokens, the last ones, may be rolled back (struct sl_state_view);
+                          not set where there are no recurrent layers */
 };
 
 struct sl_lora_rows;
@@ -24,7 +26,8 @@ struct sl_batch {
     const int32_t *positions;    /* [T] absolute */
     const struct sl_span *spans; /* [n_spans], in order of first; together they cover 0..T-1 */
     /* Page ids, a table for each group of layers (struct sl_kv_view); a span uses
-     * ceil((pos + n) / block_size) of each, below 0: none of its rows sees that block. */
+     * ceil((pos + n) / block_size) of each, below 0: none of its rows sees that block. n_drafts
+     * more follow, which mean something in the group of recurrent layers only. */
     const int32_t *block_tables;
     int32_t n_tables, table_stride; /* ids from one group's table to the next */
     const int32_t *logit_rows; /* [n_logits] token indexes whose logits are wanted, ascending */

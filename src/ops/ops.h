@@ -106,12 +106,15 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
  * the last token that was computed in its block. Of a span at pos, with its table t of the group:
  *
  *   begin   pos 0: zeros; else the page t[(pos - 1) / block_size]
- *   store   behind each token that is the last of its block or of the span, to the page t[block],
- *           if that is not below 0; behind the span's last one it never is, but in a device's
- *           padding
+ *   store   behind each token that is the last of its block, or the last but drafts, to the page
+ *           t[block], if that is not below 0; behind the last one it never is, but in a device's
+ *           padding. Behind the i-th of its n_drafts drafts, to the page t[n_blocks + i], where
+ *           n_blocks is what the span has of t, drafts included
  *
  * So a state that is stored behind a complete block is what a sequence with that prefix begins at,
- * and a step that begins and ends in one block changes its page in place. */
+ * and a step that begins and ends in one block changes its page in place. What drafts leave is no
+ * block's yet: which of them were right is known when the step is over. A span has at least one
+ * token that is no draft. */
 struct sl_state_view {
     uint8_t *pool;
     size_t page_bytes, offset;

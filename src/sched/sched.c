@@ -291,11 +291,12 @@ static void drop_drafts(struct sl_sched *s, struct sl_seq *seq, bool short_of_bl
 }
 
 /* Gives seq a block for each of its new tokens, and pages for the next one to be computed and its
- * drafts; preempts from the end of the list. False: seq itself was the last and had to go, or it
- * has to wait for a step in flight. */
+ * drafts, of which those remain whose states have room; preempts from the end of the list. False:
+ * seq itself was the last and had to go, or it has to wait for a step in flight. */
 static bool extend(struct sl_sched *s, struct sl_seq *seq)
 {
     seq->stalled = must_land(s, seq);
+    seq->n_drafted = SL_MIN(seq->n_drafted, sl_sched_max_drafts(s, seq));
     while (!seq->stalled) {
         const int32_t n_next = 1 + (sl_seq_decodes(seq) ? seq->n_drafted : 0);
         const bool enough = seq->blocks.n >= blocks_for(s, sl_seq_n_tokens(seq));
@@ -325,8 +326,11 @@ static void plan_decodes(struct sl_sched *s)
         if (sl_seq_held(seq) || !extend(s, seq))
             continue;
         SL_ASSERT(seq->state == SL_SEQ_RUNNING && s->running[i] == seq);
-        if (sl_seq_decodes(seq))
-            plan_add(s, seq, 1 + seq->n_drafted);
+        if (!sl_seq_decodes(seq))
+            continue;
+        if (seq->n_drafted > 0 && sl_sched_has_states(s))
+            sl_kv_draft(s->kv, &seq->blocks, seq->n_drafted);
+        plan_add(s, seq, 1 + seq->n_drafted);
     }
 }
 
@@ -523,16 +527,31 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
     SL_ASSERT(seq->n_computed <= seq->blocks.n * s->kv->block_size);
 }
 
-void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n)
+/* The last n computed tokens are to be computed again. */
+static void take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n)
 {
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step == 0);
-    SL_ASSERT(n >= 0 && n <= seq->n_computed && !sl_sched_has_states(s));
+    SL_ASSERT(n >= 0 && n <= seq->n_computed);
     seq->n_computed -= n;
     SL_ASSERT(seq->n_published * s->kv->block_size <= seq->n_computed);
     for (int32_t i = 0; i < s->kv->n_groups; i++)
         SL_ASSERT(seq->blocks.first[i] <= sl_group_first_seen(&s->kv->groups[i], seq->n_computed));
     const int32_t n_need = blocks_for(s, SL_MAX(sl_seq_n_tokens(seq), seq->n_computed));
     sl_kv_give(s->kv, &seq->blocks, SL_MIN(n_need, seq->blocks.n), false);
+}
+
+void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n)
+{
+    SL_ASSERT(!sl_sched_has_states(s));
+    take_back(s, seq, n);
+}
+
+void sl_sched_settle(struct sl_sched *s, struct sl_seq *seq, int32_t n, int32_t n_right)
+{
+    SL_ASSERT(n_right >= 0 && n_right <= n);
+    if (sl_sched_has_states(s))
+        sl_kv_settle(s->kv, &seq->blocks, seq->n_computed - n, n_right);
+    take_back(s, seq, n - n_right);
 }
 
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done)

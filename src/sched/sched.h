@@ -21,7 +21,8 @@
  * Of a STATE group a running sequence needs two pages: where a step begins and where it ends. Those
  * are there once it is admitted. A third, for a step planned while the one before it is in flight,
  * and those of checkpoints it gets only if nobody running may need them; else it is stalled until
- * that step has landed, or does without the checkpoint.
+ * that step has landed, or does without the checkpoint. The states behind drafts have pages of
+ * their own (sl_sched_max_drafts): drafts that there is none for are dropped.
  *
  * A step may be planned while the one before it runs: its sequences then have a pending token,
  * whose place is known and value is not. Nothing is planned for a sequence that is held
@@ -98,15 +99,26 @@ int32_t sl_sched_n_counted(const struct sl_sched *s, const struct sl_kv_group *g
 void sl_sched_plan(struct sl_sched *s);
 /* The planned tokens of seq are being computed. */
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
-/* Is there a group of states? Then what is computed cannot be rolled back, only requeued. */
+/* Is there a group of states? Then what is computed cannot be rolled back but drafts, only
+ * requeued. */
 static inline bool sl_sched_has_states(const struct sl_sched *s)
 {
     return s->kv->groups[s->kv->n_groups - 1].cfg.kind == SL_GROUP_STATE;
 }
 
-/* Rolls back the last n computed tokens: they are not those of the text, or no token was chosen
- * after them. Their positions are computed again later. Not where there are states. */
+/* Drafts behind the last known token of seq, or the pending one, that can be computed as far as
+ * pages of states are concerned. */
+static inline int32_t sl_sched_max_drafts(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    return sl_kv_max_drafts(s->kv, seq->n_computed);
+}
+
+/* Rolls back the last n computed tokens: no token was chosen after them. Their positions are
+ * computed again later. Not where there are states. */
 void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n);
+/* The last n computed tokens are drafts, of which the first n_right are those of the text. The
+ * others are rolled back, a state as well. */
+void sl_sched_settle(struct sl_sched *s, struct sl_seq *seq, int32_t n, int32_t n_right);
 /* The first n_done tokens were computed, their logits are good and none of them is rolled back any
  * more: puts the blocks they fill into the prefix tree, and gives up the pages that only they saw.
  */

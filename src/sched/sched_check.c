@@ -120,7 +120,8 @@ static int check_waiting(const struct sl_sched *s, struct sl_error *err)
             rc = sl_fail(err, SL_EINTERNAL,
                          "I6: sequence %llu.%d may need %d tokens, the empty cache holds %lld",
                          WHO(seq), seq->n_prompt + seq->max_out, (long long)sl_sched_limit(s));
-        else if (seq->blocks.n != 0 || seq->n_published != 0 || seq->n_computed != 0)
+        else if (seq->blocks.n != 0 || seq->blocks.n_drafts != 0 || seq->n_published != 0 ||
+                 seq->n_computed != 0)
             rc = sl_fail(err, SL_EINTERNAL,
                          "I1: waiting sequence %llu.%d holds %d blocks (%d published, %d tokens "
                          "computed)",
@@ -142,9 +143,32 @@ static void count_owned(const struct sl_sched *s, const struct sl_seq *seq)
     }
 }
 
+/* The pages for drafts that no running sequence has are left. */
+static int check_drafts(const struct sl_sched *s, struct sl_error *err)
+{
+    const struct sl_kv_group *g = &s->kv->groups[s->kv->n_groups - 1];
+    int32_t n = g->n_drafts;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        const struct sl_kv_blocks *b = &s->running[i]->blocks;
+        n += b->n_drafts;
+        for (int32_t k = 0; k < b->n_drafts; k++)
+            if (g->pool.is_free[b->drafts[k]] || g->pool.refs[b->drafts[k]] != 1)
+                return sl_fail(err, SL_EINTERNAL,
+                               "I1: sequence %llu.%d has page %d for a draft, which is free or "
+                               "shared",
+                               WHO(s->running[i]), b->drafts[k]);
+    }
+    if (n != g->cfg.n_drafts)
+        return sl_fail(err, SL_EINTERNAL, "I1: %d pages for drafts are in use or left, of %d", n,
+                       g->cfg.n_drafts);
+    return 0;
+}
+
 int sl_sched_check(struct sl_sched *s, struct sl_error *err)
 {
     int rc = check_waiting(s, err);
+    if (rc == 0)
+        rc = check_drafts(s, err);
     size_t n_expected = (size_t)(1 + s->kv->n_groups) * (size_t)s->kv->nodes.n_ids;
     memset(s->expected, 0, n_expected * sizeof *s->expected);
     if (rc == 0 && (s->n_running < 0 || s->n_running > s->cfg.max_seqs))

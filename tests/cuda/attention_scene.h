@@ -291,7 +291,7 @@ static inputs make_inputs(const scene &s, const std::vector<span_of> &spans)
             written[(size_t)x.seq] = std::max(written[(size_t)x.seq], x.pos + x.n);
     in.pages = make_pages(s, written);
     for (const span_of &x : spans) {
-        struct sl_span d = {in.n_tokens, x.n, x.pos, (int32_t)in.tables.size()};
+        struct sl_span d = {in.n_tokens, x.n, x.pos, (int32_t)in.tables.size(), 0};
         in.spans.push_back(d);
         /* Pages that no row of the span sees were given up. */
         const int seen = s.seen_from(x.pos) / s.bs;

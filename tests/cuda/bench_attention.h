@@ -52,7 +52,7 @@ static struct attn_case attn_make(struct attn_dims d, int n_seqs, int n, int pos
     c.plane = attn_pos_bytes(d) / 2 * ATTN_BLOCK;
     c.page_bytes = 2 * c.plane * static_cast<size_t>(c.n_layers);
     for (int s = 0; s < n_seqs; s++) {
-        c.spans.push_back({s * n, n, pos, s * pages});
+        c.spans.push_back({s * n, n, pos, s * pages, 0});
         for (int i = 0; i < n; i++)
             c.positions.push_back(pos + i);
     }

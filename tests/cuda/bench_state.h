@@ -68,7 +68,7 @@ struct state_bench {
         const int pages = (pos + each + STATE_BLOCK - 1) / STATE_BLOCK;
         std::vector<struct sl_span> v;
         for (int i = 0; i < n; i++)
-            v.push_back({i * each, each, pos, i * pages});
+            v.push_back({i * each, each, pos, i * pages, 0});
         return v;
     }
     /* A sequence has its state's page, and none for the blocks before. */

@@ -806,7 +806,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     std::vector<int32_t> tables, positions, owner;
     for (size_t i = 0; i < spans.size(); i++) {
         struct sl_span d = {(int32_t)positions.size(), spans[i].n, spans[i].pos,
-                            (int32_t)tables.size()};
+                            (int32_t)tables.size(), 0};
         dev_spans.push_back(d);
         for (int j = 0; j < (spans[i].pos + spans[i].n + s.bs - 1) / s.bs; j++)
             tables.push_back(p.table[i][(size_t)j]);

@@ -336,7 +336,7 @@ static void add_span(struct work *w, int32_t n, int32_t pos, const int32_t *page
 {
     struct sl_batch *b = &w->step.batch;
     int32_t n_pages = SL_CEIL_DIV(pos + n, BLOCK), i = b->n_spans++;
-    w->spans[i] = {b->n_tokens, n, pos, w->n_table};
+    w->spans[i] = {b->n_tokens, n, pos, w->n_table, 0};
     for (int32_t *table : w->tables)
         memcpy(table + w->n_table, pages, static_cast<size_t>(n_pages) * sizeof *pages);
     w->n_table += n_pages;

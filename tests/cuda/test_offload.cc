@@ -540,7 +540,7 @@ static std::vector<float> run_step(side *s, int32_t n_seqs, int32_t from, int32_
     std::vector<struct sl_span> spans;
     for (int32_t q = 0; q < n_seqs; q++) {
         spans.push_back(
-            {static_cast<int32_t>(tokens.size()), n, from, static_cast<int32_t>(tables.size())});
+            {static_cast<int32_t>(tokens.size()), n, from, static_cast<int32_t>(tables.size()), 0});
         for (int32_t i = 0; i < (from + n + BLOCK - 1) / BLOCK; i++)
             tables.push_back((q * SEQ_PAGES + i) * 5 % N_PAGES);
         for (int32_t i = from; i < from + n; i++) {
@@ -655,7 +655,7 @@ static void decode(struct calls *c, int32_t n, int32_t width)
     struct sl_error err = {};
     uint64_t ticket;
     for (int32_t i = 0; i < n; i++)
-        spans.push_back({i * width, width, 0, 0});
+        spans.push_back({i * width, width, 0, 0, 0});
     for (int32_t i = 0; i < n * width; i++)
         ids.push_back(i);
     step.batch.n_spans = n;

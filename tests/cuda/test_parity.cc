@@ -143,7 +143,7 @@ static rows run_step(side *s, const std::vector<piece> &pieces)
     for (const piece &p : pieces) {
         int32_t n_pages = (p.from + p.n + BLOCK - 1) / BLOCK;
         spans.push_back({static_cast<int32_t>(tokens.size()), p.n, p.from,
-                         static_cast<int32_t>(tables.size())});
+                         static_cast<int32_t>(tables.size()), 0});
         for (int32_t i = 0; i < n_pages; i++) /* anywhere but in order */
             tables.push_back((p.seq * SEQ_PAGES + i) * 5 % N_PAGES);
         for (int32_t i = p.from; i < p.from + p.n; i++) {

@@ -611,7 +611,7 @@ static void embed_positions_case(enum sl_dtype words, int64_t h, bool one_type, 
 {
     const enum sl_dtype formats[3] = {words, SL_DTYPE_F16, SL_DTYPE_F32};
     const int64_t n_rows[3] = {11, 2, 40};
-    std::vector<struct sl_span> spans = {{0, 5, 0, 0}, {5, 1, 0, 0}, {6, 9, 0, 0}};
+    std::vector<struct sl_span> spans = {{0, 5, 0, 0, 0}, {5, 1, 0, 0, 0}, {6, 9, 0, 0, 0}};
     std::vector<int32_t> ids, positions, second = {3, INT32_MAX, 0};
     for (const struct sl_span &s : spans)
         for (int32_t i = 0; i < s.n; i++) {
@@ -736,7 +736,7 @@ static void layernorm_case(int32_t h, bool add, size_t skip)
 /* Of texts that are one row, a few, and more than the warps of a block have at a time. */
 static void pool_case(int32_t h, enum sl_pool_kind kind, bool normalize, bool whole)
 {
-    const std::vector<struct sl_span> spans = {{0, 1, 0, 0}, {1, 7, 0, 0}, {8, 75, 0, 0}};
+    const std::vector<struct sl_span> spans = {{0, 1, 0, 0, 0}, {1, 7, 0, 0, 0}, {8, 75, 0, 0, 0}};
     const int32_t n = 3, n_rows = whole ? 83 : 3;
     std::vector<__nv_bfloat16> x((size_t)(n_rows * h));
     for (__nv_bfloat16 &v : x)
@@ -750,7 +750,7 @@ static void pool_case(int32_t h, enum sl_pool_kind kind, bool normalize, bool wh
     sl_cuda_pool(&cu.base, &a);
     std::vector<float> got = out.get();
     for (int32_t s = 0; s < n; s++) {
-        struct sl_span span = whole ? spans[(size_t)s] : sl_span{s, 1, 0, 0};
+        struct sl_span span = whole ? spans[(size_t)s] : sl_span{s, 1, 0, 0, 0};
         if (kind == SL_POOL_CLS || kind == SL_POOL_LAST) {
             span.first += kind == SL_POOL_LAST ? span.n - 1 : 0;
             span.n = 1;

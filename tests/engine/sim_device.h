@@ -6,8 +6,8 @@
  * 0 on, or what a window lets the row see, and makes the logits from the hashes. A page that is
  * wrong, stale, freed too early, shared by mistake or only half computed therefore changes the
  * answer. A page of recurrent layers holds a chain of hashes of all tokens up to one, which a span
- * begins at and leaves behind as struct sl_state_view says. The oracle makes the same logits from
- * the request's own tokens and knows nothing of pages.
+ * begins at and leaves behind, behind each draft as well, as struct sl_state_view says. The oracle
+ * makes the same logits from the request's own tokens and knows nothing of pages.
  */
 #ifndef SL_TESTS_SIM_DEVICE_H
 #define SL_TESTS_SIM_DEVICE_H
@@ -130,13 +130,14 @@ static void store_state(struct world *w, const struct sl_batch *b, const struct 
     int32_t bs = w->cfg.block_size;
     struct store *st = &w->stores[g];
     const int32_t *table = sl_batch_tables(b, g) + s->table_idx;
-    int32_t page = table[pos / bs];
-    bool last = pos == s->pos + s->n - 1;
+    const int32_t draft = pos - (s->pos + s->n - s->n_drafts);
+    int32_t page = table[draft < 0 ? pos / bs : SL_CEIL_DIV(s->pos + s->n, bs) + draft];
+    bool last = draft >= -1; /* or a draft, behind each of which it is left */
     if (page >= st->n_pages || (last && page < 0))
         violation(w, "a span's state is left in page %d of %d", page, st->n_pages);
     if (page < 0 || (!last && (pos + 1) % bs != 0))
         return;
-    const bool mine = s->pos > 0 && table[(s->pos - 1) / bs] == page;
+    const bool mine = draft < 0 && s->pos > 0 && table[(s->pos - 1) / bs] == page;
     if (w->n_begun[page] > mine)
         violation(w, "page %d of states is written while another span begins at it", page);
     st->hash[page] = h;
@@ -231,7 +232,7 @@ static void hang(struct world *w)
 static void spoil(struct world *w, const struct sl_batch *b, const struct sl_span *s, int32_t g)
 {
     int32_t bs = w->cfg.block_size;
-    for (int32_t p = 0; p < SL_CEIL_DIV(s->pos + s->n, bs); p++) {
+    for (int32_t p = 0; p < SL_CEIL_DIV(s->pos + s->n, bs) + s->n_drafts; p++) {
         int32_t page = sl_batch_tables(b, g)[s->table_idx + p];
         if (page < 0 || w->eng->kv.groups[g].pool.refs[page] != 1)
             continue;

@@ -116,11 +116,12 @@ static void draw_window(struct config *c, uint64_t seed)
     c->window_pages = chance(&r, 15) ? c->n_pages : SL_MIN(least + more, c->n_pages);
 }
 
-/* Recurrent layers, alone or beside the others, where nothing is drafted: likewise. */
+/* Recurrent layers, alone or beside the others: likewise. Of drafts most, some or few have a page.
+ */
 static void draw_states(struct config *c, uint64_t seed)
 {
     struct sl_rng r = {.seed = seed ^ 0x7374617465u};
-    if (c->n_drafts > 0 || !chance(&r, 50))
+    if (!chance(&r, 50))
         return;
     const struct sl_kv_group_config g = {.kind = SL_GROUP_STATE, .window = SL_STATE_WINDOW};
     const int32_t least = sl_group_least(&g, c->n_pages, c->block_size);
@@ -128,6 +129,8 @@ static void draw_states(struct config *c, uint64_t seed)
     const int32_t most = SL_MIN(c->n_pages, want);
     c->no_full |= c->window == 0 && chance(&r, 30);
     c->state_pages = between(&r, least, SL_MAX(least, most));
+    if (c->n_drafts > 0)
+        c->state_drafts = below(&r, chance(&r, 50) ? c->n_drafts + 2 : 24);
 }
 
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
@@ -193,7 +196,7 @@ static void print_plan(const struct world *w)
         printf("a window of %d: %d pages%s\n", c->window, c->window_pages,
                c->no_full ? ", of all layers" : "");
     if (c->state_pages > 0)
-        printf("recurrent layers: %d pages%s\n", c->state_pages,
+        printf("recurrent layers: %d pages, %d for drafts%s\n", c->state_pages, c->state_drafts,
                c->no_full && c->window == 0 ? ", and no others" : "");
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "

@@ -77,6 +77,7 @@ struct config {
     int32_t window, window_pages; /* a group of layers with a window; 0: there is none */
     bool no_full;                 /* and no layers that see everything */
     int32_t state_pages;          /* of a group of recurrent layers; 0: there is none */
+    int32_t state_drafts;         /* and for states behind drafts */
     int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
     int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool token_rules;                       /* bad_words, allowed_token_ids */
@@ -148,7 +149,7 @@ struct world {
         uint64_t *hash;               /* [n_pages] of all tokens, a state */
     } stores[3];
     uint64_t *states; /* [tokens of a step] behind each of them */
-    int32_t *n_begun; /* [state_pages] spans of the step that begin at this state */
+    int32_t *n_begun; /* [state_pages + state_drafts] spans of the step that begin at this state */
     int32_t n_stores;
     float *rows;
     struct late_runner late;
@@ -186,7 +187,7 @@ struct world {
 struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
-    uint64_t drafted, accepted;
+    uint64_t drafted, accepted, state_drafted, state_accepted;
     uint64_t window_evictions, state_evictions;
 };
 

@@ -183,10 +183,47 @@ static void sequences_have_two_slots_each(void **state)
     refused(HYBRID, (struct sl_engine_config){.max_num_seqs = 11, .kv_cache_bytes = 20 * slot},
             "raise kv_cache_memory_bytes");
     refused(HYBRID, (struct sl_engine_config){.kv_cache_bytes = slot}, "needs 2");
-    refused(HYBRID,
-            (struct sl_engine_config){.speculative_config =
-                                          "{\"method\":\"ngram\",\"num_speculative_tokens\":2}"},
-            "speculative-config");
+}
+
+#define DRAFTS "{\"method\": \"ngram\", \"num_speculative_tokens\": 4}"
+
+/* Slots for the states behind drafts: an eighth of the pool, at least those of one sequence, at
+ * most those of all; never more than half of the pool. */
+static void drafts_have_slots_of_their_own(void **state)
+{
+    (void)state;
+    struct sl_engine_config cfg = {.max_num_seqs = 3};
+    const struct sl_memory_plan plain = state_plan(HYBRID, cfg);
+    const uint64_t slot = plain.kv.groups[1].page_bytes;
+    assert_int_equal(plain.n_draft_states, 0);
+    cfg.speculative_config = DRAFTS;
+    struct sl_memory_plan p = state_plan(HYBRID, cfg);
+    assert_int_equal(p.n_draft_states, 3 * 4);
+    assert_int_equal(sl_memory_plan_draft_pages(&p, 1), 3 * 4);
+    assert_int_equal(sl_memory_plan_draft_pages(&p, 0), 0);
+    assert_int_equal(p.n_pages, plain.n_pages);
+    assert_int_equal(p.group_pages[1], plain.group_pages[1]);
+    assert_int_equal(p.kv_bytes, plain.kv_bytes + 12 * slot);
+    static const struct {
+        int32_t n_slots, n_drafts;
+    } pools[] = {{6, 3}, {20, 4}, {64, 8}, {500, 12}};
+    for (size_t i = 0; i < SL_COUNT(pools); i++) {
+        for (int k = 0; k < 2; k++) {
+            const char *name = k == 0 ? HYBRID : MAMBA;
+            const uint64_t bytes = state_plan(name, (struct sl_engine_config){.max_num_seqs = 1})
+                                       .kv.groups[1 - k]
+                                       .page_bytes;
+            cfg.max_num_seqs = i == 0 ? 1 : 3;
+            cfg.kv_cache_bytes = (uint64_t)pools[i].n_slots * bytes;
+            p = state_plan(name, cfg);
+            assert_int_equal(p.n_draft_states, pools[i].n_drafts);
+            assert_true(sl_memory_plan_pool_bytes(&p) <= cfg.kv_cache_bytes);
+            assert_true(p.group_pages[1 - k] >= 2 * cfg.max_num_seqs || i == 0);
+        }
+    }
+    cfg.max_num_seqs = 1;
+    cfg.kv_cache_bytes = slot;
+    refused(HYBRID, cfg, "speculative-config: the recurrent state behind a draft takes");
 }
 
 /* All is state: slots take the pool, blocks are nodes that hold nothing. */
@@ -223,7 +260,7 @@ static void states_are_not_shared(void **state)
     assert_int_equal(p.own_bytes, sl_memory_plan_group_bytes(&p, 1));
     assert_true(p.group_pages[1] >= 8 && p.own_bytes < total / 2);
     assert_true(p.own_bytes + (uint64_t)p.n_floor_pages * p.kv.groups[0].page_bytes <= total / 2);
-    assert_int_equal(p.speculative.num_speculative_tokens, 0); /* of the model beside it */
+    assert_true(p.n_draft_states > 0);
     p = state_plan(MAMBA, cfg);
     assert_int_equal(p.own_bytes, p.kv_bytes);
     assert_int_equal(p.n_floor_pages, 0);
@@ -237,6 +274,7 @@ int main(void)
         cmocka_unit_test(windowed_layers_do_not_hold_the_context),
         cmocka_unit_test(a_budget_is_divided),
         cmocka_unit_test(sequences_have_two_slots_each),
+        cmocka_unit_test(drafts_have_slots_of_their_own),
         cmocka_unit_test(a_model_may_be_all_state),
         cmocka_unit_test(states_are_not_shared),
     };

@@ -312,6 +312,12 @@ static void open_store(struct world *w, bool state, int32_t window, int32_t n_pa
         violation(w, "no memory");
 }
 
+/* Of a store's pages, those for states behind drafts. */
+static int32_t n_draft_pages(const struct world *w, int32_t g)
+{
+    return w->stores[g].state ? w->cfg.state_drafts : 0;
+}
+
 static void open_stores(struct world *w, struct sl_model_info *info)
 {
     w->n_stores = 0;
@@ -320,12 +326,14 @@ static void open_stores(struct world *w, struct sl_model_info *info)
     if (w->cfg.window > 0)
         open_store(w, false, w->cfg.window, w->cfg.window_pages);
     if (w->cfg.state_pages > 0)
-        open_store(w, true, 0, w->cfg.state_pages);
+        open_store(w, true, 0, w->cfg.state_pages + w->cfg.state_drafts);
     info->n_kv_groups = w->n_stores;
     for (int32_t g = 0; g < w->n_stores; g++)
-        info->kv_groups[g] = (struct sl_kv_group_info){.state = w->stores[g].state,
-                                                       .window = w->stores[g].window,
-                                                       .n_pages = w->stores[g].n_pages};
+        info->kv_groups[g] = (struct sl_kv_group_info){
+            .state = w->stores[g].state,
+            .window = w->stores[g].window,
+            .n_pages = w->stores[g].n_pages - n_draft_pages(w, g),
+            .n_draft_pages = n_draft_pages(w, g)};
 }
 
 static void start_world(struct world *w)
@@ -336,7 +344,8 @@ static void start_world(struct world *w)
     struct sl_error err;
     w->rows = calloc((size_t)(c->max_seqs + c->extra_rows), (size_t)c->n_vocab * sizeof *w->rows);
     w->states = calloc((size_t)c->max_tokens, sizeof *w->states);
-    w->n_begun = calloc((size_t)c->state_pages + 1, sizeof *w->n_begun);
+    w->n_begun =
+        calloc((size_t)c->state_pages + (size_t)c->state_drafts + 1, sizeof *w->n_begun);
     for (int32_t b = 0; b < N_BASES; b++)
         for (int32_t i = 0; i < MAX_LEN; i++)
             w->bases[b][i] = below(&r, c->n_vocab);
@@ -401,7 +410,8 @@ static void check_drained(struct world *w)
         violation(w, "I2: drained, but %d free and %d cached pages of %d", s.n_pages_free,
                   s.n_pages_cached, w->cfg.n_pages);
     for (int32_t g = 0; g < w->n_stores; g++)
-        if (s.kv_groups[g].n_free + s.kv_groups[g].n_cached != w->stores[g].n_pages)
+        if (s.kv_groups[g].n_free + s.kv_groups[g].n_cached + n_draft_pages(w, g) !=
+            w->stores[g].n_pages)
             violation(w, "I2: drained, but %d free and %d cached pages of %d in group %d",
                       s.kv_groups[g].n_free, s.kv_groups[g].n_cached, w->stores[g].n_pages, g);
     if (!w->cfg.caching && s.n_pages_cached != 0)
@@ -421,6 +431,8 @@ static void check_drained(struct world *w)
     total.late_masks += s.grammar_late;
     total.drafted += s.n_draft_tokens;
     total.accepted += s.n_accepted_tokens;
+    if (w->cfg.state_pages > 0)
+        total.state_drafted += s.n_draft_tokens, total.state_accepted += s.n_accepted_tokens;
     total.forced += s.grammar_forced;
 }
 
@@ -503,7 +515,8 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
     say("%llu pages of windows and %llu states evicted alone; "
         "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
-        "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted\n"
+        "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
+        "%llu of %llu with recurrent layers\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -514,6 +527,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.stalls, (unsigned long long)total.halves,
         (unsigned long long)total.late_masks, (unsigned long long)total.forced,
         (unsigned long long)total.accepted, (unsigned long long)total.drafted,
+        (unsigned long long)total.state_accepted, (unsigned long long)total.state_drafted,
         (unsigned long long)total.http, (unsigned long long)total.http_ok,
         (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
         (unsigned long long)total.alloc_faults);

@@ -224,7 +224,7 @@ static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n
         const struct piece *p = &pieces[i];
         int32_t n_blocks = SL_CEIL_DIV(p->from + p->n, g->kv.block_size);
         assert_true(b.n_tokens + p->n <= RIG_MAX_TOKENS);
-        spans[i] = (struct sl_span){b.n_tokens, p->n, p->from, n_tables};
+        spans[i] = (struct sl_span){b.n_tokens, p->n, p->from, n_tables, 0};
         memcpy(tables + n_tables, p->seq->pages, (size_t)n_blocks * sizeof *tables);
         n_tables += n_blocks;
         rig_lora_put(&lora[0], g, i, b.n_tokens, p->n);

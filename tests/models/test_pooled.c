@@ -88,7 +88,7 @@ static void run(struct rig *g, struct golden *want, int32_t from, int32_t to)
     for (int32_t i = from; i < to; i++) {
         const struct text *t = &want->texts[i];
         second[b.n_spans] = t->second_from > 0 ? t->second_from : INT32_MAX;
-        spans[b.n_spans++] = (struct sl_span){b.n_tokens, t->n, 0, n_tables};
+        spans[b.n_spans++] = (struct sl_span){b.n_tokens, t->n, 0, n_tables, 0};
         for (int32_t p = 0; p < SL_CEIL_DIV(t->n, g->kv.block_size); p++, n_tables++)
             tables[n_tables] = (g->n_pages - 1) - n_tables * 2 % g->n_pages;
         for (int32_t k = 0; k < t->n; k++) {

@@ -245,8 +245,8 @@ static void att_step(const struct att_step *s, struct att_result *r)
         memcpy(v + t * kv_row, s->d->v + src * kv_row, kv_row * sizeof(float));
     }
     for (int i = 0; i < s->n_mates; i++)
-        spans[i] = (struct sl_span){i, 1, 0, i};
-    spans[s->n_mates] = (struct sl_span){s->n_mates, s->n, s->first, s->n_mates};
+        spans[i] = (struct sl_span){.first = i, .n = 1, .table_idx = i};
+    spans[s->n_mates] = (struct sl_span){s->n_mates, s->n, s->first, s->n_mates, 0};
     struct sl_batch batch = {.n_tokens = (int32_t)n_tok,
                              .n_spans = s->n_mates + 1,
                              .positions = positions,

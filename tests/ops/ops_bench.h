@@ -257,7 +257,7 @@ static void bench_attention(int isa, int threads, enum sl_dtype kv, int context,
     random_blocks(&rng, kv, pool, pool_bytes);
     for (int i = 0; i < n_pages; i++)
         table[i] = (int32_t)((i * 7919LL) % n_pages); /* scattered */
-    struct sl_span span = {0, n, context - n, 0};
+    struct sl_span span = {.n = n, .pos = context - n};
     struct sl_batch batch = {.n_tokens = n, .n_spans = 1, .spans = &span, .block_tables = table};
     struct attention_bench b = {backend(isa, threads),
                                 {.batch = &batch,

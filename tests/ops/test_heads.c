@@ -86,7 +86,7 @@ static float *attend(const struct rig *g, const struct shape *s, int chunk)
         positions[i] = i;
     for (int at = 0, n; at < N; at += n) {
         n = at == 0 ? WHOLE : SL_MIN(chunk, N - at);
-        struct sl_span span = {0, n, at, 0};
+        struct sl_span span = {.n = n, .pos = at};
         struct sl_batch b = {.n_tokens = n,
                              .n_spans = 1,
                              .positions = positions + at,
@@ -224,7 +224,7 @@ static void test_queries_alone(void **state)
     uint8_t page[4096];
     const int32_t table = 0, position = 3;
     const struct sl_rope rope = {HD, SL_ROPE_HALF, freqs, 1};
-    struct sl_span span = {0, 1, 3, 0};
+    struct sl_span span = {.n = 1, .pos = 3};
     struct sl_batch b = {.n_tokens = 1,
                          .n_spans = 1,
                          .positions = &position,

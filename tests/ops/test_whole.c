@@ -243,7 +243,7 @@ static void test_gate_heads(void **state)
     }
 }
 
-static const struct sl_span spans[] = {{0, 1, 0, 0}, {1, 300, 0, 1}, {301, 37, 0, 20}};
+static const struct sl_span spans[] = {{0, 1, 0, 0, 0}, {1, 300, 0, 1, 0}, {301, 37, 0, 20, 0}};
 enum { N_SPANS = 3, N_ROWS = 338, N_PAGES = 24 };
 
 static void test_pool(void **state)
@@ -425,7 +425,7 @@ static void check_attention(int window)
         check("attention", out, n, want, 5e-6, &first);
         /* one text alone has the same bits: alone its splits may be items of their own */
         b.n_tokens = b.n_spans = 1;
-        b.spans = &(struct sl_span){0, spans[1].n, 0, spans[1].table_idx};
+        b.spans = &(struct sl_span){.n = spans[1].n, .table_idx = spans[1].table_idx};
         b.n_tokens = spans[1].n;
         a.q = rotated + (size_t)spans[1].first * Q;
         for (size_t j = 0; j < n; j++)

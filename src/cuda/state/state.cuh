@@ -39,17 +39,21 @@ struct sl_state_pages {
     {
         return s.pos == 0 ? nullptr : page(table[s.table_idx + (s.pos - 1) / block_size]);
     }
-    /* The first token from t on behind which the state may be stored: the last one of its block or
-     * of the span. */
+    /* The first token from t on behind which the state may be stored: the last one of its block,
+     * the last but drafts, or a draft. */
     __device__ __forceinline__ int32_t next_end(const struct sl_span &s, int32_t t) const
     {
         const int32_t end = t + block_size - 1 - (s.pos + t) % block_size;
-        return end < s.n - 1 ? end : s.n - 1;
+        const int32_t last = s.n - 1 - s.n_drafts;
+        return t > last ? t : end < last ? end : last;
     }
-    /* The page of token t's block; below 0: there is none. */
+    /* The page of token t's block, or that of a draft; below 0: there is none. */
     __device__ __forceinline__ int32_t page_of(const struct sl_span &s, int32_t t) const
     {
-        return table[s.table_idx + (s.pos + t) / block_size];
+        const int32_t draft = t - (s.n - s.n_drafts);
+        const int32_t i = draft < 0 ? (s.pos + t) / block_size
+                                    : (s.pos + s.n + block_size - 1) / block_size + draft;
+        return table[s.table_idx + i];
     }
 };
 

@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(POOL_WARPS * 32) pool_kernel(pool_args 
     const int32_t col = static_cast<int32_t>(blockIdx.y) * POOL_COLS + 2 * lane;
     sl_grid_launch_dependents();
     sl_grid_wait();
-    struct sl_span span = {text, 1, 0, 0};
+    struct sl_span span = {text, 1, 0, 0, 0};
     if (a.spans != nullptr)
         span = a.spans[text];
     const bool several = a.kind == SL_POOL_MEAN || a.kind == SL_POOL_MAX;

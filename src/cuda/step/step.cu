@@ -313,7 +313,7 @@ static void pad_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
     int32_t *rows = reinterpret_cast<int32_t *>(in + l->logit_rows);
     struct sl_span *spans = reinterpret_cast<struct sl_span *>(in + l->spans);
     for (int32_t i = first; i < first + n; i++)
-        spans[i] = {i * width, width, 0, table_idx};
+        spans[i] = {i * width, width, 0, table_idx, 0};
     for (int32_t i = first * width; i < (first + n) * width; i++) {
         tokens[i] = 0;
         positions[i] = i % width;
@@ -327,7 +327,7 @@ static int32_t table_len(const struct sl_batch *b, int32_t block_size)
     int32_t n = 0;
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct sl_span *s = &b->spans[i];
-        n = SL_MAX(n, s->table_idx + SL_CEIL_DIV(s->pos + s->n, block_size));
+        n = SL_MAX(n, s->table_idx + SL_CEIL_DIV(s->pos + s->n, block_size) + s->n_drafts);
     }
     return n;
 }

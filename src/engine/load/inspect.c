@@ -16,9 +16,13 @@ static void group_text(const struct sl_memory_plan *p, int32_t group, struct sl_
     if (p->kv.n_groups == 1 && sl_kv_layers_full(g))
         return;
     if (g->state) {
-        sl_buf_printf(b, "  %-24s %10.1f MB: %d slots of %.1f KB, state of %d recurrent layer%s\n",
-                      "", (double)sl_memory_plan_group_bytes(p, group) / 1e6, p->group_pages[group],
-                      (double)g->page_bytes / 1e3, g->n_layers, g->n_layers > 1 ? "s" : "");
+        sl_buf_printf(b, "  %-24s %10.1f MB: %d slots of %.1f KB, state of %d recurrent layer%s",
+                      "", (double)sl_memory_plan_group_bytes(p, group) / 1e6,
+                      p->group_pages[group] + p->n_draft_states, (double)g->page_bytes / 1e3,
+                      g->n_layers, g->n_layers > 1 ? "s" : "");
+        if (p->n_draft_states > 0)
+            sl_buf_printf(b, "; %d of them behind drafts", p->n_draft_states);
+        sl_buf_puts(b, "\n");
         return;
     }
     sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %.1f KB, %d layer%s ", "",
@@ -35,14 +39,14 @@ static void groups_json(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     sl_buf_puts(b, ", \"kv_groups\": [");
     for (int32_t g = 0; g < p->kv.n_groups; g++)
-        sl_buf_printf(
-            b,
-            "%s{\"state\": %s, \"window\": %d, \"n_layers\": %d, \"n_pages\": %d, \"page_bytes\": "
-            "%llu, \"bytes\": %llu}",
-            g > 0 ? ", " : "", p->kv.groups[g].state ? "true" : "false", p->kv.groups[g].window,
-            p->kv.groups[g].n_layers, p->group_pages[g],
-            (unsigned long long)p->kv.groups[g].page_bytes,
-            (unsigned long long)sl_memory_plan_group_bytes(p, g));
+        sl_buf_printf(b,
+                      "%s{\"state\": %s, \"window\": %d, \"n_layers\": %d, \"n_pages\": %d, "
+                      "\"n_draft_pages\": %d, \"page_bytes\": %llu, \"bytes\": %llu}",
+                      g > 0 ? ", " : "", p->kv.groups[g].state ? "true" : "false",
+                      p->kv.groups[g].window, p->kv.groups[g].n_layers, p->group_pages[g],
+                      sl_memory_plan_draft_pages(p, g),
+                      (unsigned long long)p->kv.groups[g].page_bytes,
+                      (unsigned long long)sl_memory_plan_group_bytes(p, g));
     sl_buf_puts(b, "]");
 }
 

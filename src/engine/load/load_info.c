@@ -93,6 +93,7 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
                                       .window = p->kv.groups[g].window,
                                       .n_layers = p->kv.groups[g].n_layers,
                                       .n_pages = p->group_pages[g],
+                                      .n_draft_pages = sl_memory_plan_draft_pages(p, g),
                                       .page_bytes = sl_memory_plan_page_bytes(p, g)};
     const struct sl_device_vt *dev = l->backend->vt->device;
     struct sl_device_memory mem;

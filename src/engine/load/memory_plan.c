@@ -24,6 +24,7 @@
 #define CACHED_WINDOWS         8 /* one of so many blocks keeps pages of windowed layers */
 #define CACHED_STATES          4 /* bytes of keys and values to one of cached states */
 #define STATES_OF_SEQ          2 /* where a step begins and where it ends */
+#define DRAFT_STATES           8 /* bytes of pages to one of states behind drafts */
 #define SLOTS_OF_SEAT          8 /* of a model without pages of keys: cached ones included */
 #define MAX_STATE_NODES        (1 << 18) /* blocks of such a model, if one sequence needs no more */
 
@@ -172,7 +173,8 @@ static uint64_t plan_pool_bytes(const struct sl_memory_plan *p, uint64_t n_block
 {
     uint64_t n = 0;
     for (int32_t i = 0; i < p->kv.n_groups; i++)
-        n += group_pages(p, i, n_blocks) * sl_memory_plan_page_bytes(p, i);
+        n += (group_pages(p, i, n_blocks) + (uint64_t)sl_memory_plan_draft_pages(p, i)) *
+             sl_memory_plan_page_bytes(p, i);
     return n;
 }
 
@@ -234,6 +236,23 @@ static uint64_t pool_of(const struct sl_engine_config *cfg, const struct sl_memo
     return pool > pad ? pool - pad : 0;
 }
 
+/* Pages for the states behind drafts, which all sequences share: an eighth of the pool, but for the
+ * drafts of one sequence at least, and for what a step can have at most. */
+static int plan_draft_states(struct sl_memory_plan *p, uint64_t pool, uint64_t page_bytes,
+                             struct sl_error *err)
+{
+    const uint64_t one = (uint64_t)p->speculative.num_speculative_tokens;
+    const uint64_t most = SL_MIN(one * (uint64_t)p->max_num_seqs, MAX_DRAFT_ROWS);
+    const uint64_t share = SL_MAX(pool / DRAFT_STATES / page_bytes, one);
+    p->n_draft_states = (int32_t)SL_MIN(SL_MIN(share, most), pool / 2 / page_bytes);
+    if (one == 0 || p->n_draft_states > 0)
+        return 0;
+    return sl_fail(err, SL_EINVAL,
+                   "speculative-config: the recurrent state behind a draft takes %llu bytes, which "
+                   "the %llu of kv_cache_memory_bytes have no room for beside those of a sequence",
+                   (unsigned long long)page_bytes, (unsigned long long)pool);
+}
+
 /* As many sequences as have slots for their states: fewer than by default, if those were given or
  * would take more than half of the pool. */
 static int plan_states(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
@@ -244,7 +263,11 @@ static int plan_states(const struct sl_engine_config *cfg, struct sl_memory_plan
     if (g == NULL || rc != 0)
         return rc;
     const uint64_t each = SL_MIN(p->one_context, STATES_OF_SEQ), pool = pool_of(cfg, p);
-    const uint64_t most = pool / g->page_bytes, given = (uint64_t)cfg->max_state_slots;
+    rc = plan_draft_states(p, pool, g->page_bytes, err);
+    if (rc != 0)
+        return rc;
+    const uint64_t most = pool / g->page_bytes - (uint64_t)p->n_draft_states;
+    const uint64_t given = (uint64_t)cfg->max_state_slots;
     const uint64_t room = given != 0 ? given : p->kv.n_groups > 1 ? most / 2 : most;
     if (most < each || given > most || (given != 0 && given < each))
         return sl_fail(err, SL_EINVAL,
@@ -274,9 +297,15 @@ static int plan_states(const struct sl_engine_config *cfg, struct sl_memory_plan
     return 0;
 }
 
+int32_t sl_memory_plan_draft_pages(const struct sl_memory_plan *p, int32_t group)
+{
+    return p->kv.groups[group].state ? p->n_draft_states : 0;
+}
+
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t group)
 {
-    return ((uint64_t)p->group_pages[group] + padding_pages(p, group)) *
+    return ((uint64_t)p->group_pages[group] + (uint64_t)sl_memory_plan_draft_pages(p, group) +
+            padding_pages(p, group)) *
            p->kv.groups[group].page_bytes;
 }
 
@@ -530,20 +559,6 @@ static enum sl_dtype auto_kv_dtype(const struct sl_model_facts *f, const struct 
     return exact ? SL_DTYPE_F32 : be->vt->kv_dtype;
 }
 
-/* A state cannot be rolled back behind drafts that were wrong. */
-static int plan_drafts(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
-                       struct sl_error *err)
-{
-    if (states_of(p) == NULL || p->speculative.num_speculative_tokens == 0)
-        return 0;
-    if (cfg->shared == NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: drafts that were wrong cannot be taken back from a "
-                       "recurrent state, so this model takes none");
-    p->speculative = (struct sl_speculative){0}; /* the models beside it may */
-    return 0;
-}
-
 /* Its layers use the pages' numbers of the target's first group, which must see everything. */
 static int plan_draft_model(const struct sl_model *draft, const struct sl_engine_config *cfg,
                             struct sl_backend *be, struct sl_memory_plan *p, struct sl_error *err)
@@ -600,8 +615,6 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
                                 auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
-    if (rc == 0)
-        rc = plan_drafts(cfg, out, err);
     out->n_ranks = facts->n_ranks;
     if (!sl_speculative_loads(&out->speculative))
         draft = NULL;

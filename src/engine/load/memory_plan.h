@@ -15,6 +15,7 @@ struct sl_memory_plan {
     int32_t group_pages[SL_MAX_KV_GROUPS]; /* of each group of layers, at most one for a block */
     bool context_lowered;    /* the model could do more tokens than this machine's memory */
     int32_t max_state_slots; /* pages of recurrent state; 0: as many as go with the blocks */
+    int32_t n_draft_states;  /* such pages besides, for the states behind drafts */
     bool seqs_lowered;       /* max_num_seqs, to what there are such pages for */
     uint64_t one_context;    /* blocks of the longest sequence that the model could do */
     struct sl_kv_layout kv;
@@ -50,7 +51,10 @@ SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, const struct
 /* The steps of the plan, for a runner on a device. */
 void sl_memory_plan_runner(const struct sl_memory_plan *plan, struct sl_device_runner_config *out);
 
-/* Bytes of the pages of a group, with the one that a device has for padding. */
+/* Pages of a group for the states behind drafts, besides its group_pages. */
+int32_t sl_memory_plan_draft_pages(const struct sl_memory_plan *plan, int32_t group);
+/* Bytes of the pages of a group, with those for drafts and the one that a device has for padding.
+ */
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *plan, int32_t group);
 /* Of the pages of a model that drafts. */
 uint64_t sl_memory_plan_draft_bytes(const struct sl_memory_plan *plan);
