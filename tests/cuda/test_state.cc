@@ -84,11 +84,12 @@ struct operation {
         call;
 };
 
-enum { N_SEQS = 4, N_TOKENS = 112 };
+enum { N_SEQS = 4, N_TOKENS = 112, MAX_DRAFTS = 12 };
 static const int32_t seq_len[N_SEQS] = {70, 33, 8, 1}, seq_first[N_SEQS] = {0, 70, 103, 111};
 
-struct piece {
-    int32_t seq, from, n;
+struct piece { /* of its tokens the last n_drafts are drafts, of which the first n_right are right
+                */
+    int32_t seq, from, n, n_drafts, n_right;
 };
 typedef std::vector<std::vector<piece>> plan; /* steps */
 
@@ -106,7 +107,7 @@ static int32_t n_blocks(int32_t n, int32_t block_size)
 struct pages {
     int32_t block_size, n;
     size_t page_bytes, offset;
-    std::vector<int32_t> of[N_SEQS];
+    std::vector<int32_t> of[N_SEQS], for_drafts;
 
     pages(const operation &op, int32_t bs) : block_size(bs), n(0)
     {
@@ -116,7 +117,7 @@ struct pages {
         int32_t all = 0;
         for (int32_t len : seq_len)
             all += n_blocks(len, bs);
-        n = 3 * all + 2;
+        n = 3 * all + 2 * MAX_DRAFTS * N_SEQS + 2;
         for (int32_t i = 0; i < n; i++)
             if (i % 3 != 2)
                 free.push_back(i);
@@ -126,24 +127,39 @@ struct pages {
                 of[s].push_back(free[static_cast<size_t>(at)]);
                 free.erase(free.begin() + at);
             }
+        for_drafts.assign(free.begin(), free.begin() + MAX_DRAFTS * N_SEQS);
     }
 };
 
+/* Pages of right drafts change places with those of the blocks that end with them. */
+static void settle(pages *pg, const piece &p, size_t at)
+{
+    const int32_t first = p.from + p.n - p.n_drafts;
+    for (int32_t i = 0; i < p.n_right; i++)
+        if ((first + i + 1) % pg->block_size == 0 || i == p.n_right - 1)
+            std::swap(pg->of[p.seq][static_cast<size_t>((first + i) / pg->block_size)],
+                      pg->for_drafts[at + static_cast<size_t>(i)]);
+}
+
 /* sparse: blocks in the middle of a piece have no page. n_pad: spans at position 0 without one. */
-static void run_step(const operation &op, const pages &pg, const std::vector<piece> &step, bool gpu,
+static void run_step(const operation &op, pages *pages_of, const std::vector<piece> &step, bool gpu,
                      bool sparse, int32_t n_pad, uint8_t *pool, floats *out)
 {
+    const pages &pg = *pages_of;
+    size_t n_drafts = 0;
     std::vector<struct sl_span> spans;
     std::vector<int32_t> table;
     floats in[MAX_INPUTS];
     int32_t n = 0;
     for (const piece &p : step) {
-        spans.push_back({n, p.n, p.from, static_cast<int32_t>(table.size())});
+        spans.push_back({n, p.n, p.from, static_cast<int32_t>(table.size()), p.n_drafts});
         for (int32_t b = 0; b < n_blocks(p.from + p.n, pg.block_size); b++) {
             const bool first = b == (p.from - 1) / pg.block_size && p.from > 0;
-            const bool last = b == (p.from + p.n - 1) / pg.block_size;
+            const bool last = b == (p.from + p.n - p.n_drafts - 1) / pg.block_size;
             table.push_back(sparse && !first && !last ? -1 : pg.of[p.seq][static_cast<size_t>(b)]);
         }
+        for (int32_t i = 0; i < p.n_drafts; i++)
+            table.push_back(pg.for_drafts[n_drafts++]);
         for (int i = 0; i < MAX_INPUTS; i++) {
             const auto from =
                 op.input[i].begin() + static_cast<long>(op.width[i]) * (seq_first[p.seq] + p.from);
@@ -153,7 +169,7 @@ static void run_step(const operation &op, const pages &pg, const std::vector<pie
     }
     const int32_t n_real = n;
     for (int32_t i = 0; i < n_pad; i++, n++) {
-        spans.push_back({n, 1, 0, static_cast<int32_t>(table.size())});
+        spans.push_back({n, 1, 0, static_cast<int32_t>(table.size()), 0});
         for (int k = 0; k < MAX_INPUTS; k++)
             in[k].resize(in[k].size() + static_cast<size_t>(op.width[k]), 0.5f);
     }
@@ -193,9 +209,14 @@ static void run_step(const operation &op, const pages &pg, const std::vector<pie
         from += len;
     }
     CHECK(from == static_cast<size_t>(n_real) * static_cast<size_t>(op.out_width), "rows");
+    n_drafts = 0;
+    for (const piece &p : step) {
+        settle(pages_of, p, n_drafts);
+        n_drafts += static_cast<size_t>(p.n_drafts);
+    }
 }
 
-static result run(const operation &op, const pages &pg, const plan &steps, bool gpu, bool sparse,
+static result run(const operation &op, pages pg, const plan &steps, bool gpu, bool sparse,
                   int32_t n_pad)
 {
     const size_t n_bytes = pg.page_bytes * static_cast<size_t>(pg.n);
@@ -205,13 +226,15 @@ static result run(const operation &op, const pages &pg, const plan &steps, bool 
     if (gpu) {
         dev<uint8_t> pool(host);
         for (const std::vector<piece> &step : steps)
-            run_step(op, pg, step, true, sparse, n_pad, pool.p, &r.out);
+            run_step(op, &pg, step, true, sparse, n_pad, pool.p, &r.out);
         host = pool.get();
     } else {
         for (const std::vector<piece> &step : steps)
-            run_step(op, pg, step, false, sparse, n_pad, host.data(), &r.out);
+            run_step(op, &pg, step, false, sparse, n_pad, host.data(), &r.out);
     }
     std::vector<bool> owned(static_cast<size_t>(pg.n));
+    for (int32_t page : pg.for_drafts)
+        owned[static_cast<size_t>(page)] = true;
     for (int32_t s = 0; s < N_SEQS; s++)
         for (int32_t page : pg.of[s]) {
             owned[static_cast<size_t>(page)] = true;
@@ -240,7 +263,7 @@ static plan whole(bool at_once)
     for (int32_t s = 0; s < N_SEQS; s++) {
         if (!at_once && s > 0)
             steps.emplace_back();
-        steps.back().push_back({s, 0, seq_len[s]});
+        steps.back().push_back({s, 0, seq_len[s], 0, 0});
     }
     return steps;
 }
@@ -256,13 +279,33 @@ static plan cut(int32_t most)
             const int32_t s = (i + static_cast<int32_t>(steps.size())) % N_SEQS;
             const int32_t n = std::min(1 + below(most), seq_len[s] - at[s]);
             if (n > 0 && (most == 1 || below(4) > 0))
-                step.push_back({s, at[s], n}), at[s] += n;
+                step.push_back({s, at[s], n, 0, 0}), at[s] += n;
         }
         if (!step.empty())
             steps.push_back(step);
         else if (std::equal(at, at + N_SEQS, seq_len))
             return steps;
     }
+}
+
+/* The same, with drafts behind a few tokens of each. */
+static plan drafted(int32_t most)
+{
+    plan steps;
+    int32_t at[N_SEQS] = {};
+    while (!std::equal(at, at + N_SEQS, seq_len)) {
+        std::vector<piece> step;
+        for (int32_t s = 0; s < N_SEQS; s++) {
+            const int32_t left = seq_len[s] - at[s], own = std::min(1 + below(3), left);
+            const int32_t n_drafts = left > own ? std::min(below(most + 1), left - own) : 0;
+            const int32_t n_right = below(n_drafts + 1);
+            if (own > 0)
+                step.push_back({s, at[s], own + n_drafts, n_drafts, n_right});
+            at[s] += own + n_right;
+        }
+        steps.push_back(step);
+    }
+    return steps;
 }
 
 static bool same_bits(const floats &a, const floats &b)
@@ -309,6 +352,7 @@ static void check(const operation &op)
         compare(op, pg, "at once", run(op, pg, whole(true), true, true, 0), want, true);
         compare(op, pg, "cut", run(op, pg, cut(40), true, false, 0), want, false);
         compare(op, pg, "cut fine", run(op, pg, cut(9), true, true, 1), want, true);
+        compare(op, pg, "drafted", run(op, pg, drafted(MAX_DRAFTS), true, true, 1), want, true);
     }
 }
 

@@ -7,7 +7,7 @@
 #include "ops_util.h"
 #include "recurrent_golden.h"
 
-enum { MAX_IN = 3, MAX_TEXT = 64, MAX_BLOCKS = 64, N_SEQS = 4, PAGE_RED = 16, PAGES = 40 };
+enum { MAX_IN = 3, MAX_TEXT = 64, MAX_BLOCKS = 64, N_SEQS = 4, PAGE_RED = 16, PAGES = 96 };
 enum { MAX_BATCH = N_SEQS * MAX_TEXT };
 
 struct rec {
@@ -339,30 +339,61 @@ static void seq_tidy(struct world *w, struct seq *s, const struct seq *other)
         }
 }
 
-/* One step: n[i] tokens of sequence i, 0: it is not in the batch. */
-static void step(struct world *w, struct seq *seqs, int n_seqs, const int *n)
+/* Drafts of a step, so many of the last tokens of each sequence; of them, the first n_right are
+ * right. */
+struct drafts {
+    int n[N_SEQS], n_right[N_SEQS];
+    int32_t pages[N_SEQS][MAX_TEXT];
+};
+
+/* Each draft left its state in its page. Those of right ones become their blocks', the others go.
+ */
+static void seq_settle(struct world *w, struct seq *s, int n, int n_right, const int32_t *pages)
+{
+    const int bs = w->view.block_size, first = s->pos - n;
+    for (int i = 0; i < n; i++)
+        same_bits(page_at(w, pages[i]) + PAGE_RED, s->text->pages[first + i + 1],
+                  (size_t)w->c->n_state, w->what);
+    for (int i = 0; i < n; i++) {
+        const int b = (first + i) / bs;
+        if (i >= n_right || ((first + i + 1) % bs != 0 && i + 1 < n_right)) {
+            page_drop(w, pages[i]);
+            continue;
+        }
+        if (s->table[b] >= 0)
+            page_drop(w, s->table[b]);
+        s->table[b] = pages[i];
+    }
+    s->pos -= n - n_right;
+}
+
+/* One step: n[i] tokens of sequence i, 0: it is not in the batch. d: NULL: none is a draft. */
+static void step_with(struct world *w, struct seq *seqs, int n_seqs, const int *n, struct drafts *d)
 {
     enum { STRIDE = N_SEQS * MAX_BLOCKS };
     const struct rec *c = w->c;
-    int32_t tables[2 * STRIDE], positions[MAX_BATCH];
+    int32_t tables[2 * STRIDE + MAX_BATCH], positions[MAX_BATCH];
     struct sl_span spans[N_SEQS];
     struct sl_batch b = {.positions = positions,
                          .spans = spans,
                          .block_tables = tables,
                          .n_tables = 2,
                          .table_stride = STRIDE};
-    for (int i = 0; i < 2 * STRIDE; i++)
+    for (size_t i = 0; i < SL_COUNT(tables); i++)
         tables[i] = 1 << 30; /* of a group that is another's, and between tables */
     for (int i = 0, at = 0; i < n_seqs; i++) {
         const int blocks = SL_CEIL_DIV(seqs[i].pos + n[i], w->view.block_size);
         if (n[i] == 0)
             continue;
-        seq_pages(w, &seqs[i], n[i]);
+        const int n_drafts = d != NULL ? d->n[i] : 0;
+        seq_pages(w, &seqs[i], n[i] - n_drafts);
         memcpy(tables + STRIDE + at, seqs[i].table, (size_t)blocks * sizeof *tables);
-        spans[b.n_spans++] = (struct sl_span){b.n_tokens, n[i], seqs[i].pos, at};
+        spans[b.n_spans++] = (struct sl_span){b.n_tokens, n[i], seqs[i].pos, at, n_drafts};
         for (int t = 0; t < n[i]; t++)
             positions[b.n_tokens++] = seqs[i].pos + t;
         at += blocks;
+        for (int k = 0; k < n_drafts; k++)
+            tables[STRIDE + at++] = d->pages[i][k] = page_new(w);
     }
     struct red_buf in[MAX_IN] = {{0}}, out = red_alloc((size_t)(b.n_tokens * c->n_out));
     float *rows[MAX_IN] = {0};
@@ -379,12 +410,19 @@ static void step(struct world *w, struct seq *seqs, int n_seqs, const int *n)
         memcpy(seqs[i].out + seqs[i].pos * c->n_out, out.p + at,
                (size_t)(n[i] * c->n_out) * sizeof(float));
         seqs[i].pos += n[i];
+        if (d != NULL)
+            seq_settle(w, &seqs[i], d->n[i], d->n_right[i], d->pages[i]);
     }
     for (int k = 0; k < MAX_IN && c->n_in[k] > 0; k++) {
         red_check(&in[k], false, w->what);
         red_free(&in[k]);
     }
     red_free(&out);
+}
+
+static void step(struct world *w, struct seq *seqs, int n_seqs, const int *n)
+{
+    step_with(w, seqs, n_seqs, n, NULL);
 }
 
 /* What was computed of a sequence, and its pages, are those of the text. */
@@ -467,6 +505,44 @@ static void check_cut(const struct rec *c, const struct text *texts, struct sl_b
             }
         if (more)
             step(&w, seqs, N_SEQS, n);
+        for (int i = 0; i < N_SEQS && more; i++)
+            seq_tidy(&w, &seqs[i], NULL);
+    }
+    for (int i = 0; i < N_SEQS; i++) {
+        seq_check(&w, &seqs[i]);
+        sl_free(seqs[i].out);
+    }
+    world_close(&w);
+}
+
+/* All texts side by side, each with up to most drafts behind a token or two of its own. What wrong
+ * ones left is gone: a page that is dropped holds nothing. */
+static void check_drafts(const struct rec *c, const struct text *texts, struct sl_backend *be,
+                         const char *how, int most, int block)
+{
+    struct sl_rng rng = {(uint64_t)(most * 31 + block), 0};
+    struct world w;
+    struct seq seqs[N_SEQS];
+    char what[100];
+    snprintf(what, sizeof what, "%s, %d drafts, blocks of %d", how, most, block);
+    world_open(&w, c, be, block, 2, what);
+    for (int i = 0; i < N_SEQS; i++)
+        seq_open(&seqs[i], &w, &texts[i]);
+    for (bool more = true; more;) {
+        struct drafts d = {{0}, {0}, {{0}}};
+        int n[N_SEQS];
+        more = false;
+        for (int i = 0; i < N_SEQS; i++) {
+            const int left = texts[i].n - seqs[i].pos, own = 1 + (int)sl_rng_below(&rng, 2);
+            const int drafts = (int)sl_rng_below(&rng, (uint64_t)most + 1);
+            n[i] = SL_MIN(own, left);
+            d.n[i] = SL_MIN(drafts, left - n[i]);
+            d.n_right[i] = (int)sl_rng_below(&rng, (uint64_t)d.n[i] + 1);
+            n[i] += d.n[i];
+            more |= n[i] > 0;
+        }
+        if (more)
+            step_with(&w, seqs, N_SEQS, n, &d);
         for (int i = 0; i < N_SEQS && more; i++)
             seq_tidy(&w, &seqs[i], NULL);
     }
@@ -561,6 +637,7 @@ static void check(const struct rec *c)
             snprintf(how, sizeof how, "%s, %d threads", isa_names[isa], threads);
             for (size_t i = (size_t)(threads - 1) % 2; i<SL_COUNT(cuts); i += threads> 2 ? 2 : 1)
                 check_cut(c, texts, be, how, cuts[i][0], cuts[i][1], cuts[i][2]);
+            check_drafts(c, texts, be, how, threads % 2 != 0 ? 3 : 12, threads % 2 != 0 ? 8 : 5);
             check_shared(c, &texts[0], be, how);
             check_mate(c, &texts[0], be, how);
         }
