@@ -149,7 +149,8 @@ static int32_t drafts_most(const struct sl_engine *eng, const struct sl_rseq *rs
         seq->n_computed + 1 != n_known)
         return 0;
     const int32_t room = eng->runner.draft_context - n_known + 1;
-    return SL_MAX(SL_MIN(sl_engine_n_drafts(eng, rs), room), 0);
+    const int32_t most = SL_MIN(room, sl_sched_max_drafts(&eng->sched, seq));
+    return SL_MAX(SL_MIN(sl_engine_n_drafts(eng, rs), most), 0);
 }
 
 /* Tokens that the drafter is to be given before it drafts for rs. */

@@ -53,8 +53,7 @@ int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs
 {
     const struct sl_seq *seq = &rs->seq;
     const int32_t n_out = seq->n_out + seq->n_pending;
-    int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
-    n = SL_MIN(n, sl_sched_max_drafts(&eng->sched, seq));
+    const int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
     return n_out < rs->resume_at ? 0 : SL_MAX(SL_MIN(n, seq->max_out - n_out - 1), 0);
 }
 
@@ -120,7 +119,8 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
     for (float least = 1; least > LEAST_LIKELY; least *= LESS_LIKELY)
         for (int32_t i = 0; i < s->n_running; i++) {
             struct sl_rseq *rs = sl_rseq_of(s->running[i]);
-            const int32_t may = propose_asks(rs) ? sl_engine_n_drafts(eng, rs) : 0;
+            const int32_t fits = sl_sched_max_drafts(s, &rs->seq);
+            const int32_t may = propose_asks(rs) ? SL_MIN(sl_engine_n_drafts(eng, rs), fits) : 0;
             const int32_t most = eng->drafter != NULL ? sl_draft_waiting(rs, may) : may;
             while (room > 0 && rs->n_worth < most && rs->comes >= least &&
                    sl_cost_draft(&s->cost, &step, rs->seq.n_computed, rs->n_worth,
