@@ -156,9 +156,11 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     float skip_softmax_threshold_scale_factor;
     bool skip_softmax_counts; /* sl_engine_skipped may be called */
     /* JSON as vLLM's --speculative-config: {"method": "ngram", "num_speculative_tokens": 5,
-     * "prompt_lookup_max": 4, "prompt_lookup_min": 2}. NULL: a token a step. No output changes. */
+     * "prompt_lookup_max": 4, "prompt_lookup_min": 2}, or {"method": "draft_model", "model": folder
+     * or .gguf, "num_speculative_tokens": 5}. NULL: a token a step. No output changes. */
     const char *speculative_config;
-    /* The place of the model of speculative_config, in place of its "model": folder or .gguf. */
+    /* A model that drafts, folder or .gguf, in place of the "model" of speculative_config; alone: 5
+     * tokens are drafted. "(bundled)" is the bundled model. */
     const char *speculative_model;
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */

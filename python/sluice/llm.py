@@ -189,13 +189,14 @@ class LLM:
             hub = _abi.HubConfig(c_string(revision, "revision"), c_string(download_dir, "download_dir"), bool(offline))
             hub.progress = on_hub
             path = interruptible(lambda: _find(model, hub))
+            drafts = interruptible(lambda: _find_drafter(speculative_config, hub))
             config = _abi.EngineConfig(
                 model=path, device=c_string(device, "device"), chat_template=c_string(chat_template, "chat_template"),
                 kv_cache_dtype=c_string(kv_cache_dtype, "kv_cache_dtype"), runner=c_string(runner, "runner"),
                 convert=c_string(convert, "convert"), enable_lora=bool(enable_lora),
                 cpu_offload_experts=c_string(None if cpu_offload_experts is None else str(cpu_offload_experts),
                                              "cpu_offload_experts"),
-                speculative_config=c_string(json.dumps(speculative_config) if speculative_config else None,
+                speculative_config=c_string(json.dumps(drafts) if drafts else None,
                                             "speculative_config"),
                 no_prefix_caching=not enable_prefix_caching, kv_cache_bytes=kv_cache_memory_bytes or 0,
                 gpu_memory_utilization=check_number("gpu_memory_utilization", gpu_memory_utilization, False))
@@ -695,6 +696,14 @@ def _find(model: Optional[str], hub: _abi.HubConfig) -> Optional[bytes]:
         return ctypes.string_at(path.value) if path.value else None
     finally:
         lib().sl_free(path)
+
+
+def _find_drafter(config: Optional[Mapping[str, Any]], hub: _abi.HubConfig) -> Optional[Mapping[str, Any]]:
+    """The configuration with the place of the model that drafts, if it names one."""
+    name = config.get("model") if config else None
+    if not config or not isinstance(name, str) or name == "(bundled)":
+        return config
+    return {**config, "model": os.fsdecode(_find(name, hub) or b"")}
 
 
 def _is_messages(value: Any) -> bool:

@@ -275,6 +275,8 @@ static int run_batch(int argc, char **argv)
     if (rc == 0)
         rc = sl_cli_find_model(&model, names[2], &err);
     engine.model = model.path;
+    if (rc == 0)
+        rc = sl_cli_find_draft(&model, &engine, &err);
     sl_log_set_level(SL_LOG_WARN);
     if (rc == 0)
         rc = batch(&engine, &f, &file, names[1], &err);

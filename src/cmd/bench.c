@@ -452,6 +452,8 @@ static int bench_main(int argc, char **argv)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
     if (rc == 0)
+        rc = sl_cli_find_draft(&model, &cfg, &err);
+    if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &eng, &err);
     if (rc == 0)
         rc = bench_engine(&opt, eng, &err);

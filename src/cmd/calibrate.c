@@ -290,6 +290,8 @@ static int calibrate_main(int argc, char **argv)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
     if (rc == 0)
+        rc = sl_cli_find_draft(&model, &cfg, &err);
+    if (rc == 0)
         rc = calibrate(&opt, &cfg, &err);
     sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_calibrate, &err);

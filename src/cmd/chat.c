@@ -147,6 +147,8 @@ static int chat_main(int argc, char **argv)
     if (rc == 0)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
+    if (rc == 0)
+        rc = sl_cli_find_draft(&model, &cfg, &err);
     c.how.sampling = &c.sampling;
     sl_cli_lora_enable(&opt.lora, &cfg);
     if (rc == 0)

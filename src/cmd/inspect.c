@@ -41,6 +41,8 @@ static int inspect_main(int argc, char **argv)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
     if (rc == 0)
+        rc = sl_cli_find_draft(&model, &cfg, &err);
+    if (rc == 0)
         rc = sl_inspect(&cfg, opt.json, opt.tensors, &text, &n, &err);
     if (rc == 0)
         rc = sl_write_all(STDOUT_FILENO, text, n, &err);

@@ -13,6 +13,7 @@ struct sl_cli_model { /* zero-initialise */
     struct sl_hub_config hub;
     const char *path; /* for the engine; NULL = the bundled model */
     char *found;
+    char *draft; /* the place of a model that drafts for it; NULL: none */
 };
 
 extern const struct sl_flag sl_flags_hub[]; /* base: struct sl_hub_config */
@@ -20,6 +21,9 @@ extern const int sl_n_flags_hub;
 
 /* Sets m->path from what the user called the model; NULL stays NULL. */
 SL_MUST_CHECK int sl_cli_find_model(struct sl_cli_model *m, const char *name, struct sl_error *err);
+/* Finds the model that --speculative-model or --speculative-config names, if one does. */
+SL_MUST_CHECK int sl_cli_find_draft(struct sl_cli_model *m, struct sl_engine_config *cfg,
+                                    struct sl_error *err);
 void sl_cli_model_deinit(struct sl_cli_model *m);
 
 #endif

@@ -141,6 +141,8 @@ int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given,
         return sl_fail(err, SL_EINVAL, "--for: needs several models");
     for (int at = first_for; at < argc && rc == 0;)
         rc = read_for(m, argc, argv, at, &at, err);
+    for (int i = 0; i < m->n && rc == 0; i++)
+        rc = sl_cli_find_draft(&m->all[i].found, &m->all[i].cfg, err);
     return rc;
 }
 

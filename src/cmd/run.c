@@ -233,6 +233,8 @@ static int run_main(int argc, char **argv)
     if (rc == 0)
         rc = sl_cli_find_model(&model, opt.model != NULL ? opt.model : words[0], &err);
     cfg.model = model.path;
+    if (rc == 0)
+        rc = sl_cli_find_draft(&model, &cfg, &err);
     sl_cli_lora_enable(&opt.lora, &cfg);
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &eng, &err);

@@ -11,6 +11,8 @@
 
 enum { MAX_KEYS = 4 };
 
+#define ALONE "5" /* tokens, with a model and nothing else */
+
 struct method {
     const char *name;
     enum sl_draft_method id;
@@ -149,11 +151,21 @@ static int read_config(const json_t *o, struct sl_speculative *out, struct sl_er
     return 0;
 }
 
-int sl_speculative_parse(const char *json, struct sl_speculative *out, struct sl_error *err)
+int sl_speculative_parse(const char *json, const char *model, struct sl_speculative *out,
+                         struct sl_error *err)
 {
     json_error_t why;
     *out = (struct sl_speculative){0};
+    if (json == NULL && model == NULL)
+        return 0;
+    if (json == NULL)
+        json = "{\"num_speculative_tokens\": " ALONE "}";
     json_t *o = json_loads(json, JSON_REJECT_DUPLICATES, &why);
+    if (json_is_object(o) && model != NULL &&
+        json_object_set_new(o, "model", json_string(model)) != 0) {
+        json_decref(o);
+        return sl_fail(err, SL_EINVAL, "speculative-model: not a path in UTF-8");
+    }
     if (!json_is_object(o)) {
         json_decref(o);
         return sl_fail(err, SL_EINVAL,

@@ -28,8 +28,9 @@ static inline bool sl_speculative_loads(const struct sl_speculative *s)
     return s->method == SL_DRAFT_MODEL;
 }
 
-/* Reads the JSON object; messages name the key. */
-SL_MUST_CHECK int sl_speculative_parse(const char *json, struct sl_speculative *out,
-                                       struct sl_error *err);
+/* Reads the JSON object; messages name the key. model: instead of the one that it names; either may
+ * be NULL. */
+SL_MUST_CHECK int sl_speculative_parse(const char *json, const char *model,
+                                       struct sl_speculative *out, struct sl_error *err);
 
 #endif

@@ -93,7 +93,7 @@ static void the_configuration_is_checked(void **state)
     struct sl_speculative s;
     struct sl_error err;
     for (size_t i = 0; i < SL_COUNT(good); i++) {
-        assert_int_equal(sl_speculative_parse(good[i].json, &s, &err), 0);
+        assert_int_equal(sl_speculative_parse(good[i].json, NULL, &s, &err), 0);
         assert_int_equal(s.num_speculative_tokens, good[i].n);
         assert_int_equal(s.prompt_lookup_min, good[i].min);
         assert_int_equal(s.prompt_lookup_max, good[i].max);
@@ -101,7 +101,7 @@ static void the_configuration_is_checked(void **state)
         assert_string_equal(s.model, good[i].model != NULL ? good[i].model : "");
     }
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
-        assert_true(sl_speculative_parse(bad[i][0], &s, &err) < 0);
+        assert_true(sl_speculative_parse(bad[i][0], NULL, &s, &err) < 0);
         if (strstr(err.msg, bad[i][1]) == NULL)
             fail_msg("'%s' does not say '%s'", err.msg, bad[i][1]);
     }

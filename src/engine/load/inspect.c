@@ -158,7 +158,7 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
         rc = sl_load_task(model, ckpt, cfg, err);
     if (rc == 0)
         rc = sl_load_backend(model, cfg, &be, err);
-    if (rc == 0 && cfg->speculative_config != NULL)
+    if (rc == 0 && (cfg->speculative_config != NULL || cfg->speculative_model != NULL))
         rc = sl_load_tokenizer(ckpt, &tok, err);
     if (rc == 0 && tok != NULL)
         rc = sl_load_draft_open(cfg, tok, &draft, err);

@@ -59,13 +59,11 @@ int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_token
 {
     struct sl_speculative how;
     *out = (struct sl_load_draft){0};
-    if (cfg->speculative_config == NULL)
-        return 0;
-    int rc = sl_speculative_parse(cfg->speculative_config, &how, err);
+    int rc = sl_speculative_parse(cfg->speculative_config, cfg->speculative_model, &how, err);
     if (rc != 0 || !sl_speculative_loads(&how))
         return rc;
-    const char *path = cfg->speculative_model != NULL ? cfg->speculative_model : how.model;
-    rc = sl_ckpt_open(strcmp(path, "(bundled)") == 0 ? NULL : path, &out->ckpt, err);
+    const bool bundled = strcmp(how.model, "(bundled)") == 0;
+    rc = sl_ckpt_open(bundled ? NULL : how.model, &out->ckpt, err);
     if (rc == 0)
         rc = sl_model_open(out->ckpt, &out->model, err);
     if (rc == 0)

@@ -598,8 +598,9 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     const struct sl_model_facts *facts = sl_model_facts(model);
     *out = (struct sl_memory_plan){0};
     int rc = plan_memory(be, cfg, out, err);
-    if (rc == 0 && cfg->speculative_config != NULL)
-        rc = sl_speculative_parse(cfg->speculative_config, &out->speculative, err);
+    if (rc == 0)
+        rc = sl_speculative_parse(cfg->speculative_config, cfg->speculative_model,
+                                  &out->speculative, err);
     if (rc != 0)
         return rc;
     if (out->speculative.num_speculative_tokens > 0 && facts->task != SL_TASK_GENERATE)
