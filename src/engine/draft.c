@@ -82,7 +82,7 @@ static void drafter_meet(struct sl_drafter *d, struct sl_rseq *rs)
         return;
     m->writer = ++d->n_writers;
     m->epoch = rs->seq.n_preempted;
-    m->n_fed = 0;
+    m->n_fed = m->n = 0;
 }
 
 /* Tokens of the text, as it is now, that passes for this sequence have left. Drafts were fed too,
@@ -324,10 +324,10 @@ static void take_pass(struct sl_engine *eng)
         struct sl_rseq *rs = d->of[i];
         const struct sl_span *span = &b->spans[i];
         drafter_wrote(eng, rs, span->pos, span->pos + span->n);
-        if (i >= b->n_logits)
-            continue;
         rs->model.at = sl_seq_n_known(&rs->seq);
-        rs->model.n = d->wanted[i];
+        rs->model.n = i < b->n_logits ? d->wanted[i] : 0;
+        if (rs->model.n == 0)
+            continue;
         memcpy(rs->drafts, d->drafts + (size_t)i * SL_MAX_DRAFTED,
                (size_t)d->wanted[i] * sizeof *rs->drafts);
     }
