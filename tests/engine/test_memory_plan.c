@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * How the memory plan divides a budget between groups of layers, on a model with five windowed
- * layers to a full one and a context of 32k, and on models with recurrent layers.
+ * layers to a full one and a context of 32k, on models with recurrent layers, and beside a model
+ * that drafts.
  */
 #include "base/check.h"
 #include "base/sys.h"
@@ -268,9 +269,88 @@ static void states_are_not_shared(void **state)
     sl_shared_destroy(shared);
 }
 
+/* ---- a model that drafts */
+
+static struct sl_memory_plan draft_plan(struct sl_engine_config cfg, const char *json)
+{
+    struct sl_memory_plan p;
+    struct sl_error err;
+    cfg.max_num_batched_tokens = 512;
+    cfg.block_size = BLOCK;
+    cfg.speculative_config = json;
+    if (sl_memory_plan_make(model, model, be, &cfg, &p, &err) != 0)
+        fail_msg("%s", err.msg);
+    return p;
+}
+
+/* Every block of the full group has a page of the drafter too, which holds all of its layers. What
+ * a pass writes behind a sequence's blocks has pages that are not of the budget. */
+static void a_drafter_has_pages_beside(void **state)
+{
+    (void)state;
+    static const char json[] = "{\"method\":\"draft_model\",\"model\":\"itself\","
+                               "\"num_speculative_tokens\":20}";
+    const struct sl_memory_plan alone = plan((struct sl_engine_config){.max_num_seqs = 4});
+    const struct sl_memory_plan all =
+        draft_plan((struct sl_engine_config){.max_num_seqs = 4}, json);
+    const uint64_t page = sl_kv_block_bytes(&alone.kv), spare = 4 * 2 * page;
+    assert_int_equal(all.draft_kv.n_groups, 1);
+    assert_int_equal(all.draft_kv.groups[0].n_layers, LAYERS);
+    assert_int_equal(all.draft_kv.groups[0].page_bytes, page);
+    assert_int_equal(sl_memory_plan_page_bytes(&all, 0), page + all.kv.groups[0].page_bytes);
+    assert_int_equal(sl_memory_plan_page_bytes(&all, 1), all.kv.groups[1].page_bytes);
+    assert_int_equal(all.n_pages, alone.n_pages);
+    assert_int_equal(sl_memory_plan_draft_bytes(&all), (uint64_t)all.n_pages * page + spare);
+    assert_int_equal(all.kv_bytes, alone.kv_bytes + sl_memory_plan_draft_bytes(&all));
+    assert_int_equal(all.packed_bytes + all.mapped_bytes,
+                     2 * (alone.packed_bytes + alone.mapped_bytes));
+    assert_true(all.activation_bytes > alone.activation_bytes + all.draft_activation_bytes / 2);
+    for (uint64_t n_bytes = 4 * page; n_bytes < 2 * all.kv_bytes; n_bytes += n_bytes / 2) {
+        const struct sl_memory_plan p = draft_plan(
+            (struct sl_engine_config){.max_num_seqs = 4, .kv_cache_bytes = n_bytes}, json);
+        assert_true(p.kv_bytes - spare <= n_bytes && p.kv_bytes - spare + 2 * page > n_bytes);
+        assert_int_equal(sl_memory_plan_pool_bytes(&p), p.kv_bytes - spare);
+    }
+    /* n-grams need none of that. */
+    const struct sl_memory_plan ngrams =
+        draft_plan((struct sl_engine_config){.max_num_seqs = 4},
+                   "{\"method\":\"ngram\",\"num_speculative_tokens\":20}");
+    assert_int_equal(ngrams.kv_bytes, alone.kv_bytes);
+    assert_int_equal(sl_memory_plan_draft_bytes(&ngrams), 0);
+}
+
+/* Layers of several windows in one group: no two places overlap. */
+static void places_of_groups_merge(void **state)
+{
+    (void)state;
+    struct sl_kv_layout l = {.block_size = BLOCK, .dtype = SL_DTYPE_F32};
+    struct sl_error err;
+    static const int32_t windows[] = {0, 64, 32, 64, 0, 32};
+    bool used[1 << 16] = {false};
+    const uint32_t n = (uint32_t)sl_kv_tile_bytes(SL_DTYPE_F32, 8) * (BLOCK / SL_KV_TILE);
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < (int32_t)SL_COUNT(windows); i++)
+            if ((windows[i] == 0) == (pass == 0))
+                assert_int_equal(sl_kv_layout_add(&l, i, windows[i], 1, 8, 8, &err), 0);
+    assert_int_equal(l.n_groups, 3);
+    assert_int_equal(sl_kv_layout_merge(&l, &err), 0);
+    assert_int_equal(l.n_groups, 1);
+    assert_int_equal(l.groups[0].n_layers, SL_COUNT(windows));
+    assert_int_equal(l.groups[0].page_bytes, 2 * n * SL_COUNT(windows));
+    for (size_t i = 0; i < SL_COUNT(windows); i++)
+        for (int v = 0; v < 2; v++) {
+            const uint32_t at = v == 0 ? l.places[i].k_offset : l.places[i].v_offset;
+            assert_int_equal(l.places[i].group, 0);
+            assert_true(at % n == 0 && at + n <= l.groups[0].page_bytes && !used[at / n]);
+            used[at / n] = true;
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drafter_has_pages_beside),
+        cmocka_unit_test(places_of_groups_merge),
         cmocka_unit_test(windowed_layers_do_not_hold_the_context),
         cmocka_unit_test(a_budget_is_divided),
         cmocka_unit_test(sequences_have_two_slots_each),
