@@ -267,13 +267,26 @@ static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, in
     }
 }
 
-/* First those that get drafts, then one that lacks more than one step of the drafter can have. */
+/* How many of the n tokens that rs lacks the step takes. Others wait meanwhile, so that a whole
+ * prompt comes in pieces, as it does in the target's steps. */
+static int32_t span_fits(const struct sl_engine *eng, const struct sl_rseq *rs, struct sl_work w,
+                         int32_t n)
+{
+    const struct sl_drafter *d = eng->drafter;
+    const double max_s = eng->sched.cfg.max_step_s;
+    n = SL_MIN(n, eng->info.max_num_batched_tokens - d->pass.batch.n_tokens);
+    if (n <= LACKS_USUALLY || max_s == 0)
+        return n;
+    return SL_MAX(sl_cost_chunk(&d->cost, w, rs->model.has, n, max_s), LACKS_USUALLY);
+}
+
+/* First those that get drafts, then one that lacks more than this step takes. */
 static void build_pass(struct sl_engine *eng)
 {
     struct sl_drafter *d = eng->drafter;
     const struct sl_sched *s = &eng->sched;
-    const int32_t max_tokens = eng->info.max_num_batched_tokens;
     struct sl_rseq *late = NULL;
+    struct sl_work work = {0};
     struct sl_batch *b = &d->pass.batch;
     *b = (struct sl_batch){.tokens = d->tokens,
                            .positions = d->positions,
@@ -284,17 +297,19 @@ static void build_pass(struct sl_engine *eng)
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         const int32_t n = rs->n_worth > 0 ? drafter_lacks(rs) : 0;
-        if (n > max_tokens - b->n_tokens)
-            late = late != NULL ? late : rs;
-        if (n == 0 || n > max_tokens - b->n_tokens)
+        const bool fits = span_fits(eng, rs, work, n) == n;
+        if (!fits && late == NULL)
+            late = rs;
+        if (n == 0 || !fits)
             continue;
         add_span(eng, rs, rs->model.has, n);
+        work = sl_work_add(work, rs->model.has, n);
         d->wanted[b->n_logits] = rs->n_worth;
         d->logit_rows[b->n_logits++] = b->n_tokens - 1;
     }
-    if (late != NULL && b->n_tokens < max_tokens)
-        add_span(eng, late, late->model.has,
-                 SL_MIN(drafter_lacks(late) - 1, max_tokens - b->n_tokens));
+    const int32_t n = late != NULL ? span_fits(eng, late, work, drafter_lacks(late) - 1) : 0;
+    if (n > 0)
+        add_span(eng, late, late->model.has, n);
 }
 
 static void learn_pass(struct sl_drafter *d)

@@ -14,7 +14,9 @@
 #include "engine/ngram.h"
 #include "engine/turn.h"
 
-#define MAX_PAUSE 8 /* tokens */
+/* Tokens. A model's drafts cost more than looking something up. */
+#define MAX_PAUSE       8
+#define MAX_PAUSE_MODEL 31
 /* Of drafts, right and wrong ones that a sequence begins with, and what is kept of both as others
  * come. A token without a draft leaves less of them: what was wrong is tried again. */
 #define FIRST_RIGHT 2.0f
@@ -38,7 +40,8 @@ void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n
     struct sl_stats *s = &eng->stats;
     SL_ASSERT(n >= 1 && n <= SL_MAX_DRAFTED && n_right >= 0 && n_right <= n);
     rs->n_try = n_right < n ? n_right + 1 : 2 * n;
-    rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, MAX_PAUSE);
+    const int32_t max_pause = eng->drafter != NULL ? MAX_PAUSE_MODEL : MAX_PAUSE;
+    rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, max_pause);
     rs->resume_at = rs->seq.n_out + 1 + rs->pause;
     rs->right = rs->right * KEEP_TRIED + (float)n_right;
     rs->wrong = rs->wrong * KEEP_TRIED + (n_right < n ? 1.0f : 0.0f);

@@ -88,7 +88,7 @@ def test_sleeps_and_wakes(story, level):
 
 
 @pytest.mark.parametrize("target,drafter", [("llama", "qwen3"), ("gemma3", "small.gguf"), ("llama", "gemma3"),
-                                            ("llama", "small.gguf")])
+                                            ("llama", "small.gguf"), ("recurrent", "llama")])
 def test_another_family_drafts(models, target, drafter):
     bodies = [b for b in BODIES if "structured_outputs" not in b]
     flags = [*ANY_TIME, "--max-num-batched-tokens", "48", "--max-num-seqs", "8"]
@@ -96,7 +96,7 @@ def test_another_family_drafts(models, target, drafter):
         plain = answers(s, bodies)
     with Server(str(models / target), *flags, *config(model=str(models / drafter))) as s:
         assert answers(s, bodies) == plain
-        assert counted(s, "draft_tokens") > 50
+        assert counted(s, "draft_tokens") > 20
         assert s.stop() == 0
 
 
@@ -127,3 +127,15 @@ def test_the_plan_shows_it(models):
     assert both["draft_mapped_bytes"] + both["draft_repacked_bytes"] > 0
     assert both["activation_bytes"] - both["draft_activation_bytes"] >= plain["activation_bytes"]
     assert "of these, to draft" in subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+
+def test_a_drafter_that_costs_too_much(story):
+    """One as slow as its target: nothing is gained by drafts, however right they are."""
+    body = BODIES[0] | {"max_tokens": 200, "ignore_eos": True}
+    with Server(STORY, "--threads", "1", *config(model=STORY)) as s:
+        for _ in range(3):  # prices are learnt
+            answers(s, [body])
+        before = counted(s, "draft_tokens")
+        answers(s, [body])
+        assert counted(s, "draft_tokens") - before < 40
+        assert s.stop() == 0
