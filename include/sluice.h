@@ -205,6 +205,8 @@ struct sl_model_info {
     struct sl_kv_group_info kv_groups[SL_KV_GROUPS];
     int32_t max_num_seqs, max_num_batched_tokens, n_threads;
     int32_t num_speculative_tokens; /* most that are drafted behind a sequence; 0: none */
+    const char *speculative_method; /* of speculative_config; NULL: none */
+    const char *speculative_model;  /* that drafts; NULL: none */
     const char *weight_dtype, *kv_dtype, *isa;
     uint64_t device_total_bytes, device_used_bytes; /* memory of a GPU after loading; 0: none */
     int32_t n_expert_layers, n_cpu_expert_layers;   /* with experts; beside a GPU on the CPU */

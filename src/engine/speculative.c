@@ -179,3 +179,12 @@ int sl_speculative_parse(const char *json, const char *model, struct sl_speculat
     json_decref(o);
     return rc;
 }
+
+const char *sl_speculative_name(const struct sl_speculative *s)
+{
+    size_t i = 0;
+    while (i < SL_COUNT(methods) && methods[i].id != s->method)
+        i++;
+    SL_ASSERT(i < SL_COUNT(methods) || s->method == SL_DRAFT_NONE);
+    return i < SL_COUNT(methods) ? methods[i].name : NULL;
+}

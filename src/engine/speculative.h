@@ -22,6 +22,9 @@ struct sl_speculative {
     char model[SL_MAX_DRAFT_PATH];                /* of MODEL: a folder or a file */
 };
 
+/* The name of its method; NULL: none. */
+const char *sl_speculative_name(const struct sl_speculative *s);
+
 /* Are drafts made by a model, which has to be loaded? */
 static inline bool sl_speculative_loads(const struct sl_speculative *s)
 {

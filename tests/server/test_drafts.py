@@ -70,6 +70,9 @@ def test_itself_is_always_right(story):
     with Server(STORY, *ANY_TIME, *config(model=STORY)) as s:
         assert answers(s, BODIES[:1]) == story[:1]
         assert counted(s, "draft_tokens") == counted(s, "accepted_tokens") >= 40
+        info = s.json("GET", "/server_info")[1]
+        assert info["speculative_algorithm"] == "draft_model" and info["speculative_num_draft_tokens"] == 4
+        assert info["speculative_draft_model_path"] == STORY
         assert answers(s) == story
         assert answers(s) == story  # from the cache
         assert s.metric("sluice:invariant_violations_total") == 0

@@ -81,6 +81,8 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
         .n_kv_groups = p->kv.n_groups,
         .max_num_seqs = p->max_num_seqs,
         .num_speculative_tokens = p->speculative.num_speculative_tokens,
+        .speculative_method = sl_speculative_name(&p->speculative),
+        .speculative_model = p->speculative.model[0] != '\0' ? p->speculative.model : NULL,
         .max_num_batched_tokens = p->max_num_batched_tokens,
         .n_threads = l->backend->vt->n_threads(l->backend) * f->n_ranks,
         .weight_dtype = f->weight_dtype,
