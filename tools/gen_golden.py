@@ -995,6 +995,20 @@ RECURRENT = {
         torch.bfloat16,
         "class",
     ),
+    "recurrent_gemma": (
+        "RecurrentGemma",
+        dict(num_hidden_layers=4, block_types=["recurrent", "attention", "recurrent"], lru_width=48,
+             num_key_value_heads=1, attention_window_size=9, logits_soft_cap=3.0, rope_parameters=plain(100.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "recurrent_gemma_f32": (  # whose embeddings are multiplied by a number of BF16 all the same; as the hub has it
+        "RecurrentGemma",
+        dict(num_hidden_layers=3, attention_window_size=24, conv1d_width=3, attention_bias=True,
+             hidden_activation="gelu", rope_parameters=plain(100.0)),
+        torch.float32,
+        "old",
+    ),
     "nemotron_h": (
         "NemotronH",
         dict(NEMOTRON_H, layers_block_type=["mamba", "mlp", "attention", "mlp", "mamba"], mlp_bias=True, use_bias=True,
@@ -1423,7 +1437,7 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
-    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "NemotronFor", "Qwen3_5", "Qwen3Next", "Step3p7")  # whose norms are 1 + w
+    zero = ("GemmaFor", "Gemma2For", "Gemma3F", "Gemma3T", "NemotronFor", "Qwen3_5", "RecurrentGemma", "Qwen3Next", "Step3p7")  # whose norms are 1 + w
     one = 0 if type(model).__name__.startswith(zero) else 1
     with torch.no_grad():
         for name, p in model.named_buffers():
@@ -1433,9 +1447,9 @@ def randomise(model, generator):
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("e_score_correction_bias"):
                 p.copy_(noise * 0.1)
-            elif name.endswith("A_log"):  # states that last
+            elif name.endswith(("A_log", "recurrent_param")):  # states that last
                 p.copy_(noise - 2)
-            elif name.endswith("conv1d.weight"):
+            elif name.endswith(("conv1d.weight", "conv_1d.weight")):
                 p.copy_(noise * 0.6)
             elif name.endswith("bias"):
                 p.copy_(noise * 0.3)

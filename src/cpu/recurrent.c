@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Layers with a recurrent state: causal convolutions, the gated delta rule, state space models, and
- * the norm with a gate behind them. Token after token, in the order that ops.h gives, so that a
- * text's bits do not depend on how it is cut into steps. Here spans are cut where a state is
- * stored, and into items of columns; what is done with those is in recurrent_tmpl.c.
+ * Layers with a recurrent state: causal convolutions, the gated delta rule, state space models,
+ * linear recurrent units, and the norm with a gate behind them. Token after token, in the order
+ * that ops.h gives, so that a text's bits do not depend on how it is cut into steps. Here spans are
+ * cut where a state is stored, and into items of columns; what is done with those is in
+ * recurrent_tmpl.c.
  */
 #include "base/check.h"
 #include "cpu/backend.h"
@@ -175,6 +176,27 @@ void sl_cpu_ssm(struct sl_backend *be, const struct sl_op_ssm *a)
     j.n_parts = (uint32_t)(a->n_groups * j.n_whole);
     sl_cpu_run(sl_cpu(be), ssm_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
                (int64_t)a->batch->n_tokens * a->n_heads * a->head_dim * a->n_state * 4);
+}
+
+static void rglru_part(void *arg, uint32_t item, int thread_idx)
+{
+    const struct rec_job *j = arg;
+    const struct sl_op_rglru *a = j->a;
+    const int32_t first = (int32_t)(item % j->n_parts) * j->part;
+    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    (void)thread_idx;
+    while (next_piece(&r))
+        j->cpu->rec.rglru(a, r.row, r.n, first, SL_MIN(a->n_channels - first, j->part), r.begin,
+                          r.end);
+}
+
+void sl_cpu_rglru(struct sl_backend *be, const struct sl_op_rglru *a)
+{
+    struct rec_job j = {.cpu = sl_cpu(be), .a = a};
+    j.part = part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_LRU);
+    j.n_parts = (uint32_t)SL_CEIL_DIV(a->n_channels, j.part);
+    sl_cpu_run(sl_cpu(be), rglru_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
+               60 * (int64_t)a->batch->n_tokens * a->n_channels);
 }
 
 #define NORM_ITEM 1024 /* values, about */

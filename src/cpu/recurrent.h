@@ -13,6 +13,7 @@
 
 #define SL_REC_CONV 512 /* channels of a call, at most */
 #define SL_REC_SSM  64  /* likewise, of state space models */
+#define SL_REC_LRU  256 /* of linear recurrent units */
 
 struct sl_rec_kernels {
     void (*conv)(const struct sl_op_short_conv *a, int64_t row, int32_t n, int32_t first,
@@ -24,6 +25,8 @@ struct sl_rec_kernels {
     /* Channels of one group. */
     void (*ssm)(const struct sl_op_ssm *a, int64_t row, int32_t n, int32_t first,
                 int32_t n_channels, const float *begin, float *end);
+    void (*rglru)(const struct sl_op_rglru *a, int64_t row, int32_t n, int32_t first,
+                  int32_t n_channels, const float *begin, float *end);
     void (*gated_norm)(const struct sl_op_gated_norm *a, int64_t row, int32_t group);
 };
 

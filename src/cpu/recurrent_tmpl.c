@@ -398,6 +398,52 @@ static void k_ssm(const struct sl_op_ssm *a, int64_t row, int32_t n, int32_t fir
     }
 }
 
+/* ---------------------------------------------------------------- linear recurrent units */
+
+/* 1 - exp(x) of x <= 0: near 0 by its series up to x^7 / 5040, whose next term is below 2^-25 of
+ * the sum; 1 minus an exponential near 1 would lose most of its digits. NaN stays NaN. */
+INLINE v16 v_one_minus_exp(v16 x)
+{
+    v16 p = v_set1(0x1.a01a02p-13f);
+    p = v_fma(p, x, v_set1(0x1.6c16c2p-10f));
+    p = v_fma(p, x, v_set1(0x1.111112p-7f));
+    p = v_fma(p, x, v_set1(0x1.555556p-5f));
+    p = v_fma(p, x, v_set1(0x1.555556p-3f));
+    p = v_fma(p, x, v_set1(0.5f));
+    p = v_fma(p, x, v_set1(1.0f));
+    return v_select_lt(x, v_set1(-0.375f), v_sub(v_set1(1.0f), v_exp(x)),
+                       v_mul(p, v_sub(v_set1(0.0f), x)));
+}
+
+INLINE void rglru_lanes(const struct sl_op_rglru *a, const int lanes, int64_t row, int32_t n,
+                        int32_t channel, const float *begin, float *end)
+{
+    const v16 rate = load_lanes(a->a + channel, lanes);
+    v16 h = begin != NULL ? load_lanes(begin + channel, lanes) : v_set1(0.0f);
+    for (int32_t t = 0; t < n; t++) {
+        const int64_t at = (row + t) * a->n_channels + channel;
+        v16 log = v_gated(rate, load_lanes(a->decay_gate + at, lanes));
+        v16 in = v_gated(load_lanes(a->x + at, lanes), load_lanes(a->in_gate + at, lanes));
+        if (t > 0 || begin != NULL)
+            in = v_mul(in, v_sqrt(v_one_minus_exp(v_add(log, log))));
+        h = v_fma(v_exp(log), h, in);
+        store_lanes(a->out + at, h, lanes);
+    }
+    store_lanes(end + channel, h, lanes);
+}
+
+/* begin NULL: position 0. */
+static void k_rglru(const struct sl_op_rglru *a, int64_t row, int32_t n, int32_t first,
+                    int32_t n_channels, const float *begin, float *end)
+{
+    const int32_t to = first + n_channels;
+    int32_t c = first;
+    for (; c + 16 <= to; c += 16)
+        rglru_lanes(a, 16, row, n, c, begin, end);
+    if (c < to)
+        rglru_lanes(a, to - c, row, n, c, begin, end);
+}
+
 /* ---------------------------------------------------------------- norms with a gate */
 
 INLINE v16 gate_act(v16 x, v16 gate, const bool sigmoid)
@@ -447,5 +493,6 @@ static void fill_recurrent(struct sl_rec_kernels *k)
     k->delta_inputs = k_delta_inputs;
     k->delta = k_delta;
     k->ssm = k_ssm;
+    k->rglru = k_rglru;
     k->gated_norm = k_gated_norm;
 }

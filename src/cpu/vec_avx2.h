@@ -94,6 +94,11 @@ static inline v16 v_abs(v16 x)
     return V_PAIR(_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b));
 }
 
+static inline v16 v_sqrt(v16 x)
+{
+    return V_PAIR(_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b));
+}
+
 static inline v16 v_copysign(v16 x, v16 s)
 {
     __m256 sign = _mm256_set1_ps(-0.0f);

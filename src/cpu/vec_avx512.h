@@ -33,6 +33,7 @@
 #define v_store           _mm512_storeu_ps
 #define v_fma             _mm512_fmadd_ps
 #define v_abs             _mm512_abs_ps
+#define v_sqrt            _mm512_sqrt_ps
 #define v_bits            _mm512_castps_si512
 #define v_from_bits       _mm512_castsi512_ps
 #define vi_set1           _mm512_set1_epi32

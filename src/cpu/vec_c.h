@@ -100,6 +100,13 @@ LANES v16 v_abs(v16 a)
     return r;
 }
 
+LANES v16 v_sqrt(v16 a)
+{
+    v16 r;
+    V_LANES r.f[j] = sqrtf(a.f[j]);
+    return r;
+}
+
 LANES v16 v_copysign(v16 a, v16 sign)
 {
     v16 r;

@@ -251,6 +251,7 @@ struct sl_hparam_desc {
     const char *words[4]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
                              those of attention, full and sliding; LAYER_KINDS: of each kind, */
     const char *letters;  /* or these */
+    bool repeats;         /* LAYER_TYPES: a list shorter than the model begins again */
 };
 
 /* What config.json says in a list of LAYER_TYPES. */
@@ -342,6 +343,11 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_STATE_RANK_NORM, /* norms of these three */
                SL_SLOT_STATE_B_NORM,
                SL_SLOT_STATE_C_NORM,
+               SL_SLOT_LRU_IN, /* of linear recurrent units: gates of what left the convolution, of
+                                  what goes in and of the decay, a matrix for each head */
+               SL_SLOT_LRU_DECAY,
+               SL_SLOT_LRU_IN_BIAS,
+               SL_SLOT_LRU_DECAY_BIAS,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -448,6 +454,7 @@ enum sl_weight_flags {
     SL_W_MINUS_EXP = 1 << 9,    /* a vector, or values: safetensors hold the logarithm of what GGUF
                                    files hold negated, as kernels want it */
     SL_W_FLAT = 1 << 5,         /* a vector that a file may hold as a matrix */
+    SL_W_LRU_RATE = 1 << 10,    /* a vector: kernels want -8 ln(1 + exp(x)) of what a file holds */
 };
 
 enum { SL_MAX_FUSED = 5 };  /* parts of a tensor */
@@ -505,6 +512,7 @@ enum sl_mixer {
     SL_MIX_CONV,  /* a gated short convolution (LFM2) */
     SL_MIX_DELTA, /* the gated delta rule behind a convolution */
     SL_MIX_SSM,   /* a state space model behind a convolution (Mamba) */
+    SL_MIX_LRU,   /* a linear recurrent unit behind a convolution (Griffin) */
     SL_MIX_BOTH,  /* attention and a state space model side by side, whose outputs are added */
 };
 enum sl_ffn {
@@ -530,8 +538,8 @@ enum sl_norm_place {
 };
 
 /* The shape of a recurrent layer. Channels of its convolution, in their order: CONV the hidden
- * width; DELTA queries and keys of all groups, values; SSM x, b and c of all groups (Mamba 1: x).
- */
+ * width; DELTA queries and keys of all groups, values; SSM x, b and c of all groups (Mamba 1: x);
+ * LRU x, of which each channel has a state of one value (k_dim 1), and each head its gates. */
 struct sl_state_desc {
     int32_t n_taps;
     int32_t n_heads, n_groups; /* of values; of keys, or of b and c */
@@ -643,7 +651,8 @@ struct sl_model_desc {
     int32_t n_names, n_hparams, n_weights, n_ropes;
     bool encoder;          /* whole texts in one step, no tokens come out */
     bool behind_pad;       /* places begin behind the padding token's id; one type of token */
-    bool scaled_embedding; /* embeddings are multiplied by the root of the width */
+    bool scaled_embedding; /* embeddings are multiplied by the root of the width, */
+    bool scaled_as_bf16;   /* which is rounded to BF16, whatever the format of the embedding */
     bool gguf_interleaved; /* GGUF converters reorder q and k rows for interleaved RoPE */
     /* Refuses what the family cannot run and fills layers[hp->n_layers], which hold what hp says of
      * every layer alike (sl_plan_layers). */

@@ -19,6 +19,7 @@ static const char *const mixer_names[] = {
     [SL_MIX_GQA] = "gqa",         [SL_MIX_NONE] = "none",
     [SL_MIX_CONV] = "short_conv", [SL_MIX_DELTA] = "gated_delta",
     [SL_MIX_SSM] = "state_space", [SL_MIX_BOTH] = "gqa_and_state_space",
+    [SL_MIX_LRU] = "rg_lru",
 };
 static const char *const act_names[] = {
     [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
@@ -160,6 +161,8 @@ static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
     if (s->dt_rank > 0)
         sl_buf_printf(out, ", %d channels with a state of %d, dt of rank %d%s", s->n_heads,
                       s->k_dim, s->dt_rank, s->norm_x ? ", normed" : "");
+    else if (l->mixer == SL_MIX_LRU)
+        sl_buf_printf(out, ", %d channels, gates of %d heads", s->n_heads * s->v_dim, s->n_heads);
     else if (s->n_heads > 0)
         sl_buf_printf(out, ", %d heads, %d groups, states of %d x %d", s->n_heads, s->n_groups,
                       s->k_dim, s->v_dim);

@@ -362,6 +362,12 @@ static const char *todays_word(const char *s)
                                          : s;
 }
 
+static bool is_layer_word(const struct sl_hparam_desc *row, const char *s, bool on)
+{
+    const char *word = sl_layer_word(row, on);
+    return strcmp(s, word) == 0 || strcmp(todays_word(s), word) == 0;
+}
+
 static int read_layer_types(const struct source *src, const struct sl_hparam_desc *row,
                             const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
@@ -376,17 +382,17 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
         return set_letters(sp, json_string_value(sp->value), hp, types, err);
     if (!json_is_array(sp->value))
         return wrong_type(sp, "a list of strings", err);
-    if (!is_for_layers(sp->value, hp))
-        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
-                       json_array_size(sp->value), hp->n_layers);
+    const size_t n = json_array_size(sp->value);
+    if (row->repeats ? n == 0 : !is_for_layers(sp->value, hp))
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text, n,
+                       hp->n_layers);
     for (int32_t i = 0; i < hp->n_layers; i++) {
-        const char *s = json_string_value(json_array_get(sp->value, (size_t)i));
+        const char *s = json_string_value(json_array_get(sp->value, (size_t)i % n));
         if (s == NULL)
             return sl_fail(err, SL_EFORMAT, "%s[%d] must be a string", sp->text, i);
-        const char *now = todays_word(s);
-        if (strcmp(now, sl_layer_word(row, false)) == 0)
+        if (is_layer_word(row, s, false))
             types[i] = SL_LAYER_OFF;
-        else if (strcmp(now, sl_layer_word(row, true)) == 0)
+        else if (is_layer_word(row, s, true))
             types[i] = SL_LAYER_ON;
         else
             return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,

@@ -310,7 +310,8 @@ struct sl_run {
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
     void *state_att; /* the same as activations, beside att; */
     float *state_y;  /* [T, H] what comes of it */
-    float *state_dt, *state_beta;      /* [T, heads], DELTA by_row [T, heads, k_dim] */
+    float *state_dt, *state_beta;      /* [T, heads], DELTA by_row [T, heads, k_dim]; LRU: dt [T,
+                                          channels], gates of decays */
     void *gated_input;                 /* [T, W] activations: times its input */
     void *expert_room;                 /* scratch of the experts */
     struct sl_host_layer *host_layers; /* [n_host_layers] whose experts the host computes; */
@@ -342,8 +343,7 @@ void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int
 size_t sl_mixer_state_bytes(const struct sl_layer_desc *l, int64_t hidden);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
-    return l->mixer == SL_MIX_CONV || l->mixer == SL_MIX_DELTA || l->mixer == SL_MIX_SSM ||
-           l->mixer == SL_MIX_BOTH;
+    return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_NONE;
 }
 static inline bool sl_has_attention(const struct sl_layer_desc *l)
 {

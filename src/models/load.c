@@ -191,6 +191,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         file[i] += 1;
     for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_MINUS_EXP) != 0; i++)
         file[i] = -expf(file[i]);
+    for (size_t i = 0; i < n && (p->desc->flags & SL_W_LRU_RATE) != 0; i++)
+        file[i] = file[i] > 30 ? -8 * file[i] : (float)(-8 * log1p(exp((double)file[i])));
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_WIDTH) != 0; i++)
         file[i] /= (float)m->hp.hidden;
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_ROOT) != 0; i++)
@@ -323,7 +325,8 @@ static float embed_scale(const struct sl_model *m, enum sl_slot slot, int32_t wi
         return scale; /* and those whose configs ask for it do not round */
     if (!m->desc->scaled_embedding || t == NULL)
         return m->hp.embed_scale != 0 ? (float)m->hp.embed_scale : 1;
-    const struct sl_dtype_info *info = sl_dtype_info(t->dtype);
+    const struct sl_dtype_info *info =
+        sl_dtype_info(m->desc->scaled_as_bf16 ? SL_DTYPE_BF16 : t->dtype);
     if (info->block_elems == 1) {
         info->from_f32(&scale, rounded, 1);
         info->to_f32(rounded, &scale, 1);
@@ -410,6 +413,11 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
         if (m->layers[i].state.dt_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "layers of Mamba 1 are not built for this device: choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].mixer == SL_MIX_LRU && be->vt->rglru == NULL)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "linear recurrent units (RG-LRU) have no kernel on this device: choose "
+                           "device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].ffn == SL_FFN_EXPERTS &&
             ((sl_experts_on_host(m, i) ? m->host : be)->vt->gated_acts >>

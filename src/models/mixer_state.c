@@ -14,7 +14,7 @@ int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden)
         return 0;
     if (l->mixer == SL_MIX_CONV)
         return hidden;
-    return s->dt_rank > 0 ? rows : rows + 2 * keys;
+    return s->dt_rank > 0 || l->mixer == SL_MIX_LRU ? rows : rows + 2 * keys;
 }
 
 /* Of the convolution's part of the state. */
@@ -103,7 +103,7 @@ static void convolve(struct sl_run *r, int32_t layer, const struct sl_batch *bat
                                  .bias = sl_run_vec(r, layer, SL_SLOT_CONV_BIAS),
                                  .n_channels = (int32_t)sl_conv_channels(l, h),
                                  .n_taps = l->state.n_taps,
-                                 .silu = !gated,
+                                 .silu = !gated && l->mixer != SL_MIX_LRU,
                                  .state = tail_view(r, layer),
                                  .out = gated ? NULL : r->conv_out,
                                  .act = gated ? r->att : NULL};
@@ -220,6 +220,39 @@ static void ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
                                 });
 }
 
+/* Gates by head of what left the convolution, the unit, and what gates it. */
+static void rglru(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const struct sl_state_desc *s = &l->state;
+    const int32_t n = s->n_heads * s->v_dim;
+    const enum sl_slot mats[] = {SL_SLOT_LRU_IN, SL_SLOT_LRU_DECAY};
+    const enum sl_slot biases[] = {SL_SLOT_LRU_IN_BIAS, SL_SLOT_LRU_DECAY_BIAS};
+    float *const gates[] = {r->state_in, r->state_dt};
+    struct sl_backend *be = r->m->be;
+    for (int32_t h = 0, at = 0; h < s->n_heads; h++, at += s->v_dim) {
+        struct sl_op_linear_multi a = {.x = r->conv_out + at, .ld_x = n, .n = batch->n_tokens};
+        for (; a.n_parts < 2; a.n_parts++)
+            a.part[a.n_parts] = (struct sl_linear_part){
+                &sl_param(r->m, layer, mats[a.n_parts])[h].mat,
+                sl_run_vec(r, layer, biases[a.n_parts]) + at, gates[a.n_parts] + at, n};
+        be->vt->linear_multi(be, &a);
+    }
+    be->vt->rglru(be, &(struct sl_op_rglru){.batch = batch,
+                                            .x = r->conv_out,
+                                            .in_gate = gates[0],
+                                            .decay_gate = gates[1],
+                                            .a = sl_run_vec(r, layer, SL_SLOT_STATE_A),
+                                            .n_channels = n,
+                                            .state = heads_view(r, layer),
+                                            .out = r->state_out});
+    be->vt->activate(be, &(struct sl_op_activate){.x = r->state_gate,
+                                                  .act = l->act,
+                                                  .n = (int64_t)batch->n_tokens * n,
+                                                  .out = r->att,
+                                                  .up = r->state_out});
+}
+
 static void norm_and_gate(struct sl_run *r, int32_t layer, int32_t n)
 {
     const struct sl_state_desc *s = &r->m->layers[layer].state;
@@ -257,6 +290,9 @@ void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batc
     case SL_MIX_BOTH:
         ssm(r, layer, batch);
         break;
+    case SL_MIX_LRU:
+        rglru(r, layer, batch);
+        return;
     case SL_MIX_CONV:
     case SL_MIX_GQA:
     case SL_MIX_NONE:

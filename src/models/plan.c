@@ -32,7 +32,9 @@ static void check_state(const struct sl_layer_desc *l)
     SL_ASSERT(s->k_dim > 0 && s->k_dim <= SL_MAX_STATE_DIM && s->v_dim > 0 &&
               s->v_dim <= SL_MAX_STATE_DIM);
     SL_ASSERT(s->norm || !s->norm_heads);
-    SL_ASSERT(l->mixer != SL_MIX_DELTA ? s->dt_max > s->dt_min : s->beta_scale > 0);
+    SL_ASSERT(l->mixer != SL_MIX_DELTA || s->beta_scale > 0);
+    SL_ASSERT((l->mixer != SL_MIX_SSM && l->mixer != SL_MIX_BOTH) || s->dt_max > s->dt_min);
+    SL_ASSERT(l->mixer != SL_MIX_LRU || (s->k_dim == 1 && s->n_groups == s->n_heads));
 }
 
 /* What a family may not say, whatever the file says. */
@@ -211,6 +213,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_STATE_GROUPS:
         return l->state.n_groups;
     case SL_DIM_STATE_DT:
+        if (l->mixer == SL_MIX_LRU)
+            return (int64_t)l->state.n_heads * l->state.v_dim;
         return (int64_t)l->state.n_heads * (l->state.by_row ? l->state.k_dim : 1);
     case SL_DIM_STATE_ROWS:
         return (int64_t)l->state.n_heads * l->state.v_dim;

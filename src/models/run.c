@@ -582,6 +582,7 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     case SL_MIX_CONV:
     case SL_MIX_DELTA:
     case SL_MIX_SSM:
+    case SL_MIX_LRU:
         sl_mixer_state(r, layer, b);
         break;
     case SL_MIX_BOTH:
@@ -619,6 +620,7 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
     case SL_MIX_CONV:
     case SL_MIX_DELTA:
     case SL_MIX_SSM:
+    case SL_MIX_LRU:
         sl_mixer_state_output(r, layer, att, n, r->y);
         break;
     case SL_MIX_BOTH:

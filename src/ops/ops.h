@@ -451,6 +451,18 @@ struct sl_op_ssm {
     float *out;                 /* [T, n_heads, head_dim] */
 };
 
+/* The real-gated linear recurrent unit (RG-LRU). Of each channel, whose state h is one value:
+ *   h = decay h + sqrt(1 - decay^2) (x sigmoid(in_gate));  out = h
+ * with decay = exp(a sigmoid(decay_gate)); at position 0 without the root. */
+struct sl_op_rglru {
+    const struct sl_batch *batch;
+    const float *x, *in_gate, *decay_gate; /* [T, C] */
+    const float *a;                        /* [C], below 0 */
+    int32_t n_channels;
+    struct sl_state_view state; /* [C] */
+    float *out;                 /* [T, C] */
+};
+
 /* What comes out of a recurrence: out = rmsnorm(x) w act(gate) by groups of a row, or, gate_first,
  * rmsnorm(x act(gate)) w. */
 struct sl_op_gated_norm {

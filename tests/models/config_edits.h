@@ -626,6 +626,32 @@ static const struct edit olmo_hybrid_edits[] = {
      "rope_theta is 1, must be 2 to"},
 };
 
+static const struct edit recurrent_gemma_edits[] = {
+    {"lru_width", "98", SL_EFORMAT, "lru_width (98) must be a multiple of num_attention_heads (4)"},
+    {"lru_width", "2048", SL_EFORMAT, "lru_width (2048) must be a multiple|at most 256 times"},
+    {"lru_width", NULL, SL_EFORMAT, "linear_x.weight\" has shape [96, 64], expected [64, 64]"},
+    {"lru_width", "128", SL_EFORMAT, "linear_x.weight\" has shape [96, 64], expected [128, 64]"},
+    {"block_types", NULL, 0, ""}, /* two of three */
+    {"block_types", "[\"recurrent\", \"recurrent\", \"attention\", \"attention\"]", 0, ""},
+    {"block_types", "[\"recurrent\"]", SL_EFORMAT,
+     "layers.2.temporal_block.linear_x.weight\" is missing"},
+    {"block_types", "[]", SL_EFORMAT, "block_types has 0 entries"},
+    {"block_types", "[\"recurrent\", \"mamba\"]", SL_EUNSUPPORTED,
+     "block_types[1] \"mamba\" is not supported"},
+    {"conv1d_width", "3", SL_EFORMAT, "conv_1d.weight\" has shape [96, 4], expected [96, 3]"},
+    {"attention_window_size", "0", SL_EFORMAT, "attention_window_size is 0, must be 1 to"},
+    {"attention_bias", "true", SL_EFORMAT, "temporal_block.q_proj.bias\" is missing"},
+    {"intermediate_size", "1", SL_EFORMAT, "intermediate_size is 1, must be 2 or more"},
+    {"intermediate_size", "321", 0, ""}, /* half of it, rounded down */
+    {"intermediate_size", "160", SL_EFORMAT, "has shape [160, 64], expected [80, 64]"},
+    {"embeddings_scale_by_sqrt_dim", "false", SL_EUNSUPPORTED,
+     "embeddings_scale_by_sqrt_dim is false: not supported"},
+    {"logits_soft_cap", "0", SL_EFORMAT, "logits_soft_cap is 0, must be 1e-06 to"},
+    {"max_position_embeddings", NULL, 0, ""},
+    {"rope_parameters", "{\"rope_type\": \"linear\", \"rope_theta\": 10000, \"factor\": 2}",
+     SL_EUNSUPPORTED, "rope_type other than \"default\" is not supported"},
+};
+
 static const struct edit gpt_oss_edits[] = {
     {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
     {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},

@@ -319,6 +319,7 @@ static const struct {
     EDITED("qwen35", qwen35_edits),
     EDITED("qwen35moe", qwen35moe_edits),
     EDITED("olmo_hybrid", olmo_hybrid_edits),
+    EDITED("recurrent_gemma", recurrent_gemma_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

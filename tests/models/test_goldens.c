@@ -126,6 +126,8 @@ static const char *const goldens[] = {
     "qwen3_next_fp8",
     "olmo_hybrid",
     "olmo_hybrid_rope",
+    "recurrent_gemma",
+    "recurrent_gemma_f32",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",

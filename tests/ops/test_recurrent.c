@@ -223,6 +223,40 @@ static void ssm_count(const struct rec *c, float *const *in, int n, double *out,
     }
 }
 
+struct lru_shape {
+    int n_channels;
+};
+
+static void lru_run(const struct rec *c, struct sl_backend *be, const struct sl_batch *b,
+                    struct sl_state_view view, float *const *in, float *out)
+{
+    const struct lru_shape *s = c->shape;
+    be->vt->rglru(be, &(struct sl_op_rglru){.batch = b,
+                                            .x = in[0],
+                                            .in_gate = in[1],
+                                            .decay_gate = in[2],
+                                            .a = c->w[0],
+                                            .n_channels = s->n_channels,
+                                            .state = view,
+                                            .out = out});
+}
+
+static void lru_count(const struct rec *c, float *const *in, int n, double *out, double *state)
+{
+    const int C = c->n_out;
+    for (int ch = 0; ch < C; ch++) {
+        double h = 0;
+        for (int t = 0; t < n; t++) {
+            const int at = t * C + ch;
+            const double decay = (double)c->w[0][ch] * logistic((double)in[2][at]);
+            const double x = (double)in[0][at] * logistic((double)in[1][at]);
+            h = exp(decay) * h + (t > 0 ? sqrt(-expm1(2 * decay)) : 1) * x;
+            out[at] = h;
+        }
+        state[ch] = h;
+    }
+}
+
 /* ---------------------------------------------------------------- texts, pages, steps */
 
 struct text {
@@ -764,6 +798,34 @@ static void test_ssm(void **state)
     }
 }
 
+/* Rates down to a thousandth of what a model has, where all but a little of a state stays. */
+static void test_lru(void **state)
+{
+    static const struct lru_shape shapes[] = {{64}, {1}, {17}, {100}, {560}, {33}};
+    static const float scales[] = {1, 4, 0.001f, 0.1f, 1, 1e-6f};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(shapes); i++) {
+        const int n = shapes[i].n_channels;
+        struct sl_rng rng = {i, 0};
+        char name[80];
+        float *rate = floats(&rng, (size_t)n, 1);
+        for (int k = 0; k < n; k++)
+            rate[k] = -scales[i] * expf(rate[k]);
+        snprintf(name, sizeof name, "rg-lru of %d", n);
+        struct rec c = {.name = name,
+                        .n_in = {n, n, n},
+                        .n_out = n,
+                        .n_state = n,
+                        .spread = 2,
+                        .w = {rate},
+                        .run = lru_run,
+                        .count = lru_count,
+                        .shape = &shapes[i]};
+        check(&c);
+        weights_free(&c);
+    }
+}
+
 /* ---------------------------------------------------------------- the functions of others */
 
 /* Of tools/gen_golden_recurrent.py. */
@@ -938,9 +1000,9 @@ static void test_gated_norm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conv),       cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_ssm),        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_gated_norm),
+        cmocka_unit_test(test_conv),   cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_lru),    cmocka_unit_test(test_ssm),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_gated_norm),
     };
     say_what_is_skipped();
     return cmocka_run_group_tests_name("recurrent", tests, NULL, destroy_backends);

@@ -211,7 +211,7 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
         return;
     }
     bool bias = strstr(t->name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
-    const bool decay = (t->w->flags & SL_W_MINUS_EXP) != 0; /* by a tenth, about */
+    const bool decay = (t->w->flags & (SL_W_MINUS_EXP | SL_W_LRU_RATE)) != 0; /* by a tenth */
     draw(t->key, decay ? 1 : 0.1f, decay ? -2 : bias || plus_one ? 0 : 1, out, t->dims[0]);
     as_container(s, t, out, t->dims[0]);
     if (t->reorder_hd != 0) {
