@@ -83,6 +83,11 @@
 #define SL_MAX_KV_GROUPS   4 /* of layers that keep different positions */
 #define SL_MAX_THREADS     256
 
+/* method suffix of drafts */
+#define SL_MAX_SUFFIX_DEPTH   256       /* tokens of a match and the drafts behind it */
+#define SL_MAX_SUFFIX_OUTPUTS 1000000   /* that are kept */
+#define SL_MAX_SUFFIX_CORPUS  (1 << 26) /* their tokens */
+
 /* HTTP */
 #define SL_MAX_HTTP_HEADER  (64u << 10)
 #define SL_MAX_HTTP_BODY    (32u << 20)

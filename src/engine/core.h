@@ -13,6 +13,7 @@
 #include "engine/masker.h"
 #include "engine/request.h"
 #include "engine/speculative.h"
+#include "engine/suffix.h"
 #include "engine/watchdog.h"
 #include "kv/feed.h"
 #include "sched/sched.h"
@@ -28,6 +29,8 @@ struct sl_inbox {
     bool signalled, closed;
 };
 
+#define SL_MATCH_SIZES 6
+
 struct sl_engine {
     /* constant after start: any thread */
     struct sl_runner runner;
@@ -38,9 +41,13 @@ struct sl_engine {
     int32_t *eos_ids;
     int32_t n_eos_ids, max_queued;
     struct sl_speculative speculative;
-    const struct sl_mode *drafting; /* of requests that may draft; NULL: none may */
-    uint64_t n_proposals;           /* turns in which it was asked for drafts */
-    struct sl_drafter *drafter;     /* a model that drafts; NULL: there is none */
+    const struct sl_mode *drafting;  /* of requests that may draft; NULL: none may */
+    uint64_t n_proposals;            /* turns in which it was asked for drafts */
+    struct sl_drafter *drafter;      /* a model that drafts; NULL: there is none */
+    struct sl_suffix_corpus *corpus; /* past outputs; NULL: none are kept */
+    /* Drafts lately that were right and wrong, by the length of their match: of 2^i tokens or more.
+     */
+    float match_right[SL_MATCH_SIZES], match_wrong[SL_MATCH_SIZES];
     bool prefix_caching, jump_forward, threaded;
     uint64_t raise_ns, seed;
     int32_t max_raised;

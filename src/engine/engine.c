@@ -219,6 +219,10 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
     rc = sl_inbox_init(&eng->inbox, err);
     if (rc != 0)
         goto fail_sched;
+    if (sl_suffix_corpus_bytes(&eng->speculative) > 0)
+        rc = sl_suffix_corpus_create(&eng->speculative, eng->seed, &eng->corpus, err);
+    if (rc != 0)
+        goto fail_inbox;
     if (p->share != NULL)
         sl_share_set_wake(p->share, wake_engine, eng);
     rc = sl_masker_start(eng, err);
@@ -237,6 +241,7 @@ fail_masker:
     sl_masker_stop(eng);
     sl_masker_deinit(eng);
 fail_inbox:
+    sl_suffix_corpus_destroy(eng->corpus);
     if (p->share != NULL)
         sl_share_set_wake(p->share, NULL, NULL);
     sl_inbox_deinit(&eng->inbox);
@@ -328,6 +333,7 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_masker_deinit(eng);
     if (eng->kv.share != NULL)
         sl_share_set_wake(eng->kv.share, NULL, NULL);
+    sl_suffix_corpus_destroy(eng->corpus);
     sl_inbox_deinit(&eng->inbox);
     sl_constraints_close(eng->constraints);
     sl_adapters_close(eng->adapters);

@@ -21,7 +21,8 @@ struct sl_rseq;
 
 struct sl_mode {
     /* Optional. Up to n tokens that may follow what is known of the text, into rs->drafts; returns
-     * how many. No output depends on them. */
+     * how many. No output depends on them. Sequences with a `share` are asked before it is decided
+     * how many are worth it. */
     int32_t (*propose)(struct sl_engine *eng, struct sl_rseq *rs, int32_t n);
     /* A step with a sequence of this mode has landed; fs->rs is set. */
     void (*consume)(struct sl_engine *eng, const struct sl_flight *f,
@@ -31,6 +32,7 @@ struct sl_mode {
 extern const struct sl_mode sl_mode_generate; /* a token a step, from the row of the last one */
 extern const struct sl_mode sl_mode_ngram;    /* and drafts: what followed in the text before */
 extern const struct sl_mode sl_mode_model;    /* and drafts: of a model that drafts (draft.h) */
+extern const struct sl_mode sl_mode_suffix;   /* likewise by frequency, and in past outputs */
 extern const struct sl_mode sl_mode_pool;     /* embeddings and scores: values of a whole prompt */
 
 /* How drafts come by a method; NULL: by none. */

@@ -12,7 +12,10 @@
  */
 #include "base/check.h"
 #include "engine/ngram.h"
+#include "engine/suffix.h"
 #include "engine/turn.h"
+
+#include <string.h>
 
 /* Tokens. A model's drafts cost more than looking something up. */
 #define MAX_PAUSE       8
@@ -23,6 +26,8 @@
 #define FIRST_WRONG 1.0f
 #define KEEP_TRIED  0.8f
 #define KEEP_IDLE   0.98f
+/* Of drafts by the length of their match, what is kept of right and wrong ones as others come. */
+#define KEEP_MATCHED 0.98f
 /* Drafts are given by probability: at least 1, then so much less again and again. */
 #define LESS_LIKELY  0.85f
 #define LEAST_LIKELY 0.04f
@@ -33,18 +38,42 @@ static bool propose_may(const struct sl_seq *seq)
     return !seq->all_logits && seq->n_computed + 1 == sl_seq_n_known(seq);
 }
 
+static int32_t match_size(int32_t match)
+{
+    int32_t i = 0;
+    while (i < SL_MATCH_SIZES - 1 && match >= 2 << i)
+        i++;
+    return i;
+}
+
+/* Where what followed a match is known to differ, the match itself is less to blame. */
+static void learn_match(struct sl_engine *eng, const struct sl_rseq *rs, int32_t n, int32_t n_right)
+{
+    const int32_t i = match_size(rs->match);
+    eng->match_right[i] = eng->match_right[i] * KEEP_MATCHED + (float)n_right;
+    eng->match_wrong[i] =
+        eng->match_wrong[i] * KEEP_MATCHED + (n_right < n ? rs->share[n_right] : 0.0f);
+}
+
 /* Drafts that were wrong make the next ones fewer, as each costs a row of the step; right ones make
- * them more. Where none was right, some tokens come without, twice as many each time. */
+ * them more. Where none was right, some tokens come without, twice as many each time. Who knows how
+ * likely each draft is needs no such rule. */
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right)
 {
     struct sl_stats *s = &eng->stats;
     SL_ASSERT(n >= 1 && n <= SL_MAX_DRAFTED && n_right >= 0 && n_right <= n);
-    rs->n_try = n_right < n ? n_right + 1 : 2 * n;
-    const int32_t max_pause = eng->drafter != NULL ? MAX_PAUSE_MODEL : MAX_PAUSE;
-    rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, max_pause);
-    rs->resume_at = rs->seq.n_out + 1 + rs->pause;
+    if (rs->share == NULL) {
+        const int32_t max_pause = eng->drafter != NULL ? MAX_PAUSE_MODEL : MAX_PAUSE;
+        rs->n_try = n_right < n ? n_right + 1 : 2 * n;
+        rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, max_pause);
+        rs->resume_at = rs->seq.n_out + 1 + rs->pause;
+    } else {
+        learn_match(eng, rs, n, n_right);
+    }
     rs->right = rs->right * KEEP_TRIED + (float)n_right;
-    rs->wrong = rs->wrong * KEEP_TRIED + (n_right < n ? 1.0f : 0.0f);
+    rs->wrong = rs->wrong * KEEP_TRIED + (n_right == n        ? 0
+                                          : rs->share != NULL ? rs->share[n_right]
+                                                              : 1);
     s->n_drafts++;
     s->n_draft_tokens += (uint64_t)n;
     s->n_accepted_tokens += (uint64_t)n_right;
@@ -108,6 +137,40 @@ static bool propose_asks(const struct sl_rseq *rs)
            !(seq->n_pending > 0 && seq->n_drafted > 0);
 }
 
+/* The probability that a draft is right if all before it are: that of the sequence's drafts lately,
+ * which begins with what others after matches as long had. */
+static float propose_each(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    if (rs->share == NULL || rs->n_most == 0)
+        return sl_engine_draft_odds(rs);
+    const int32_t i = match_size(rs->match);
+    const float all = FIRST_RIGHT + eng->match_right[i] + FIRST_WRONG + eng->match_wrong[i];
+    const float first = (FIRST_RIGHT + eng->match_right[i]) / all,
+                weight = FIRST_RIGHT + FIRST_WRONG;
+    return (rs->right + weight * first) / (rs->right + rs->wrong + weight);
+}
+
+/* The same for draft i. */
+static float propose_draft(const struct sl_rseq *rs, int32_t i)
+{
+    return rs->each * (rs->share != NULL && i < rs->n_most ? rs->share[i] : 1.0f);
+}
+
+/* How many drafts a sequence may have. They are looked for where they say how likely they are,
+ * unless not even a certain one would be worth its row. */
+static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl_drafting step)
+{
+    const int32_t fits = sl_sched_max_drafts(&eng->sched, &rs->seq);
+    const int32_t most = propose_asks(rs) ? SL_MIN(sl_engine_n_drafts(eng, rs), fits) : 0;
+    if (eng->drafter != NULL)
+        return sl_draft_waiting(rs, most);
+    if (rs->share == NULL || most == 0)
+        return most;
+    if (!sl_cost_draft(&eng->sched.cost, &step, rs->seq.n_computed, 0, 1.0))
+        return 0;
+    return find_drafts(eng, rs, most);
+}
+
 /* How many drafts of each sequence are worth their rows. Those that most likely come out go first,
  * whoever has them. */
 static void propose_worth(struct sl_engine *eng, int32_t room)
@@ -116,20 +179,19 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
     struct sl_drafting step = sl_engine_next_step(eng);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
-        rs->each = rs->comes = sl_engine_draft_odds(rs);
         rs->n_worth = 0;
+        rs->n_most = room > 0 ? propose_most(eng, rs, step) : 0;
+        rs->each = propose_each(eng, rs);
+        rs->comes = propose_draft(rs, 0);
     }
     for (float least = 1; least > LEAST_LIKELY; least *= LESS_LIKELY)
         for (int32_t i = 0; i < s->n_running; i++) {
             struct sl_rseq *rs = sl_rseq_of(s->running[i]);
-            const int32_t fits = sl_sched_max_drafts(s, &rs->seq);
-            const int32_t may = propose_asks(rs) ? SL_MIN(sl_engine_n_drafts(eng, rs), fits) : 0;
-            const int32_t most = eng->drafter != NULL ? sl_draft_waiting(rs, may) : may;
-            while (room > 0 && rs->n_worth < most && rs->comes >= least &&
+            while (room > 0 && rs->n_worth < rs->n_most && rs->comes >= least &&
                    sl_cost_draft(&s->cost, &step, rs->seq.n_computed, rs->n_worth,
                                  (double)rs->comes)) {
-                rs->comes *= rs->each;
                 rs->n_worth++;
+                rs->comes *= propose_draft(rs, rs->n_worth);
                 room--;
             }
         }
@@ -160,24 +222,56 @@ void sl_engine_propose(struct sl_engine *eng)
 }
 
 /* Up to the first one that no row can choose. */
-static int32_t propose_ngram(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+static int32_t propose_valid(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t n)
 {
-    const struct sl_seq *seq = &rs->seq;
     int32_t n_good = 0;
-    SL_ASSERT(rs->drafts != NULL && n <= eng->speculative.num_speculative_tokens);
-    n = sl_ngram_find(&eng->speculative, seq->prompt, seq->n_prompt, seq->out, seq->n_out, n,
-                      rs->drafts);
     while (n_good < n && rs->drafts[n_good] < eng->runner.n_vocab)
         n_good++;
     return n_good;
 }
 
+static int32_t propose_ngram(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    const struct sl_seq *seq = &rs->seq;
+    SL_ASSERT(rs->drafts != NULL && n <= eng->speculative.num_speculative_tokens);
+    n = sl_ngram_find(&eng->speculative, seq->prompt, seq->n_prompt, seq->out, seq->n_out, n,
+                      rs->drafts);
+    return propose_valid(eng, rs, n);
+}
+
+/* They are looked for once behind each text, as many as may ever be asked for there. */
+static int32_t propose_suffix(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    const struct sl_seq *seq = &rs->seq;
+    const struct sl_speculative *how = &eng->speculative;
+    const struct sl_suffix_text t = {seq->prompt, seq->out, seq->n_prompt,
+                                     seq->n_prompt + seq->n_out};
+    struct sl_suffix_drafts own, past = {0};
+    SL_ASSERT(rs->drafts != NULL && rs->share != NULL && n <= how->num_speculative_tokens);
+    if (rs->found_at == t.n)
+        return SL_MIN(n, rs->n_found);
+    sl_suffix_extend(&rs->links, &t);
+    sl_suffix_find(&rs->links, &t, how, how->num_speculative_tokens, &own);
+    if (eng->corpus != NULL)
+        sl_suffix_corpus_find(eng->corpus, &rs->req->ns, &t, how, how->num_speculative_tokens,
+                              &past);
+    const struct sl_suffix_drafts *best = past.score > own.score ? &past : &own;
+    memcpy(rs->drafts, best->ids, (size_t)best->n * sizeof *rs->drafts);
+    memcpy(rs->share, best->share, (size_t)best->n * sizeof *rs->share);
+    rs->match = best->match;
+    rs->found_at = t.n;
+    rs->n_found = propose_valid(eng, rs, best->n);
+    return SL_MIN(n, rs->n_found);
+}
+
 const struct sl_mode sl_mode_ngram = {.propose = propose_ngram, .consume = sl_generate_consume};
+const struct sl_mode sl_mode_suffix = {.propose = propose_suffix, .consume = sl_generate_consume};
 
 const struct sl_mode *sl_mode_of(enum sl_draft_method method)
 {
-    static const struct sl_mode *const modes[] = {
-        [SL_DRAFT_NGRAM] = &sl_mode_ngram, [SL_DRAFT_MODEL] = &sl_mode_model};
+    static const struct sl_mode *const modes[] = {[SL_DRAFT_NGRAM] = &sl_mode_ngram,
+                                                  [SL_DRAFT_SUFFIX] = &sl_mode_suffix,
+                                                  [SL_DRAFT_MODEL] = &sl_mode_model};
     SL_ASSERT((size_t)method < SL_COUNT(modes));
     return modes[method];
 }

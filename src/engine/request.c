@@ -43,6 +43,7 @@ struct request_sizes { /* sizes that follow from the request's description */
     int32_t n_runs;    /* sizes of what may be repeated, 0: that is not looked at */
     int32_t n_bans;    /* ids that one choice may exclude, 0: no bad words */
     int32_t n_drafts;  /* most that may be drafted at once */
+    int32_t n_suffix;  /* tokens whose places are linked, 0: drafts do not come from there */
     int32_t n_allowed; /* words of the mask of allowed_token_ids, 0: none */
     int64_t n_bad_ids;
     size_t text_cap;
@@ -89,6 +90,8 @@ static struct request_sizes request_sizes_of(const struct sl_engine *eng,
         s.n_bans = p->n_stop_token_ids + p->n_bad_words;
     if (may_draft(eng, d))
         s.n_drafts = eng->speculative.num_speculative_tokens;
+    if (s.n_drafts > 0 && eng->speculative.method == SL_DRAFT_SUFFIX)
+        s.n_suffix = d->n_prompt + s.max_out;
     for (int32_t i = 0; i < p->n_bad_words; i++)
         s.n_bad_ids += p->bad_words[i].n_ids;
     for (int32_t i = 0; i < p->n_stop; i++)
@@ -117,6 +120,9 @@ static void carve_seq(struct carver *c, const struct request_sizes *s, struct sl
     rs->bans =
         s->n_bans > 0 ? request_carve(c, (1 + s->n_drafts) * s->n_bans, sizeof(int32_t)) : NULL;
     rs->drafts = s->n_drafts > 0 ? request_carve(c, s->n_drafts, sizeof(int32_t)) : NULL;
+    rs->share = s->n_suffix > 0 ? request_carve(c, s->n_drafts, sizeof(float)) : NULL;
+    rs->links.heads =
+        s->n_suffix > 0 ? request_carve(c, sl_suffix_words(s->n_suffix), sizeof(uint32_t)) : NULL;
     rs->think.text = s->think ? request_carve(c, (int64_t)s->text_cap, 1) : NULL;
     rs->r_held = s->stop_bytes > 0 ? request_carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
     if (s->n_slots > 0) {
@@ -290,6 +296,8 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->stop_token_id = rs->stop_idx = -1;
     atomic_init(&rs->text_limit, req->stops.n > 0 ? 0 : UINT64_MAX);
     atomic_init(&rs->published, 0);
+    if (rs->links.heads != NULL)
+        sl_suffix_init(&rs->links, req->n_prompt + req->max_out, rs->links.heads);
     if (rs->counts.slots != NULL)
         count_prompt(req, rs);
     if (eng->tokenizer != NULL) {

@@ -19,6 +19,7 @@
 #include "engine/mode.h"
 #include "engine/sample.h"
 #include "engine/stop.h"
+#include "engine/suffix.h"
 #include "engine/think.h"
 #include "grammar/jump.h"
 #include "sched/seq.h"
@@ -63,6 +64,11 @@ struct sl_rseq {
     float each, comes;  /* probabilities that one is right, and with all before the next one */
     int32_t n_worth;    /* drafts of the next step that pay */
     struct sl_draft_seq model; /* of a model that drafts (draft.h) */
+    int32_t n_most;            /* of those that there may be */
+    /* of method suffix: n_found drafts behind found_at tokens, by a match of so many */
+    struct sl_suffix_links links;
+    float *share; /* [max drafts] see suffix.h; NULL: the method does not say */
+    int32_t n_found, found_at, match;
     struct sl_rseq *mask_next;
     int32_t mask_token, n_new;   /* the last of n_new tokens that the matcher has not seen */
     uint64_t mask_round;         /* of the masker, when it was given */

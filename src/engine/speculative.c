@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_KEYS = 4 };
+enum { MAX_KEYS = 8 };
 
 #define ALONE "5" /* tokens, with a model and nothing else */
 
@@ -23,25 +23,39 @@ struct method {
 
 static const char *const common_keys[] = {"method", "num_speculative_tokens"};
 
-static int read_int(const json_t *o, const char *key, int32_t max, int32_t *out,
+static int read_int(const json_t *o, const char *key, int32_t min, int32_t max, int32_t *out,
                     struct sl_error *err)
 {
     const json_t *v = json_object_get(o, key);
     if (v == NULL || json_is_null(v))
         return 0;
     const json_int_t n = json_integer_value(v);
-    if (!json_is_integer(v) || n < 1 || n > max)
-        return sl_fail(err, SL_EINVAL, "speculative-config: %s must be an integer from 1 to %d",
-                       key, max);
+    if (!json_is_integer(v) || n < min || n > max)
+        return sl_fail(err, SL_EINVAL, "speculative-config: %s must be an integer from %d to %d",
+                       key, min, max);
     *out = (int32_t)n;
+    return 0;
+}
+
+static int read_float(const json_t *o, const char *key, double max, float *out,
+                      struct sl_error *err)
+{
+    const json_t *v = json_object_get(o, key);
+    if (v == NULL || json_is_null(v))
+        return 0;
+    const double x = json_number_value(v);
+    if (!json_is_number(v) || !(x >= 0 && x <= max))
+        return sl_fail(err, SL_EINVAL, "speculative-config: %s must be a number from 0 to %g", key,
+                       max);
+    *out = (float)x;
     return 0;
 }
 
 static int read_ngram(const json_t *o, struct sl_speculative *out, struct sl_error *err)
 {
-    int rc = read_int(o, "prompt_lookup_max", SL_MAX_NGRAM, &out->prompt_lookup_max, err);
+    int rc = read_int(o, "prompt_lookup_max", 1, SL_MAX_NGRAM, &out->prompt_lookup_max, err);
     if (rc == 0)
-        rc = read_int(o, "prompt_lookup_min", SL_MAX_NGRAM, &out->prompt_lookup_min, err);
+        rc = read_int(o, "prompt_lookup_min", 1, SL_MAX_NGRAM, &out->prompt_lookup_min, err);
     if (rc != 0)
         return rc;
     if (out->prompt_lookup_max == 0) /* as vLLM: one alone is both, and neither is 5 */
@@ -70,9 +84,41 @@ static int read_model(const json_t *o, struct sl_speculative *out, struct sl_err
     return 0;
 }
 
+/* Defaults are vLLM's. */
+static int read_suffix(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    out->suffix_max_tree_depth = 24;
+    out->suffix_max_cached_requests = 10000;
+    out->suffix_corpus_tokens = 1 << 20;
+    out->suffix_max_spec_factor = 1.0f;
+    out->suffix_min_token_prob = 0.1f;
+    int rc = read_int(o, "suffix_decoding_max_tree_depth", 2, SL_MAX_SUFFIX_DEPTH,
+                      &out->suffix_max_tree_depth, err);
+    if (rc == 0)
+        rc = read_int(o, "suffix_decoding_max_cached_requests", 0, SL_MAX_SUFFIX_OUTPUTS,
+                      &out->suffix_max_cached_requests, err);
+    if (rc == 0)
+        rc = read_int(o, "suffix_decoding_corpus_tokens", 1, SL_MAX_SUFFIX_CORPUS,
+                      &out->suffix_corpus_tokens, err);
+    if (rc == 0)
+        rc = read_float(o, "suffix_decoding_max_spec_factor", SL_MAX_SUFFIX_DEPTH,
+                        &out->suffix_max_spec_factor, err);
+    if (rc == 0)
+        rc = read_float(o, "suffix_decoding_min_token_prob", 1, &out->suffix_min_token_prob, err);
+    if (out->num_speculative_tokens == 0)
+        out->num_speculative_tokens = SL_MIN(out->suffix_max_tree_depth, SL_MAX_DRAFTED);
+    return rc;
+}
+
 static const struct method methods[] = {
     {"ngram", SL_DRAFT_NGRAM, {"prompt_lookup_max", "prompt_lookup_min"}, read_ngram},
     {"draft_model", SL_DRAFT_MODEL, {"model"}, read_model},
+    {"suffix",
+     SL_DRAFT_SUFFIX,
+     {"suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
+      "suffix_decoding_corpus_tokens", "suffix_decoding_max_spec_factor",
+      "suffix_decoding_min_token_prob"},
+     read_suffix},
 };
 
 /* Where none is given, as vLLM has it: with a model that one drafts. */
@@ -113,7 +159,7 @@ static int check_keys(const json_t *o, const struct method *m, struct sl_error *
     const json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, key, v)
     {
-        char names[300] = "";
+        char names[400] = "";
         bool found = false;
         for (size_t i = 0; i < SL_COUNT(common_keys); i++) {
             found = found || strcmp(key, common_keys[i]) == 0;
@@ -138,7 +184,7 @@ static int read_config(const json_t *o, struct sl_speculative *out, struct sl_er
     if (rc == 0)
         rc = check_keys(o, m, err);
     if (rc == 0)
-        rc = read_int(o, "num_speculative_tokens", SL_MAX_DRAFTED, &out->num_speculative_tokens,
+        rc = read_int(o, "num_speculative_tokens", 1, SL_MAX_DRAFTED, &out->num_speculative_tokens,
                       err);
     if (rc == 0)
         rc = m->read(o, out, err);

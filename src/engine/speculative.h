@@ -11,8 +11,9 @@
 
 enum sl_draft_method {
     SL_DRAFT_NONE,
-    SL_DRAFT_NGRAM, /* what followed the last tokens where they stood before in the text */
-    SL_DRAFT_MODEL, /* what a smaller model finds most likely */
+    SL_DRAFT_NGRAM,  /* what followed the last tokens where they stood before in the text */
+    SL_DRAFT_SUFFIX, /* what mostly did, in past outputs too (suffix.h) */
+    SL_DRAFT_MODEL,  /* what a smaller model finds most likely */
 };
 
 struct sl_speculative {
@@ -20,6 +21,10 @@ struct sl_speculative {
     int32_t num_speculative_tokens;               /* 0: nothing is drafted */
     int32_t prompt_lookup_min, prompt_lookup_max; /* of NGRAM */
     char model[SL_MAX_DRAFT_PATH];                /* of MODEL: a folder or a file */
+    /* of SUFFIX: tokens of a match and its drafts together; outputs and tokens that are kept, 0
+     * outputs: none; drafts for each token of a match; the least probability of a draft */
+    int32_t suffix_max_tree_depth, suffix_max_cached_requests, suffix_corpus_tokens;
+    float suffix_max_spec_factor, suffix_min_token_prob;
 };
 
 /* The name of its method; NULL: none. */

@@ -69,12 +69,20 @@ static void the_configuration_is_checked(void **state)
          "a/b"},
         {"{\"model\":\"a/b\",\"num_speculative_tokens\":2}", 2, 0, 0, "a/b"},
         {"{\"method\":null,\"model\":\"a/b\",\"num_speculative_tokens\":2}", 2, 0, 0, "a/b"},
+        {"{\"method\":\"suffix\",\"num_speculative_tokens\":32}", 32, 0, 0, NULL},
+        {"{\"method\":\"suffix\"}", 24, 0, 0, NULL},
+        {"{\"method\":\"suffix\",\"suffix_decoding_max_tree_depth\":64}", 32, 0, 0, NULL},
+        {"{\"method\":\"suffix\",\"suffix_decoding_max_cached_requests\":0,"
+         "\"suffix_decoding_max_spec_factor\":2,\"suffix_decoding_min_token_prob\":0.5,"
+         "\"suffix_decoding_corpus_tokens\":1000}",
+         24, 0, 0, NULL},
     };
     static const char *const bad[][2] = {
         {"", "not a JSON object"},
         {"[]", "not a JSON object"},
         {"{}", "num_speculative_tokens is missing"},
-        {"{\"method\":\"eagle\",\"num_speculative_tokens\":3}", "'eagle' is not one of: ngram"},
+        {"{\"method\":\"eagle\",\"num_speculative_tokens\":3}",
+         "'eagle' is not one of: ngram, draft_model, suffix"},
         {"{\"method\":7,\"num_speculative_tokens\":3}", "not one of: ngram"},
         {"{\"num_speculative_tokens\":0}", "from 1 to 32"},
         {"{\"num_speculative_tokens\":2.5}", "num_speculative_tokens must be an integer"},
@@ -89,6 +97,12 @@ static void the_configuration_is_checked(void **state)
         {"{\"model\":\"\",\"num_speculative_tokens\":3}", "model must be a folder"},
         {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":2,\"prompt_lookup_min\":3}",
          "greater than"},
+        {"{\"method\":\"suffix\",\"prompt_lookup_max\":2}", "'prompt_lookup_max' is not one of"},
+        {"{\"method\":\"suffix\",\"suffix_decoding_max_tree_depth\":1}", "from 2 to 256"},
+        {"{\"method\":\"suffix\",\"suffix_decoding_min_token_prob\":1.5}",
+         "suffix_decoding_min_token_prob must be a number from 0 to 1"},
+        {"{\"method\":\"suffix\",\"suffix_decoding_max_spec_factor\":\"1\"}", "must be a number"},
+        {"{\"method\":\"suffix\",\"suffix_decoding_max_cached_requests\":-1}", "from 0 to"},
     };
     struct sl_speculative s;
     struct sl_error err;
@@ -97,9 +111,14 @@ static void the_configuration_is_checked(void **state)
         assert_int_equal(s.num_speculative_tokens, good[i].n);
         assert_int_equal(s.prompt_lookup_min, good[i].min);
         assert_int_equal(s.prompt_lookup_max, good[i].max);
-        assert_int_equal(s.method, good[i].model != NULL ? SL_DRAFT_MODEL : SL_DRAFT_NGRAM);
+        assert_int_equal(s.method, good[i].model != NULL ? SL_DRAFT_MODEL
+                                   : good[i].min > 0     ? SL_DRAFT_NGRAM
+                                                         : SL_DRAFT_SUFFIX);
         assert_string_equal(s.model, good[i].model != NULL ? good[i].model : "");
     }
+    assert_int_equal(s.suffix_max_cached_requests, 0); /* of the last one */
+    assert_int_equal(s.suffix_corpus_tokens, 1000);
+    assert_true(s.suffix_max_spec_factor == 2.0f && s.suffix_min_token_prob == 0.5f);
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
         assert_true(sl_speculative_parse(bad[i][0], NULL, &s, &err) < 0);
         if (strstr(err.msg, bad[i][1]) == NULL)
@@ -181,17 +200,31 @@ static void make(struct run *r, int i)
     }
 }
 
+static struct sl_speculative draft_config(enum sl_draft_method method, int32_t n_drafts)
+{
+    if (n_drafts == 0)
+        return (struct sl_speculative){0};
+    return (struct sl_speculative){.method = method,
+                                   .num_speculative_tokens = n_drafts,
+                                   .prompt_lookup_min = 1,
+                                   .prompt_lookup_max = 3,
+                                   .suffix_max_tree_depth = 24,
+                                   .suffix_max_cached_requests = 8,
+                                   .suffix_corpus_tokens = 1000,
+                                   .suffix_max_spec_factor = 1.5f,
+                                   .suffix_min_token_prob = 0.1f};
+}
+
 /* regex NULL: any text. */
-static void run_all(struct run *runs, int32_t n_drafts, int32_t n_pages, const char *regex,
-                    struct sl_stats *s)
+static void run_all(struct run *runs, enum sl_draft_method method, int32_t n_drafts,
+                    int32_t n_pages, const char *regex, struct sl_stats *s)
 {
     struct sl_constraint *c = NULL;
     struct rig g = {.model = {.ctx = &g, .n_vocab = T_N, .forward = chain_step}};
-    struct sl_engine_parts p = {
-        .no_thread = true,
-        .seed = 1,
-        .info = {.max_num_seqs = 6, .n_pages = n_pages},
-        .speculative = {n_drafts > 0 ? SL_DRAFT_NGRAM : SL_DRAFT_NONE, n_drafts, 1, 3}};
+    struct sl_engine_parts p = {.no_thread = true,
+                                .seed = 1,
+                                .info = {.max_num_seqs = 6, .n_pages = n_pages},
+                                .speculative = draft_config(method, n_drafts)};
     struct sl_error err;
     rig_start(&g, &p);
     const struct sl_constraint_desc grammar = {
@@ -239,16 +272,16 @@ static void compare(const struct rig_out *a, const struct rig_out *b)
     }
 }
 
-static void compare_all(const char *regex)
+static void compare_all(enum sl_draft_method method, const char *regex)
 {
     static struct run plain[N_REQS], drafted[N_REQS];
     static const int32_t n_drafts[] = {1, 2, 5, SL_MAX_DRAFTED};
     struct sl_stats s, without;
-    run_all(plain, 0, 200, regex, &without);
+    run_all(plain, SL_DRAFT_NONE, 0, 200, regex, &without);
     assert_int_equal(without.n_drafts, 0);
     for (int tight = 0; tight < 2; tight++)
         for (size_t k = 0; k < SL_COUNT(n_drafts); k++) {
-            run_all(drafted, n_drafts[k], tight != 0 ? 46 : 200, regex, &s);
+            run_all(drafted, method, n_drafts[k], tight != 0 ? 46 : 200, regex, &s);
             for (int i = 0; i < N_REQS; i++)
                 for (int j = 0; j < plain[i].desc.sampling.n; j++)
                     compare(&plain[i].outs[j], &drafted[i].outs[j]);
@@ -263,14 +296,17 @@ static void compare_all(const char *regex)
 static void drafts_change_no_bit(void **state)
 {
     (void)state;
-    compare_all(NULL);
+    compare_all(SL_DRAFT_NGRAM, NULL);
+    compare_all(SL_DRAFT_SUFFIX, NULL);
 }
 
 /* Each row has its own mask; pieces that are forced, and ends, come as without. */
 static void drafts_behind_masks(void **state)
 {
     (void)state;
-    compare_all("((a|ab|abc|bc)( |x)?(b|c)(cab)?){5,40}x?");
+    static const char regex[] = "((a|ab|abc|bc)( |x)?(b|c)(cab)?){5,40}x?";
+    compare_all(SL_DRAFT_NGRAM, regex);
+    compare_all(SL_DRAFT_SUFFIX, regex);
 }
 
 static int in_time(void **state)

@@ -96,6 +96,10 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
             (double)(p->packed_bytes + p->mapped_bytes + p->kv_bytes + p->activation_bytes) /
                 p->n_ranks / 1e6,
             p->n_ranks);
+    if (p->corpus_bytes > 0)
+        sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens of past outputs%s\n", "suffix decoding",
+                      (double)p->corpus_bytes / 1e6, p->speculative.suffix_corpus_tokens,
+                      p->on_device ? ", in host memory" : "");
     if (p->on_device)
         sl_buf_printf(b, "  %-24s %10.1f MB\n", "steps and sampling",
                       (double)p->runner_bytes / 1e6);

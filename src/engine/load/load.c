@@ -159,6 +159,7 @@ static int join(struct sl_loaded *l, struct sl_shared *shared, struct sl_error *
     SL_ASSERT(l->share != NULL && l->taken_bytes == 0);
     l->taken_bytes = p->on_device ? p->host_packed_bytes + p->host_room_bytes
                                   : p->packed_bytes + p->activation_bytes;
+    l->taken_bytes += p->corpus_bytes;
     sl_shared_add_taken(shared, l->taken_bytes);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "base/sys.h"
 #include "engine/draft.h"
 #include "engine/load/shared.h"
+#include "engine/suffix.h"
 #include "io/peft.h"
 #include "ops/device.h"
 
@@ -122,6 +123,7 @@ static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
 static uint64_t default_pool(const struct sl_memory_plan *p)
 {
     uint64_t taken = p->packed_bytes + p->activation_bytes + p->runner_bytes;
+    taken += p->on_device ? 0 : p->corpus_bytes;
     uint64_t room = p->ram_bytes > taken ? p->ram_bytes - taken : 0;
     return p->on_device ? room : SL_MIN(p->ram_bytes / 4, room / 2);
 }
@@ -448,6 +450,7 @@ static int plan_check_total(const struct sl_memory_plan *p, struct sl_error *err
 {
     uint64_t kv_bytes = p->shared_bytes != 0 ? p->shared_bytes : p->kv_bytes;
     uint64_t rest = kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
+    rest += p->on_device ? 0 : p->corpus_bytes;
     if (ram == 0 || p->packed_bytes + rest <= ram)
         return 0;
     if (p->on_device && p->n_host_layers < p->n_expert_layers)
@@ -621,6 +624,7 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
         draft = NULL;
     if (rc == 0 && draft != NULL)
         rc = plan_draft_model(draft, cfg, be, out, err);
+    out->corpus_bytes = sl_suffix_corpus_bytes(&out->speculative);
     if (rc == 0)
         out->one_context =
             pages_for(SL_MIN(context_of(facts, cfg), facts->context), out->block_size);
