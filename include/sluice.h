@@ -390,6 +390,10 @@ struct sl_request_desc {
                                   and the end is SL_FINISH_CACHE; 0: none need be */
     struct sl_outbox *outbox;  /* NULL: read with sl_request_wait */
     void *user;                /* returned by sl_request_user */
+    /* What the output may be like, copied: drafts of method suffix come from there too. It changes
+     * no output. */
+    const int32_t *prediction;
+    int32_t n_prediction;
 };
 
 struct sl_top_logprob {
@@ -422,6 +426,7 @@ extern const char sl_stop_repetition[]; /* "repetition_detected", as vLLM has it
 struct sl_usage {
     int32_t n_prompt, n_cached, n_output; /* tokens; n_output over all sequences */
     int32_t n_preemptions;
+    int32_t n_drafted, n_accepted; /* tokens drafted for all sequences; those that came out */
     uint64_t t_submit_ns, t_scheduled_ns, t_first_ns, t_last_ns; /* monotonic clock */
 };
 

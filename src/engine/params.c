@@ -211,6 +211,14 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
         if (desc->prompt[i] < 0 || desc->prompt[i] >= lim->n_vocab)
             return sl_fail(err, SL_EINVAL, "prompt[%d] = %d is not a token id in [0, %d)", i,
                            desc->prompt[i], lim->n_vocab);
+    SL_ASSERT(desc->n_prompt >= 1 && lim->n_vocab > 0);
+    if (desc->n_prediction < 0 || (desc->n_prediction > 0 && desc->prediction == NULL))
+        return sl_fail(err, SL_EINVAL, "prediction must have 0 or more tokens, not %d",
+                       desc->n_prediction);
+    for (int32_t i = 0; i < desc->n_prediction; i++)
+        if (desc->prediction[i] < 0 || desc->prediction[i] >= lim->n_vocab)
+            return sl_fail(err, SL_EINVAL, "prediction[%d] = %d is not a token id in [0, %d)", i,
+                           desc->prediction[i], lim->n_vocab);
     if (desc->sampling.min_tokens > lim->max_model_len - desc->n_prompt)
         return sl_fail(err, SL_ELIMIT,
                        "min_tokens is %d, but after the prompt there is room for %d tokens",

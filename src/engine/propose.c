@@ -74,6 +74,8 @@ void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n
     rs->wrong = rs->wrong * KEEP_TRIED + (n_right == n        ? 0
                                           : rs->share != NULL ? rs->share[n_right]
                                                               : 1);
+    rs->req->usage_now.n_drafted += n;
+    rs->req->usage_now.n_accepted += n_right;
     s->n_drafts++;
     s->n_draft_tokens += (uint64_t)n;
     s->n_accepted_tokens += (uint64_t)n_right;
@@ -246,16 +248,22 @@ static int32_t propose_suffix(struct sl_engine *eng, struct sl_rseq *rs, int32_t
     const struct sl_speculative *how = &eng->speculative;
     const struct sl_suffix_text t = {seq->prompt, seq->out, seq->n_prompt,
                                      seq->n_prompt + seq->n_out};
-    struct sl_suffix_drafts own, past = {0};
+    struct sl_suffix_drafts found[3] = {{0}}, *best = &found[0];
     SL_ASSERT(rs->drafts != NULL && rs->share != NULL && n <= how->num_speculative_tokens);
     if (rs->found_at == t.n)
         return SL_MIN(n, rs->n_found);
     sl_suffix_extend(&rs->links, &t);
-    sl_suffix_find(&rs->links, &t, how, how->num_speculative_tokens, &own);
+    const int32_t most = how->num_speculative_tokens;
+    sl_suffix_find(&rs->links, &t, &t, how, most, &found[0]);
     if (eng->corpus != NULL)
-        sl_suffix_corpus_find(eng->corpus, &rs->req->ns, &t, how, how->num_speculative_tokens,
-                              &past);
-    const struct sl_suffix_drafts *best = past.score > own.score ? &past : &own;
+        sl_suffix_corpus_find(eng->corpus, &rs->req->ns, &t, how, most, &found[1]);
+    if (rs->req->n_prediction > 0) {
+        const struct sl_suffix_text p = {seq->prompt, rs->req->prediction, seq->n_prompt,
+                                         seq->n_prompt + rs->req->n_prediction};
+        sl_suffix_find(&rs->req->predicted, &p, &t, how, most, &found[2]);
+    }
+    for (size_t i = 1; i < SL_COUNT(found); i++)
+        best = found[i].score > best->score ? &found[i] : best;
     memcpy(rs->drafts, best->ids, (size_t)best->n * sizeof *rs->drafts);
     memcpy(rs->share, best->share, (size_t)best->n * sizeof *rs->share);
     rs->match = best->match;

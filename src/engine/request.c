@@ -38,12 +38,13 @@ static void *request_carve(struct carver *c, int64_t n, size_t size)
 
 struct request_sizes { /* sizes that follow from the request's description */
     int32_t n_seqs, n_prompt, max_out, n_blocks, n_groups, n_top, n_prompt_top, n_pooled;
-    uint32_t n_slots;  /* of the penalties' table, 0: none */
-    int32_t n_mask;    /* words of a mask, 0: none */
-    int32_t n_runs;    /* sizes of what may be repeated, 0: that is not looked at */
-    int32_t n_bans;    /* ids that one choice may exclude, 0: no bad words */
-    int32_t n_drafts;  /* most that may be drafted at once */
-    int32_t n_suffix;  /* tokens whose places are linked, 0: drafts do not come from there */
+    uint32_t n_slots; /* of the penalties' table, 0: none */
+    int32_t n_mask;   /* words of a mask, 0: none */
+    int32_t n_runs;   /* sizes of what may be repeated, 0: that is not looked at */
+    int32_t n_bans;   /* ids that one choice may exclude, 0: no bad words */
+    int32_t n_drafts; /* most that may be drafted at once */
+    int32_t n_suffix; /* tokens whose places are linked, 0: drafts do not come from there */
+    int32_t n_prediction;
     int32_t n_allowed; /* words of the mask of allowed_token_ids, 0: none */
     int64_t n_bad_ids;
     size_t text_cap;
@@ -92,6 +93,8 @@ static struct request_sizes request_sizes_of(const struct sl_engine *eng,
         s.n_drafts = eng->speculative.num_speculative_tokens;
     if (s.n_drafts > 0 && eng->speculative.method == SL_DRAFT_SUFFIX)
         s.n_suffix = d->n_prompt + s.max_out;
+    if (s.n_suffix > 0) /* what is longer than the output cannot come */
+        s.n_prediction = SL_MIN(d->n_prediction, s.max_out);
     for (int32_t i = 0; i < p->n_bad_words; i++)
         s.n_bad_ids += p->bad_words[i].n_ids;
     for (int32_t i = 0; i < p->n_stop; i++)
@@ -169,6 +172,10 @@ static struct sl_request *carve_all(struct carver *c, const struct request_sizes
     r->allowed = s->n_allowed > 0 ? request_carve(c, s->n_allowed, sizeof(uint32_t)) : NULL;
     a->stop_text = request_carve(c, (int64_t)s->stop_bytes, 1);
     a->stop_fail = request_carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
+    r->prediction = request_carve(c, s->n_prediction, sizeof(int32_t));
+    if (s->n_prediction > 0)
+        r->predicted.heads =
+            request_carve(c, sl_suffix_words(s->n_prompt + s->n_prediction), sizeof(uint32_t));
     for (int32_t i = 0; i < s->n_seqs; i++)
         carve_seq(c, s, c->base != NULL ? &r->seqs[i] : NULL);
     return req;
@@ -309,6 +316,18 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     }
 }
 
+static void copy_prediction(struct sl_request *req, const struct sl_request_desc *d, int32_t n)
+{
+    req->n_prediction = n;
+    if (n == 0)
+        return;
+    memcpy(req->prediction, d->prediction, (size_t)n * sizeof *req->prediction);
+    const struct sl_suffix_text t = {req->prompt, req->prediction, req->n_prompt,
+                                     req->n_prompt + n};
+    sl_suffix_init(&req->predicted, t.n, req->predicted.heads);
+    sl_suffix_extend(&req->predicted, &t);
+}
+
 static void init_sync(struct sl_request *req)
 {
     pthread_condattr_t attr;
@@ -358,6 +377,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->second_from = d->second_from;
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);
+    copy_prediction(req, d, s.n_prediction);
     copy_sampling(req, &d->sampling, &a);
     copy_choice(req, &d->sampling, &s, &a);
     if (d->constraint != NULL)

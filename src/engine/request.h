@@ -121,6 +121,9 @@ struct sl_request {
     int32_t n_bans; /* ids that one choice may exclude besides those of a mask */
     int32_t n_seqs;
     struct sl_rseq *seqs;
+    /* What the output may be like, and the links of the prompt and it as one text. */
+    int32_t *prediction, n_prediction; /* 0: nobody said */
+    struct sl_suffix_links predicted;
     size_t text_cap;
 
     pthread_mutex_t lock;

@@ -270,13 +270,14 @@ void sl_suffix_extend(struct sl_suffix_links *l, const struct sl_suffix_text *t)
         links_add(l, t, (int32_t)l->next, 0);
 }
 
-void sl_suffix_find(const struct sl_suffix_links *l, const struct sl_suffix_text *t,
-                    const struct sl_speculative *how, int32_t n, struct sl_suffix_drafts *out)
+void sl_suffix_find(const struct sl_suffix_links *l, const struct sl_suffix_text *in,
+                    const struct sl_suffix_text *t, const struct sl_speculative *how, int32_t n,
+                    struct sl_suffix_drafts *out)
 {
     struct place places[SEEN];
     uint32_t hash[LEVELS], pos[WALK];
     const int32_t longest = suffix_longest(t, how);
-    SL_ASSERT(n <= SL_MAX_DRAFTED && l->next == (uint32_t)t->n);
+    SL_ASSERT(n <= SL_MAX_DRAFTED && l->next == (uint32_t)in->n);
     *out = (struct sl_suffix_drafts){0};
     if (n < 1 || longest < 1)
         return;
@@ -288,11 +289,11 @@ void sl_suffix_find(const struct sl_suffix_links *l, const struct sl_suffix_text
         int32_t n_places = 0;
         for (int32_t i = 0; i < n_pos && n_places < SEEN; i++) {
             const int32_t at = (int32_t)pos[i] + 1;
-            if (at == t->n)
-                continue; /* the end of the text */
-            const int32_t match = place_match(t, at, t, longest);
+            if (at == in->n)
+                continue; /* the end of the text: nothing follows */
+            const int32_t match = place_match(in, at, t, longest);
             if (match >= 1 << k)
-                places[n_places++] = (struct place){*t, at, match};
+                places[n_places++] = (struct place){*in, at, match};
         }
         places_best(places, n_places, 1 << k, level_end(k, longest), how, n, out);
     }

@@ -55,9 +55,11 @@ int64_t sl_suffix_words(int32_t max_n);
 void sl_suffix_init(struct sl_suffix_links *l, int32_t max_n, uint32_t *room);
 /* Links the tokens of the text that are not yet. */
 void sl_suffix_extend(struct sl_suffix_links *l, const struct sl_suffix_text *t);
-/* Drafts behind the text, at most n, from itself; l was extended to all of it. */
-void sl_suffix_find(const struct sl_suffix_links *l, const struct sl_suffix_text *t,
-                    const struct sl_speculative *how, int32_t n, struct sl_suffix_drafts *out);
+/* Drafts behind the text t, at most n, from the text `in`, which may be t itself; l was extended to
+ * all of it. */
+void sl_suffix_find(const struct sl_suffix_links *l, const struct sl_suffix_text *in,
+                    const struct sl_suffix_text *t, const struct sl_speculative *how, int32_t n,
+                    struct sl_suffix_drafts *out);
 
 /* Past outputs of all requests: of suffix_decoding_max_cached_requests, and
  * suffix_decoding_corpus_tokens; the oldest go first. One of another namespace (tenant, adapter,

@@ -124,7 +124,7 @@ static void the_published_example(void **state)
     assert_true(sl_suffix_words(5) <= 1000);
     sl_suffix_init(&l, 5, room);
     sl_suffix_extend(&l, &t);
-    sl_suffix_find(&l, &t, &how, 8, &d);
+    sl_suffix_find(&l, &t, &t, &how, 8, &d);
     assert_int_equal(d.n, 2);
     assert_int_equal(d.ids[0], 3);
     assert_int_equal(d.ids[1], 1);
@@ -157,7 +157,7 @@ static void a_text_as_defined(void **state)
             memcpy(text.ids, ids, (size_t)step * sizeof *ids);
             text.n = step;
             sl_suffix_extend(&l, &t);
-            sl_suffix_find(&l, &t, &how, n, &got);
+            sl_suffix_find(&l, &t, &t, &how, n, &got);
             plain_find(texts, 1, 0, ids, step, n_vocab, &how, n, &want);
             same(&got, &want);
             n_found += got.n > 0;

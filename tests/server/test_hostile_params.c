@@ -161,7 +161,16 @@ static const struct field fields[] = {
     {"model", BOTH, R_TEXT, 0, 4096, 0, {0}, {0}},
     {"n", BOTH, R_INT, 1, SL_MAX_N, 0, {0}, {0}},
     {"parallel_tool_calls", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
-    {"prediction", CHAT, R_ANY, 0, 0, 0, {0}, {0}},
+    {"prediction",
+     CHAT,
+     R_LATER,
+     0,
+     0,
+     0,
+     {"{\"type\":\"content\",\"content\":\"a b\"}",
+      "{\"type\":\"content\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}"},
+     {"{\"type\":\"content\"}", "{\"type\":\"content\",\"content\":[1]}", "{\"content\":\"a\"}",
+      "{\"type\":\"audio\",\"content\":\"a\"}"}},
     {"presence_penalty", BOTH, R_NUMBER, -2, 2, 0, {0}, {0}},
     {"priority", BOTH, R_INT, INT32_MIN, INT32_MAX, 0, {0}, {0}},
     {"prompt",
@@ -601,8 +610,8 @@ static const char *late_rules(const struct body *b)
 {
     const char *name = b->endpoint == CHAT ? late_chat_rules(b) : NULL;
     static const char *const own[] = {
-        "stop",       "stop_token_ids", "allowed_token_ids",    "logprob_token_ids",
-        "logit_bias", "bad_words",      "repetition_detection", "logprobs"};
+        "stop",      "stop_token_ids", "allowed_token_ids",    "logprob_token_ids", "logit_bias",
+        "bad_words", "prediction",     "repetition_detection", "logprobs"};
     for (size_t i = 0; name == NULL && i < SL_COUNT(own); i++)
         name = wrong(b, own[i]) ? own[i] : NULL;
     if (name != NULL)

@@ -286,7 +286,7 @@ static const struct field {
     {"model", 3, STRING, 0, 4096, false},
     {"n", 3, INT, 1, SL_MAX_N, false},
     {"parallel_tool_calls", 1, BOOL, 0, 0, false},
-    {"prediction", 1, IGNORED, 0, 0, false},
+    {"prediction", 1, SPECIAL, 0, 0, false},
     {"presence_penalty", 3, FLOAT, -2, 2, false},
     {"priority", 3, INT, INT32_MIN, INT32_MAX, false},
     {"prompt", 2, SPECIAL, 0, 0, false},

@@ -155,6 +155,8 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
                     ? BATCH_PRIORITY + SL_MIN(SL_MAX(p->priority, -BATCH_RANGE), BATCH_RANGE)
                     : p->priority,
             .cache_salt = p->cache_salt,
+            .prediction = p->predicted,
+            .n_prediction = (int32_t)SL_MIN(p->n_predicted, INT32_MAX),
             .cache_hit_threshold = p->cache_hit_threshold,
             .cache_tenant = tenant_of(call),
             .constraint = p->constraint,
@@ -305,6 +307,8 @@ void sl_call_usage(const struct sl_call *call, struct sl_usage *out)
         out->n_cached += u.n_cached;
         out->n_output += call->drop_output ? 0 : u.n_output;
         out->n_preemptions += u.n_preemptions;
+        out->n_drafted += u.n_drafted;
+        out->n_accepted += u.n_accepted;
         if (i > 0)
             continue;
         out->t_submit_ns = u.t_submit_ns;

@@ -8,20 +8,28 @@
 
 /* ---- pieces */
 
-void sl_openai_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output,
-                         int64_t n_thought)
+void sl_openai_put_usage(struct sl_buf *b, const struct sl_usage *u, int64_t n_thought)
 {
     SL_PUT(b, "\"usage\":{\"prompt_tokens\":");
-    sl_put_i64(b, n_prompt);
+    sl_put_i64(b, u->n_prompt);
     SL_PUT(b, ",\"total_tokens\":");
-    sl_put_i64(b, n_prompt + n_output);
+    sl_put_i64(b, u->n_prompt + u->n_output);
     SL_PUT(b, ",\"completion_tokens\":");
-    sl_put_i64(b, n_output);
+    sl_put_i64(b, u->n_output);
     SL_PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
-    sl_put_i64(b, n_cached);
+    sl_put_i64(b, u->n_cached);
+    if (n_thought >= 0 || u->n_drafted > 0)
+        SL_PUT(b, "},\"completion_tokens_details\":{");
     if (n_thought >= 0) {
-        SL_PUT(b, "},\"completion_tokens_details\":{\"reasoning_tokens\":");
+        SL_PUT(b, "\"reasoning_tokens\":");
         sl_put_i64(b, n_thought);
+    }
+    if (u->n_drafted > 0) {
+        sl_buf_puts(b, n_thought >= 0 ? "," : "");
+        SL_PUT(b, "\"accepted_prediction_tokens\":");
+        sl_put_i64(b, u->n_accepted);
+        SL_PUT(b, ",\"rejected_prediction_tokens\":");
+        sl_put_i64(b, u->n_drafted - u->n_accepted);
     }
     SL_PUT(b, "}}");
 }
@@ -41,10 +49,10 @@ static void put_usage_of(struct sl_buf *b, struct sl_call *call)
 {
     struct sl_usage u;
     sl_call_usage(call, &u);
-    sl_openai_put_usage(b, u.n_prompt, u.n_cached, u.n_output, n_thought(call, 0));
+    sl_openai_put_usage(b, &u, n_thought(call, 0));
 }
 
-/* llama.cpp's: how many tokens were computed, how long that took. */
+/* llama.cpp's: how many tokens were computed, how long that took, what became of drafts. */
 static void put_timings(struct sl_buf *b, struct sl_call *call)
 {
     struct sl_usage u;
@@ -65,6 +73,8 @@ static void put_timings(struct sl_buf *b, struct sl_call *call)
         sl_buf_printf(b, ",\"%s_per_token_ms\":%.6f", name, n > 0 ? ms / n : 0);
         sl_buf_printf(b, ",\"%s_per_second\":%.3f", name, ms > 0 ? n * 1e3 / ms : 0);
     }
+    if (u.n_drafted > 0)
+        sl_buf_printf(b, ",\"draft_n\":%d,\"draft_n_accepted\":%d", u.n_drafted, u.n_accepted);
     sl_buf_putc(b, '}');
 }
 
@@ -104,9 +114,9 @@ void sl_openai_event_end(struct sl_buf *b, struct sl_call *call, const struct sl
     if (call->continuous_usage && prompt != NULL) {
         struct sl_usage u;
         sl_request_usage(prompt->req, &u);
+        u.n_output = call->drop_output ? 0 : u.n_output;
         sl_buf_putc(b, ',');
-        sl_openai_put_usage(b, u.n_prompt, u.n_cached, call->drop_output ? 0 : u.n_output,
-                            n_thought(call, prompt->idx));
+        sl_openai_put_usage(b, &u, n_thought(call, prompt->idx));
     }
     if (timings)
         put_timings(b, call);

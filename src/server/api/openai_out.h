@@ -26,7 +26,6 @@ void sl_openai_event_end(struct sl_buf *b, struct sl_call *call, const struct sl
 void sl_openai_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls,
                           int32_t stop_token_id, const char *stop_str, size_t n_stop_str);
 /* n_thought: of the output, -1: not counted. */
-void sl_openai_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output,
-                         int64_t n_thought);
+void sl_openai_put_usage(struct sl_buf *b, const struct sl_usage *u, int64_t n_thought);
 
 #endif

@@ -113,7 +113,7 @@ static const struct row rows[] = {
     {"output_config", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"output_format", K_IGNORE, M, 0, 0, 0}, /* likewise */
     {"parallel_tool_calls", K_BOOL, CMR, P(parallel_tool_calls), 0, 0},
-    {"prediction", K_IGNORE, C, 0, 0, 0},
+    {"prediction", K_JSON, C, P(prediction), 0, 0},
     {"presence_penalty", K_FLOAT, ALL, S(presence_penalty), -2, 2},
     {"previous_response_id", K_STRING, R, P(previous_response_id), 0, 64},
     {"priority", K_INT, ALL, P(priority), INT32_MIN, INT32_MAX},
@@ -509,5 +509,6 @@ void sl_params_deinit(struct sl_params *p)
     sl_buf_deinit(&p->constraint_text);
     json_decref(p->free_form);
     p->free_form = NULL;
+    sl_free(p->predicted);
     sl_arena_deinit(&p->arena);
 }

@@ -86,7 +86,9 @@ struct sl_params {
         *logprob_token_ids, *repetition_detection, *truncation_side, *stream_options,
         *response_format, *tool_choice, *modalities, *structured_outputs, *guided_json,
         *guided_regex, *guided_choice, *guided_grammar, *grammar, *json_schema, *regex, *ebnf,
-        *structural_tag;
+        *structural_tag, *prediction;
+    int32_t *predicted; /* tokens of prediction; freed by deinit */
+    size_t n_predicted;
     bool guided_json_object;
     struct sl_arena arena;
 };
@@ -112,6 +114,9 @@ SL_MUST_CHECK int sl_params_lists(struct sl_params *p, const struct sl_param_lim
 /* bad_words as tokens of the model. */
 SL_MUST_CHECK int sl_params_words(struct sl_params *p, const struct sl_tokenizer *tok,
                                   const struct sl_param_limits *limits, struct sl_refusal *r);
+/* prediction as tokens of the model. */
+SL_MUST_CHECK int sl_params_prediction(struct sl_params *p, const struct sl_tokenizer *tok,
+                                       struct sl_refusal *r);
 /* constraint.c: reads what --structured-outputs-config says; frees *whitespace. */
 SL_MUST_CHECK int sl_json_style_read(const char *text, struct sl_json_style *style,
                                      char **whitespace, struct sl_error *err);

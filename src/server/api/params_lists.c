@@ -186,6 +186,42 @@ static int check_words(const struct sl_params *p, struct sl_refusal *r)
     return 0;
 }
 
+/* OpenAI's predicted outputs: {"type": "content", "content": text or parts of text}. */
+static int check_prediction(const struct sl_params *p, struct sl_refusal *r)
+{
+    const json_t *v = p->prediction, *content = json_object_get(v, "content"),
+                 *type = json_object_get(v, "type");
+    if (v == NULL || json_is_null(v))
+        return 0;
+    if (!json_is_string(type) || strcmp(json_string_value(type), "content") != 0)
+        return sl_refuse(r, SL_EINVAL, "prediction",
+                         "prediction must be an object with the type 'content'");
+    bool ok = json_is_string(content) || json_is_array(content);
+    for (size_t i = 0; ok && i < json_array_size(content); i++)
+        ok = json_is_string(json_object_get(json_array_get(content, i), "text"));
+    return ok ? 0
+              : sl_refuse(r, SL_EINVAL, "prediction",
+                          "prediction.content must be a string or an array of text parts");
+}
+
+int sl_params_prediction(struct sl_params *p, const struct sl_tokenizer *tok, struct sl_refusal *r)
+{
+    const json_t *content = json_object_get(p->prediction, "content");
+    struct sl_buf b = {0};
+    if (json_is_string(content))
+        sl_buf_put(&b, json_string_value(content), json_string_length(content));
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *text = json_object_get(json_array_get(content, i), "text");
+        sl_buf_put(&b, json_string_value(text), json_string_length(text));
+    }
+    int rc = b.failed ? sl_refuse(r, SL_ENOMEM, "prediction", "out of memory") : 0;
+    if (rc == 0 && b.n_bytes > 0)
+        rc =
+            sl_tokenizer_encode(tok, b.data, b.n_bytes, 0, &p->predicted, &p->n_predicted, &r->err);
+    sl_buf_deinit(&b);
+    return rc;
+}
+
 int sl_params_lists(struct sl_params *p, const struct sl_param_limits *limits, struct sl_refusal *r)
 {
     int rc = parse_stop(p, r);
@@ -195,6 +231,8 @@ int sl_params_lists(struct sl_params *p, const struct sl_param_limits *limits, s
         rc = parse_logit_bias(p, limits, r);
     if (rc == 0)
         rc = check_words(p, r);
+    if (rc == 0)
+        rc = check_prediction(p, r);
     return rc != 0 ? rc : parse_repetition(p, r);
 }
 

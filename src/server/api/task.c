@@ -156,8 +156,11 @@ int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
                                      .json_style = s->cfg->json_style};
     int rc =
         sl_params_parse(&t->params, endpoint, t->root, &t->served->defaults, &limits, &t->refusal);
-    return rc != 0 ? rc
-                   : sl_params_words(&t->params, sl_engine_tokenizer(eng), &limits, &t->refusal);
+    if (rc == 0)
+        rc = sl_params_words(&t->params, sl_engine_tokenizer(eng), &limits, &t->refusal);
+    if (rc == 0 && sl_engine_info(eng)->num_speculative_tokens > 0)
+        rc = sl_params_prediction(&t->params, sl_engine_tokenizer(eng), &t->refusal);
+    return rc;
 }
 
 int sl_task_generates(struct sl_task *t)
