@@ -132,6 +132,13 @@ void sl_cpu_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a
         memcpy(out + (size_t)i * a->row_bytes, x + (size_t)a->rows[i] * a->row_bytes, a->row_bytes);
 }
 
+void sl_cpu_copy_rows(struct sl_backend *be, const struct sl_op_copy_rows *a)
+{
+    (void)be;
+    for (int32_t i = 0; i < a->n; i++)
+        memcpy(a->out + i * a->ld_out, a->x + i * a->ld_x, (size_t)a->h * sizeof(float));
+}
+
 struct read_job {
     const struct sl_cpu *cpu;
     const void *a;

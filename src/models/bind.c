@@ -72,12 +72,24 @@ static enum sl_wrap wrap_of(const struct sl_model *m)
     return SL_WRAP_NONE;
 }
 
+/* A layer's tensor in a module that has a name of its own. */
+static const char *of_module(const struct sl_model *m, const char *pattern,
+                             char out[SL_MAX_TENSOR_NAME])
+{
+    static const char layers[] = "model.layers.*.";
+    if (m->hf_layers == NULL || strncmp(pattern, layers, strlen(layers)) != 0)
+        return pattern;
+    snprintf(out, SL_MAX_TENSOR_NAME, "%s%s", m->hf_layers, pattern + strlen(layers));
+    return out;
+}
+
 /* name is set to the full spelling, or to the short one when the file uses that. */
 static const struct sl_ckpt_tensor *find(const struct sl_model *m, const char *pattern,
                                          int32_t layer, int32_t mat, char *name)
 {
     const struct sl_ckpt *c = m->ckpt;
-    sl_bind_name(pattern, layer, mat, name);
+    char renamed[SL_MAX_TENSOR_NAME];
+    sl_bind_name(of_module(m, pattern, renamed), m->first_layer + layer, mat, name);
     wrap_name(m->wrap, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
     size_t n = sl_bind_optional_prefix(name);
@@ -344,11 +356,44 @@ static int check_pieces(const struct sl_model *m, const struct sl_param *p, int3
                    p->src->name, n - 1, (long long)have, (long long)want);
 }
 
+static bool is_of_target(const struct sl_model *m, const struct sl_weight_desc *w)
+{
+    const char *pattern = sl_bind_pattern(w, m->hp.from_gguf, false);
+    char name[SL_MAX_TENSOR_NAME];
+    return pattern == NULL ||
+           (find(m, pattern, 0, 0, name) == NULL && sl_ckpt_unsupported(m->ckpt, name) == NULL);
+}
+
+static int bind_shared(struct sl_model *m, const struct sl_weight_desc *w, struct sl_error *err)
+{
+    const struct sl_param *own = sl_param(m->target, 0, w->slot);
+    struct sl_param *p = sl_param(m, 0, w->slot);
+    const int64_t n_rows = sl_layer_dim(&m->hp, &m->layers[0], w->rows),
+                  n_cols = sl_layer_dim(&m->hp, &m->layers[0], w->cols);
+    /* a tied head is made when the target is loaded */
+    const struct sl_param *shape = own->src != NULL ? own : sl_param(m->target, 0, SL_SLOT_EMBED);
+    if (shape->n_rows != n_rows || shape->n_cols != n_cols)
+        return sl_fail(
+            err, SL_EFORMAT,
+            "the drafter has no tensor of its own in place of \"%s\" of the model, which "
+            "is [%lld, %lld], not [%lld, %lld]",
+            shape->src->name, (long long)shape->n_rows, (long long)shape->n_cols, (long long)n_rows,
+            (long long)n_cols);
+    p->desc = w;
+    p->layer = &m->layers[0];
+    p->n_rows = n_rows;
+    p->n_cols = n_cols;
+    p->shared = own;
+    return 0;
+}
+
 static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t layer,
                     struct sl_error *err)
 {
     char own[SL_MAX_TENSOR_NAME] = "", fused[SL_MAX_TENSOR_NAME] = "";
     unsigned has = w->slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.has : m->layers[layer].has;
+    if ((w->flags & SL_W_OF_TARGET) != 0 && is_of_target(m, w))
+        return bind_shared(m, w, err);
     if ((w->when & ~has) != 0 || (sl_bind_pattern(w, m->hp.from_gguf, false) == NULL &&
                                   sl_bind_pattern(w, m->hp.from_gguf, true) == NULL))
         return 0;
@@ -435,11 +480,19 @@ static size_t n_of_shared(const struct sl_model *m)
     return n;
 }
 
+/* Maps of tokens, which are read apart, and what a drafter was trained with. */
+static bool is_draft_extra(const struct sl_model *m, const char *name)
+{
+    return m->target != NULL && (strcmp(name, "d2t") == 0 || strcmp(name, "t2d") == 0 ||
+                                 strncmp(name, "verifier_", 9) == 0);
+}
+
 /* Of a layer behind the last one. */
 static bool is_behind(const struct sl_model *m, const char *name)
 {
     const char *at = strncmp(name, "blk.", 4) == 0 ? name + 4 : strstr(name, "layers.");
-    if (m->hp.n_nextn > 0 && strncmp(name, "mtp.", 4) == 0) /* as Qwen calls them */
+    if (m->hp.n_nextn > 0 && (strncmp(name, "mtp.", 4) == 0 || /* as Qwen calls them, MiMo */
+                              strstr(name, "mtp_layers.") != NULL))
         return true;
     if (m->hp.n_nextn == 0 || at == NULL)
         return false;
@@ -459,7 +512,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
         const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
         if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||
             is_encoder_extra(m, name) || is_other_part(m, name) || is_behind(m, name) ||
-            sl_dense_is_tensor(m, name) ||
+            sl_dense_is_tensor(m, name) || is_draft_extra(m, name) ||
             ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
             n_known++;
     }
@@ -482,6 +535,7 @@ int sl_bind_tensors(struct sl_model *m, struct sl_error *err)
             n_bound += n_tensors_of(m, w, l);
         }
     }
-    report_unused(m, n_bound);
+    if (m->target == NULL || m->target->ckpt != m->ckpt) /* else most of it is the target's */
+        report_unused(m, n_bound);
     return 0;
 }

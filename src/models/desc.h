@@ -102,6 +102,17 @@ enum sl_int4_kind {
     SL_INT4_PACKED /* compressed-tensors */
 };
 
+/* How a drafter that reads hidden rows of its target works; taps: as in struct sl_run_config. */
+struct sl_draft_hparams {
+    int32_t n_taps, taps[SL_MAX_TAPS]; /* 0: it is no such drafter */
+    int32_t target_hidden, n_vocab;    /* values of the target's rows; drafts it can say */
+    bool hidden_first;                 /* of the two halves of what it reads */
+    bool normed_residual; /* the residual stream begins with the normed hidden row, else with the
+                             row itself */
+    bool normed_output;   /* the next draft is made from the row behind the final norm, else from
+                             the one before it */
+};
+
 struct sl_hparams {
     int32_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, n_vocab, context;
     double norm_eps;
@@ -207,6 +218,7 @@ struct sl_hparams {
     double layer_mlp_limits[SL_MAX_LAYERS]; /* of one MLP or the shared expert */
     bool mlp_bias, is_decoder;              /* the former is read only to refuse it */
     bool fp8_activations;                   /* of matrices of FP8, as config.json says */
+    struct sl_draft_hparams draft;          /* of a drafter that reads hidden rows */
     bool from_gguf;
 };
 
@@ -370,6 +382,16 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_POOLER_BIAS,
                SL_SLOT_CLASSIFIER,
                SL_SLOT_CLASSIFIER_BIAS,
+               /* of a drafter that reads hidden rows of the model it drafts for (struct
+                  sl_draft_desc): norms of such rows, of each tap or of all together, and the
+                  product that makes one row of them; norms of embedding and hidden row, and the
+                  product that makes the input of the layers of both */
+               SL_SLOT_TAP_NORMS,
+               SL_SLOT_TAPS_NORM,
+               SL_SLOT_TAPS_IN,
+               SL_SLOT_DRAFT_EMBED_NORM,
+               SL_SLOT_DRAFT_HIDDEN_NORM,
+               SL_SLOT_DRAFT_JOIN,
                SL_SLOT_DENSE_1, /* behind the pooling, in no family's table: dense.c */
                SL_SLOT_DENSE_1_BIAS,
                SL_SLOT_DENSE_2,
@@ -422,6 +444,12 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_STATE_V,      /* values of a head */
               SL_DIM_STATE_RANK,   /* of dt, Mamba 1; */
               SL_DIM_STATE_X,      /* that and twice k_dim */
+              SL_DIM_2H,           /* of an embedding and a hidden row side by side, */
+              SL_DIM_MIX_IN,       /* what a layer's attention reads: that, or hidden; */
+              SL_DIM_TARGET_H,     /* of a hidden row of the model drafted for, */
+              SL_DIM_TAP_COUNT,    /* taps of it, */
+              SL_DIM_TAPS_H,       /* all of them side by side */
+              SL_DIM_DRAFT_V,      /* vocabulary of drafts */
               SL_DIM_CONTEXT,      /* positions */
               SL_DIM_TYPES,        /* token types */
               SL_DIM_LABELS,       /* of a classifier */
@@ -439,7 +467,9 @@ enum sl_shard {
 };
 
 enum sl_weight_flags {
-    SL_W_ROPE_ROWS = 1 << 0, /* rows are head dimensions that RoPE pairs up */
+    SL_W_OF_TARGET = 1 << 10, /* of a drafter: where the file has none, or `hf` and `gguf` are
+                                 NULL, the model's that it drafts for */
+    SL_W_ROPE_ROWS = 1 << 0,  /* rows are head dimensions that RoPE pairs up */
     SL_W_PLUS_ONE =
         1 << 1,          /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
@@ -564,6 +594,7 @@ struct sl_state_desc {
 /* One layer of the walk in run.c: all that is known of its shape. */
 struct sl_layer_desc {
     unsigned has; /* enum sl_has: which optional tensors it has */
+    bool joined;  /* attention reads an embedding and a hidden row side by side, 2 H values */
     enum sl_mixer mixer;
     struct sl_state_desc state; /* of mixers that have one */
     enum sl_ffn ffn;
@@ -625,6 +656,18 @@ struct sl_rope_desc {
 };
 extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */
 
+/* The module of a family's checkpoints that predicts further tokens (MTP): one more layer of the
+ * family's own tables, between an input and an end of its own. */
+struct sl_draft_desc {
+    const struct sl_weight_desc *weights; /* of input and end; '*' stands for the layer */
+    int32_t n_weights;
+    const char *hf_layers; /* what "model.layers.*." is called; NULL: it is the layer behind the
+                              last one */
+    bool hidden_first;     /* struct sl_draft_hparams */
+    /* What lists of config.json would say of the layer, were it in them. */
+    enum sl_layer_choice attends, windowed, experts;
+};
+
 struct sl_model_name { /* one member of a family: how files call it */
     const char *id;    /* what we call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
@@ -649,7 +692,8 @@ struct sl_model_desc {
     const struct sl_weight_desc *weights;
     const struct sl_rope_desc *ropes;
     int32_t n_names, n_hparams, n_weights, n_ropes;
-    bool encoder;          /* whole texts in one step, no tokens come out */
+    const struct sl_draft_desc *mtp; /* NULL: none that can be loaded */
+    bool encoder;                    /* whole texts in one step, no tokens come out */
     bool behind_pad;       /* places begin behind the padding token's id; one type of token */
     bool scaled_embedding; /* embeddings are multiplied by the root of the width, */
     bool scaled_as_bf16;   /* which is rounded to BF16, whatever the format of the embedding */
@@ -667,6 +711,9 @@ static inline int32_t sl_first_place(const struct sl_model_desc *desc, const str
 {
     return desc->behind_pad ? hp->pad_id + 1 : 0;
 }
+
+/* A drafter, which no model is recognised as: eagle3.c. */
+extern const struct sl_model_desc sl_model_eagle3;
 
 #define SL_FAMILY(name) extern const struct sl_model_desc sl_model_##name;
 #include "models/registry.def"

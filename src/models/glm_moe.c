@@ -2,7 +2,8 @@
  * GLM-4.5, 4.6 and 4.7: experts chosen by sigmoid and a bias, a shared expert, dense layers in
  * front, half of a head rotated.
  *
- * Layers behind the last (num_nextn_predict_layers) predict further tokens and are not loaded.
+ * Layers behind the last (num_nextn_predict_layers) predict further tokens: the first one is a
+ * drafter (draft.c).
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -43,7 +44,15 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_SHARED("mlp.shared_experts"),
     SL_WEIGHTS_FFN_DENSE,
 };
+
+static const struct sl_weight_desc mtp_weights[] = {
+    SL_WEIGHTS_MTP("model.layers.*.enorm", "model.layers.*.hnorm", "model.layers.*.eh_proj",
+                   "model.layers.*.shared_head.norm", 0),
+};
 /* clang-format on */
+
+static const struct sl_draft_desc mtp = {
+    .weights = mtp_weights, .n_weights = SL_COUNT(mtp_weights), .experts = SL_LAYER_ON};
 
 static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta",
@@ -91,6 +100,7 @@ const struct sl_model_desc sl_model_glm_moe = {
     .id = "glm_moe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
+    .mtp = &mtp,
     .plan = plan,
     .tiny = tiny,
 };

@@ -43,6 +43,7 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
     bool loaded;
+    const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
     /* The tensors of a stack of MXFP4 in a folder; then slice is what one matrix becomes. */
     const struct sl_ckpt_tensor *mx_codes, *mx_scales;
 };
@@ -73,6 +74,13 @@ struct sl_model {
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
     struct sl_model_facts facts;
     int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
+    /* Of a drafter that reads hidden rows, else NULL or 0. */
+    const struct sl_model *target;
+    struct sl_model_desc *own_desc;     /* desc, made of its family's; */
+    struct sl_weight_desc *own_weights; /* its table; */
+    const char *hf_layers;              /* what "model.layers.*." is called there, or NULL; */
+    int32_t first_layer;                /* the number that a file gives layer 0; */
+    int32_t *draft_ids;                 /* [hp.draft.n_vocab] the target's tokens; NULL: the same */
     struct sl_pooling pool;
     struct sl_st *dense_files[SL_MAX_DENSE]; /* of its modules, or NULL */
     bool yes_no; /* scores: token 1's share of the next token among these two */
@@ -226,6 +234,35 @@ SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl
 size_t sl_int4_n_tensors(const struct sl_param *p); /* of the file */
 void sl_int4_unbind(struct sl_param *p);
 
+/* model.c: facts of the bound tensors. */
+void sl_model_count_params(struct sl_model *m);
+/* draft.c: the model is a drafter that reads hidden rows. */
+static inline bool sl_is_draft(const struct sl_model *m)
+{
+    return m->hp.draft.n_taps > 0;
+}
+void sl_draft_close(struct sl_model *m);
+/* Takes over what is the target's, when it is loaded; forgets it. */
+SL_MUST_CHECK int sl_draft_share(struct sl_model *m, struct sl_error *err);
+void sl_draft_unshare(struct sl_model *m);
+/* eagle3.c: what config.json says of the drafter, to hp->draft, besides the rows of its table. */
+SL_MUST_CHECK int sl_eagle3_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
+                                 struct sl_hparams *hp, struct sl_error *err);
+const struct sl_model_name *sl_eagle3_name(const struct sl_ckpt *ckpt);
+/* The rows of its table that this checkpoint has no tensors for. */
+bool sl_eagle3_lacks(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w);
+/* d2t: the target's tokens of the drafter's. */
+SL_MUST_CHECK int sl_eagle3_read_ids(const struct sl_ckpt *ckpt, const struct sl_hparams *hp,
+                                     int32_t **out, struct sl_error *err);
+/* draft_run.c: is the stream of every row wanted behind the last layer? Of a tap. */
+bool sl_run_keeps_end(const struct sl_run *r);
+/* Keeps x[n] as it enters a layer, or as it leaves the last one. */
+void sl_run_keep(struct sl_run *r, int32_t layer, const float *x, int32_t n);
+/* A drafter's r->x and r->norm before the first layer, of its embeddings in r->x. */
+void sl_draft_begin(struct sl_run *r, int32_t n);
+/* And r->hidden behind the last one, whose stream is x[n]. */
+void sl_draft_end(struct sl_run *r, const float *x, int32_t n);
+
 /* dense.c: finds the tensors of the modules behind the pooling, m->pool.dense; those of a file that
  * has them among its own are added there. */
 SL_MUST_CHECK int sl_dense_bind(struct sl_model *m, struct sl_error *err);
@@ -322,6 +359,11 @@ struct sl_run {
     float *shared_logit;           /* [T] */
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
     struct sl_rank rank;           /* if there are several */
+    float *taps;                   /* [T, n_taps * H] kept for a drafter; of a drafter: */
+    float *taps_in;                /* [T, n_taps * H'] normed, */
+    float *hidden;                 /* [max_logits, H] for its next step, */
+    const float *draft_rows;       /* and what this step is made of, */
+    bool draft_own;                /* its own or the target's */
     float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;

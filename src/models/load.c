@@ -323,6 +323,8 @@ static float embed_scale(const struct sl_model *m, enum sl_slot slot, int32_t wi
     uint8_t rounded[4];
     if ((m->hp.has & SL_HAS_ROOT_EMBED) != 0 && slot == SL_SLOT_EMBED)
         return scale; /* and those whose configs ask for it do not round */
+    if (m->target != NULL && slot == SL_SLOT_EMBED && m->desc->mtp != NULL)
+        return m->target->embed_scale;
     if (!m->desc->scaled_embedding || t == NULL)
         return m->hp.embed_scale != 0 ? (float)m->hp.embed_scale : 1;
     const struct sl_dtype_info *info =
@@ -451,9 +453,15 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
                      "a vector for each token (token_embed) is not built for this device: choose "
                      "device cpu");
 
+    if (rc == 0 && sl_is_draft(m) && be->vt->copy_rows == NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "drafters that read hidden rows of the model (mtp, eagle3) have no kernel on "
+                     "this device: choose device cpu");
+
     SL_ASSERT(m->be == NULL);
     if (rc != 0)
         return rc;
+    SL_ASSERT(!sl_is_draft(m) || be->vt->act_dtype == SL_DTYPE_F32);
     m->be = be;
     for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];
@@ -475,6 +483,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = load_ropes(m, err);
     if (rc == 0)
         rc = check_scales(m, err);
+    if (rc == 0)
+        rc = sl_draft_share(m, err);
     m->embed_scale = embed_scale(m, SL_SLOT_EMBED, m->hp.hidden);
     m->layer_embed_scale = embed_scale(m, SL_SLOT_LAYER_EMBED, m->hp.layer_width);
     m->logit_scale = logit_scale(&m->hp);
@@ -494,6 +504,7 @@ void sl_model_unload(struct sl_model *m)
     if (m->be == NULL)
         return;
     sl_experts_destroy(m);
+    sl_draft_unshare(m);
     for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];
         if (p->loaded && p->vec == NULL)

@@ -20,7 +20,7 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
     r->m->be->vt->linear_multi(r->m->be,
                                &(struct sl_op_linear_multi){
                                    .x = r->norm,
-                                   .ld_x = r->m->hp.hidden,
+                                   .ld_x = sl_layer_dim(&r->m->hp, l, SL_DIM_MIX_IN),
                                    .n = n,
                                    .n_parts = l->shares_kv ? 1
                                               : l->v_is_k  ? 2

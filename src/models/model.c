@@ -82,7 +82,7 @@ static int read_ids(struct sl_model *m, struct sl_error *err)
     return eos_of_json(f, "config.json", json_object_get(config, m->name->hf_config), err);
 }
 
-static void count_params(struct sl_model *m)
+void sl_model_count_params(struct sl_model *m)
 {
     uint64_t per_dtype[SL_DTYPE_COUNT] = {0};
     int best = 0;
@@ -124,7 +124,7 @@ static int fill_facts(struct sl_model *m, struct sl_error *err)
         .both_ways = m->layers[0].whole,
         .bos = -1,
     };
-    count_params(m);
+    sl_model_count_params(m);
     return read_ids(m, err);
 }
 
@@ -287,6 +287,7 @@ void sl_model_close(struct sl_model *m)
     sl_model_unload(m);
     sl_dense_unbind(m);
     sl_params_destroy(m);
+    sl_draft_close(m);
     sl_free(m->layers);
     sl_free(m);
 }

@@ -35,8 +35,12 @@ struct sl_model_facts { /* what the layers above need to know */
     bool both_ways; /* a token sees those behind it */
     bool whole;     /* a text goes into one step, and leaves nothing that a later one could use */
     enum sl_pool_kind pool;
-    bool normalize;    /* embeddings have length 1 */
-    bool pairs;        /* scores are of two texts in one input, with a type each */
+    bool normalize; /* embeddings have length 1 */
+    bool pairs;     /* scores are of two texts in one input, with a type each */
+    /* Of a drafter that reads hidden rows of its target (sl_model_open_draft): values of such a
+     * row, as sl_run_taps has it; of one of its own, as sl_run_hidden has it. 0: it is no such
+     * drafter. Its n_row logits are of tokens in a numbering of its own: sl_model_draft_token. */
+    int32_t draft_width, draft_hidden;
     int32_t max_input; /* tokens, where the makers say less than the context; else 0 */
 };
 
@@ -44,6 +48,20 @@ struct sl_model_facts { /* what the layers above need to know */
  * the family's table (presence, shape, format). The checkpoint stays open as long as the model. */
 SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out,
                                 struct sl_error *err);
+/* Opens a drafter that reads hidden rows of target. method "mtp": the module that target's own
+ * checkpoint has, ckpt; "eagle3": a checkpoint of its own. What it does not have (embedding, head)
+ * is target's, by pointer: target is loaded before it on the same backend, and unloaded after it.
+ * Entry p of its KV is made of the hidden row of token p and of token p + 1. */
+SL_MUST_CHECK int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *target,
+                                      const char *method, struct sl_model **out,
+                                      struct sl_error *err);
+/* Has the checkpoint of a model a module of "mtp"? */
+bool sl_model_has_mtp(const struct sl_model *m);
+/* The hidden rows that a drafter reads: what sl_run_config.taps of its target must be. Returns how
+ * many; 0: it reads none. */
+int32_t sl_model_draft_taps(const struct sl_model *draft, int32_t taps[SL_MAX_TAPS]);
+/* The target's token that logit idx of a drafter means. */
+int32_t sl_model_draft_token(const struct sl_model *draft, int32_t idx);
 /* Before loading: what the model is to do. runner: "auto", "generate", "pooling"; convert: "auto",
  * "none", "embed", "classify", as vLLM has them; NULL is auto. yes_no: ids of two tokens whose
  * logits at the end make a score, or NULL. */
@@ -88,6 +106,8 @@ SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dt
                                      enum sl_dtype auto_dtype, int block_size,
                                      struct sl_kv_layout *out, struct sl_error *err);
 
+enum { SL_TAP_NORMED = -1 };
+
 struct sl_run_config {
     int32_t max_tokens; /* T of the largest step */
     int32_t max_logits; /* n_logits of the largest step */
@@ -98,6 +118,10 @@ struct sl_run_config {
     int32_t max_lora_rank;              /* of adapters; 0: none can come */
     float skip_softmax;                 /* factor of skip-softmax (ops/ops.h); 0: none */
     struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */
+    /* Hidden rows that are kept of every token of a step, for a drafter: the residual stream as it
+     * enters layer taps[i] (the number of layers: as it leaves the last one), or SL_TAP_NORMED:
+     * behind the final norm. On the host only. */
+    int32_t n_taps, taps[SL_MAX_TAPS];
 };
 
 /* Activations of one rank; be: where the model is loaded or will be. */
@@ -110,6 +134,15 @@ void sl_run_destroy(struct sl_run *r);
  * next step. No allocation. On a device the work is only enqueued, batch's arrays are the device's,
  * and so are the rows: [n_logits, n_row]. */
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
+/* [n_tokens, n_taps * hidden] of the last step, a token's taps side by side; until the next one. */
+const float *sl_run_taps(const struct sl_run *r);
+/* A step of a drafter that reads hidden rows: [n_tokens, draft_width] as its target's sl_run_taps
+ * gives them, or if they are its own, [n_tokens, draft_hidden] as sl_run_hidden does. */
+const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch,
+                                  const float *hidden, bool own);
+/* [n_logits, draft_hidden] of a drafter's last step: what its next one reads, if those rows go on.
+ * Until then, but may be passed to it. */
+const float *sl_run_hidden(const struct sl_run *r);
 /* On a device: where the steps from now on leave rows of embeddings and scores. */
 void sl_run_set_pooled(struct sl_run *r, float *rows);
 /* An embedding, or scores, of what a step left of a text, [n_row], in host memory. out may be row,

@@ -228,6 +228,18 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->state.dt_rank;
     case SL_DIM_STATE_X:
         return l->state.dt_rank + 2 * (int64_t)l->state.k_dim;
+    case SL_DIM_2H:
+        return 2 * (int64_t)hp->hidden;
+    case SL_DIM_MIX_IN:
+        return (l->joined ? 2 : 1) * (int64_t)hp->hidden;
+    case SL_DIM_TARGET_H:
+        return hp->draft.target_hidden;
+    case SL_DIM_TAP_COUNT:
+        return hp->draft.n_taps;
+    case SL_DIM_TAPS_H:
+        return (int64_t)hp->draft.n_taps * hp->draft.target_hidden;
+    case SL_DIM_DRAFT_V:
+        return hp->draft.n_vocab;
     case SL_DIM_CONTEXT:
         return hp->context;
     case SL_DIM_TYPES:

@@ -2,6 +2,9 @@
  * Qwen2, Qwen2.5 and Qwen3 (dense): as Llama, with biases on q, k and v (Qwen2) or an RMSNorm of
  * every head of q and k before RoPE (Qwen3).
  *
+ * MiMo-7B is a Qwen2 whose checkpoints have a module that predicts further tokens. It reads
+ * [hidden row, embedding], where others read them in the other order.
+ *
  * With use_sliding_window the layers from max_window_layers on are windowed, unless layer_types
  * names each layer's kind.
  */
@@ -14,6 +17,10 @@ static const struct sl_model_name names[] = {
      .hf_architecture = "Qwen2ForCausalLM",
      .hf_model_type = "qwen2",
      .gguf_architecture = "qwen2",
+     .has = SL_HAS_QKV_BIAS},
+    {.id = "mimo", /* MiMo-7B: a Qwen2 with a module that predicts further tokens */
+     .hf_architecture = "MiMoForCausalLM",
+     .hf_model_type = "mimo",
      .has = SL_HAS_QKV_BIAS},
     {.id = "qwen3",
      .hf_architecture = "Qwen3ForCausalLM",
@@ -51,6 +58,7 @@ static const struct sl_hparam_desc hparams[] = {
      .type = SL_HP_LAYER_TYPES,
      .offset = offsetof(struct sl_hparams, layer_types)},
     SL_HPARAMS_LABELS,
+    SL_HPARAM_NEXTN,
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
 };
 
@@ -69,6 +77,16 @@ static const struct sl_weight_desc weights[] = {
      .cols = SL_DIM_H,
      .when = SL_HAS_CLASSIFIER},
 };
+
+static const struct sl_weight_desc mtp_weights[] = {
+    SL_WEIGHTS_MTP("model.mtp_layers.*.token_layernorm", "model.mtp_layers.*.hidden_layernorm",
+                   "model.mtp_layers.*.input_proj", "model.mtp_layers.*.final_layernorm", 0),
+};
+
+static const struct sl_draft_desc mtp = {.weights = mtp_weights,
+                                         .n_weights = SL_COUNT(mtp_weights),
+                                         .hf_layers = "model.mtp_layers.*.",
+                                         .hidden_first = true};
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
@@ -111,6 +129,7 @@ const struct sl_model_desc sl_model_qwen = {
     .id = "qwen",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
+    .mtp = &mtp,
     .plan = plan,
     .tiny = tiny,
 };

@@ -3,7 +3,8 @@
  * four layers have the gated delta rule behind a short convolution, the fourth has attention whose
  * output is gated value by value, by rows that lie beside those of q in one tensor. Dense, or with
  * experts and a gated shared one. Qwen3-Next has q, k, v and z of a group of heads side by side,
- * and the two gates too. Layers that predict further tokens (MTP) are not loaded.
+ * and the two gates too. The module that predicts further tokens (MTP), a layer with attention, is
+ * a drafter (draft.c).
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -161,7 +162,18 @@ static const struct sl_weight_desc weights[] = {
     SL_W_LAYER(SHARED_LOGIT, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ONE, H,
                NONE), .when = SL_HAS_SHARED_GATE},
 };
+
+static const struct sl_weight_desc mtp_weights[] = {
+    SL_WEIGHTS_MTP("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm",
+                   SL_W_PLUS_ONE),
+};
 /* clang-format on */
+
+static const struct sl_draft_desc mtp = {.weights = mtp_weights,
+                                         .n_weights = SL_COUNT(mtp_weights),
+                                         .hf_layers = "mtp.layers.*.",
+                                         .attends = SL_LAYER_ON,
+                                         .experts = SL_LAYER_ON};
 
 static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta",
@@ -278,6 +290,7 @@ const struct sl_model_desc sl_model_qwen35 = {
     .id = "qwen35",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
+    .mtp = &mtp,
     .plan = plan,
     .tiny = tiny,
 };

@@ -41,7 +41,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 45 + SL_MAX_ROPES };
+enum { N_CUTS = 48 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -93,6 +93,13 @@ static uint64_t dense_width(const struct sl_model *m)
     return most;
 }
 
+/* A drafter's: of an embedding and a hidden row, or of one of its target's. */
+static uint64_t norm_width(const struct sl_model *m)
+{
+    const int32_t h = m->hp.hidden;
+    return (uint64_t)(sl_is_draft(m) ? SL_MAX(2 * h, m->hp.draft.target_hidden) : h);
+}
+
 static void list_cuts(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg, struct cut cuts[N_CUTS])
 {
@@ -127,7 +134,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
         {offsetof(struct sl_run, y), t * h * f},
-        {offsetof(struct sl_run, norm), t * h * act},
+        {offsetof(struct sl_run, norm), t * norm_width(m) * act},
         {offsetof(struct sl_run, rows), rows * h * f},
         {offsetof(struct sl_run, q), t * SL_MAX(q, att) * f}, /* and of the last layer att */
         {offsetof(struct sl_run, k), t * k * f},
@@ -170,6 +177,9 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, logits), m->rank == 0 ? n_pooled_rows(m, cfg) * n_out * f : 0},
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
         {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
+        {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * h * f},
+        {offsetof(struct sl_run, taps_in), t * (uint64_t)m->facts.draft_width * f},
+        {offsetof(struct sl_run, hidden), rows * (uint64_t)m->facts.draft_hidden * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     _Static_assert(SL_COUNT(list) + SL_MAX_ROPES == N_CUTS, "a cut is missing");
@@ -192,6 +202,26 @@ uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
     return total;
 }
 
+static int check_taps(const struct sl_model *m, const struct sl_run_config *cfg,
+                      struct sl_error *err)
+{
+    if (cfg->n_taps == 0)
+        return 0;
+    SL_ASSERT(cfg->n_taps <= SL_MAX_TAPS && m->facts.task == SL_TASK_GENERATE);
+    for (int32_t i = 0; i < cfg->n_taps; i++)
+        SL_ASSERT(cfg->taps[i] == SL_TAP_NORMED ||
+                  (cfg->taps[i] >= 0 && cfg->taps[i] <= m->hp.n_layers));
+    if (m->be->vt->copy_rows == NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "hidden rows for a drafter (mtp, eagle3) cannot be kept on this device: "
+                       "choose device cpu");
+    if (m->hp.n_streams > 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "a model of several residual streams (AltUp) has no hidden rows that a "
+                       "drafter could read");
+    return 0;
+}
+
 int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, struct sl_run **out,
                   struct sl_error *err)
 {
@@ -206,6 +236,9 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     if (cfg->max_logits < 1 || cfg->max_logits > SL_MAX_STEP_TOKENS)
         return sl_fail(err, SL_EINVAL, "rows of logits of a step are %d, must be 1 to %d",
                        cfg->max_logits, SL_MAX_STEP_TOKENS);
+    int rc = check_taps(m, cfg, err);
+    if (rc != 0)
+        return rc;
     struct sl_run *r = sl_calloc(1, sizeof *r);
     if (r == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a run");
@@ -216,9 +249,9 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     r->mem_bytes = (size_t)sl_run_bytes(m, m->be, cfg);
     r->mem = m->be->vt->alloc(m->be, r->mem_bytes);
     if (r->mem == NULL) {
-        int rc = sl_fail(err, SL_ENOMEM,
-                         "out of memory for activations: %zu bytes for steps of %d tokens",
-                         r->mem_bytes, cfg->max_tokens);
+        rc = sl_fail(err, SL_ENOMEM,
+                     "out of memory for activations: %zu bytes for steps of %d tokens",
+                     r->mem_bytes, cfg->max_tokens);
         sl_free(r);
         return rc;
     }
@@ -231,7 +264,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     if (up_floats(m, m->be) == 0)
         r->up = r->ffn;
     r->pooled = r->logits;
-    int rc = sl_host_create(r, err);
+    rc = sl_host_create(r, err);
     if (rc != 0) {
         sl_run_destroy(r);
         return rc;
@@ -542,7 +575,10 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
         sl_streams_begin(r, b->n_tokens);
         return;
     }
-    norm_alone(r, r->x, norm_of_input(r, 0, ATTN), b->n_tokens);
+    if (sl_is_draft(m))
+        sl_draft_begin(r, b->n_tokens);
+    if (!m->layers[0].joined)
+        norm_alone(r, r->x, norm_of_input(r, 0, ATTN), b->n_tokens);
 }
 
 /* ---------------------------------------------------------------- the layers */
@@ -692,13 +728,14 @@ void sl_run_layer_input(struct sl_run *r, int32_t layer, const float *inputs, in
                        });
 }
 
-static void head(struct sl_run *r, int32_t n)
+/* x: activations */
+static void head(struct sl_run *r, const void *x, int32_t n)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *w = &sl_param(m, 0, SL_SLOT_HEAD)->mat;
     float *part = sl_run_part(r, r->logits);
     m->be->vt->linear(m->be, &(struct sl_op_linear){
-                                 .x = r->norm,
+                                 .x = x,
                                  .ld_x = w->n_cols,
                                  .w = w,
                                  .bias = sl_run_vec(r, 0, SL_SLOT_HEAD_BIAS),
@@ -708,7 +745,7 @@ static void head(struct sl_run *r, int32_t n)
                              });
     sl_run_gather(r, part, w->n_rows, sizeof *part, n, m->rank == 0 ? r->logits : NULL);
     if (m->rank == 0)
-        sl_run_scale_logits(r, r->logits, (int64_t)n * m->hp.n_vocab);
+        sl_run_scale_logits(r, r->logits, (int64_t)n * m->facts.n_row);
 }
 
 uint64_t sl_run_progress(const struct sl_run *r)
@@ -724,16 +761,19 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
     const bool streams = m->hp.n_streams > 0; /* whose rows are gathered behind the last layer */
-    bool all = m->facts.whole; /* rows go through the end of the last layer, to be pooled */
+    /* all rows go through the end of the last layer, to be pooled or for a drafter */
+    const bool keeps_end = sl_run_keeps_end(r), all = m->facts.whole || keeps_end;
 
     check_batch(r, batch);
-    SL_ASSERT(!all || batch->n_logits == batch->n_spans);
+    SL_ASSERT(!m->facts.whole || batch->n_logits == batch->n_spans);
+    SL_ASSERT(!sl_is_draft(m) || (r->draft_rows != NULL && batch->lora == NULL));
     SL_ASSERT(batch->lora == NULL || r->cfg.max_lora_rank > 0);
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
     begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
         sl_run_next_part(r);
+        sl_run_keep(r, l, x, n);
         if (streams)
             sl_streams_predict(r, l, n);
         mix(r, l, batch);
@@ -788,8 +828,17 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     if (streams && (n = batch->n_logits) > 0)
         sl_streams_end(r, batch);
     sl_run_next_part(r);
+    const void *ends = r->norm;
+    if (keeps_end) {
+        sl_run_keep(r, last + 1, x, n);
+        n = batch->n_logits;
+        gather(r, batch, r->norm, (size_t)m->hp.hidden * act_bytes, r->y);
+        ends = r->y;
+    }
+    if (sl_is_draft(m))
+        sl_draft_end(r, x, n);
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)
-        head(r, n);
+        head(r, ends, n);
     else if (n > 0)
         sl_run_pool(r, r->norm, all ? batch->spans : NULL,
                     m->facts.task == SL_TASK_TOKEN_EMBED ? n : batch->n_logits);

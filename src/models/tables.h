@@ -92,6 +92,25 @@
     {"nextn_predict_layers", {"num_nextn_predict_layers", "num_mtp_layers"}, SL_HP_INT,           \
      SL_HP_AT(n_nextn), .min = 0, .max = 16}
 
+/* What a module that predicts further tokens does not have of its own: struct sl_draft_desc. */
+#define SL_WEIGHTS_MTP_OF_TARGET                                                                  \
+    {.slot = SL_SLOT_EMBED, .rows = SL_DIM_V, .cols = SL_DIM_H, .flags = SL_W_OF_TARGET},         \
+    {.slot = SL_SLOT_HEAD, .rows = SL_DIM_DRAFT_V, .cols = SL_DIM_H, .flags = SL_W_OF_TARGET}
+
+/* Its own: norms of embedding and hidden row, their product, the norm behind the layer. GGUF files
+ * may leave out the last, which then is the target's. add: flags of the norms. */
+#define SL_WEIGHTS_MTP(e, h, join, end, add)                                                      \
+    SL_WEIGHTS_MTP_OF_TARGET,                                                                     \
+    {.slot = SL_SLOT_DRAFT_EMBED_NORM, .hf = e ".weight", .gguf = "blk.*.nextn.enorm.weight",     \
+     .rows = SL_DIM_H, .flags = add},                                                             \
+    {.slot = SL_SLOT_DRAFT_HIDDEN_NORM, .hf = h ".weight", .gguf = "blk.*.nextn.hnorm.weight",    \
+     .rows = SL_DIM_H, .flags = add},                                                             \
+    {.slot = SL_SLOT_DRAFT_JOIN, .hf = join ".weight", .gguf = "blk.*.nextn.eh_proj.weight",      \
+     .rows = SL_DIM_H, .cols = SL_DIM_2H},                                                        \
+    {.slot = SL_SLOT_FINAL_NORM, .hf = end ".weight",                                             \
+     .gguf = "blk.*.nextn.shared_head_norm.weight", .rows = SL_DIM_H,                             \
+     .flags = (add) | SL_W_OF_TARGET}
+
 /* Which layers have experts, as a list of words. */
 #define SL_HPARAM_MLP_TYPES                                                                       \
     {.hf = {"mlp_layer_types"}, .type = SL_HP_LAYER_TYPES, SL_HP_AT(mlp_types),                   \

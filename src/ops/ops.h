@@ -487,6 +487,14 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     void *out; /* [n] rows */
 };
 
+struct sl_op_copy_rows { /* out[i] = x[i], between rows of different widths */
+    const float *x;      /* [n, h], rows ld_x apart */
+    int64_t ld_x;
+    int32_t n, h;
+    float *out; /* [n, h], rows ld_out apart */
+    int64_t ld_out;
+};
+
 struct sl_op_embed_positions { /* out[t] = word[token] + type[segment] + position[first + place] */
     const struct sl_batch *batch;
     /* [V, H], [first + context, H], [types, H]; of the last two NULL: there are none. */

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT
+ * Drafters that read hidden rows of the model they draft for: those rows, and what the drafters
+ * make of them and of their own, against transformers and speculators
+ * (tools/gen_golden_drafts.py).
+ */
+#include "models/model_rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const char *const isas[] = {"c", "avx2", "avx512"};
+
+struct golden {
+    char *data;
+    int32_t n, n_taps, h, n_vocab, n_more;
+    const int32_t *taps, *ids, *drafts;
+    const float *rows, *logits, *more;
+};
+
+static void read_golden(struct golden *g, const char *name)
+{
+    struct sl_error err = {0};
+    char path[256];
+    size_t n;
+    snprintf(path, sizeof path, "tests/golden/drafts/%s/draft.bin", name);
+    if (sl_read_file(path, 1 << 20, &g->data, &n, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    const int32_t *head = (const int32_t *)(const void *)g->data;
+    g->n = head[0];
+    g->n_taps = head[1];
+    g->h = head[2];
+    g->n_vocab = head[3];
+    g->n_more = head[4];
+    g->taps = head + 5;
+    g->ids = g->taps + g->n_taps;
+    g->rows = (const float *)(const void *)(g->ids + g->n);
+    g->logits = g->rows + g->n * g->n_taps * g->h;
+    g->drafts = (const int32_t *)(const void *)(g->logits + (g->n - 1) * g->n_vocab);
+    g->more = (const float *)(const void *)(g->drafts + g->n_more);
+    assert_ptr_equal(g->more + g->n_more * g->n_vocab, g->data + n);
+}
+
+struct pair { /* a model and its drafter */
+    struct rig target, draft;
+    struct sl_ckpt *ckpt; /* of the drafter alone, or NULL */
+};
+
+/* eagle: its folder, NULL: the module that the model's own has. */
+static void open_pair(struct pair *p, const char *model, const char *eagle, const char *isa)
+{
+    struct sl_error err = {0};
+    const struct rig_options o = {.isa = isa, .kv_dtype = "f32", .exact = true};
+    struct rig *t = &p->target, *d = &p->draft;
+    memset(p, 0, sizeof *p);
+    rig_open(t, model, &o);
+    if (eagle != NULL && sl_ckpt_open(eagle, &p->ckpt, &err) != 0)
+        fail_msg("%s: %s", eagle, err.msg);
+    if (sl_model_open_draft(eagle != NULL ? p->ckpt : t->ckpt, t->model,
+                            eagle != NULL ? "eagle3" : "mtp", &d->model, &err) != 0 ||
+        sl_model_load(d->model, t->be, NULL, NULL, &err) != 0 ||
+        sl_model_kv_layout(d->model, "f32", t->be->vt->kv_dtype, 16, &d->kv, &err) != 0)
+        fail_msg("%s: %s", model, err.msg);
+    d->be = t->be;
+    d->n_ranks = 1;
+    d->n_pages = 16;
+    d->pool_bytes = (size_t)d->n_pages * sl_kv_block_bytes(&d->kv);
+    d->pool = d->be->vt->alloc(d->be, d->pool_bytes);
+    memset(d->pool, 0xFF, d->pool_bytes);
+    struct sl_run_config cfg = {.max_tokens = 64, .max_logits = 64, .kv = d->kv};
+    sl_kv_pools(&d->kv, d->pool, d->n_pages, cfg.kv_pool);
+    assert_int_equal(sl_run_create(d->model, &cfg, &d->run, &err), 0);
+    /* the model's run, once more, with what the drafter reads */
+    sl_run_destroy(t->run);
+    cfg.kv = t->kv;
+    sl_kv_pools(&t->kv, t->pool, t->n_pages, cfg.kv_pool);
+    cfg.n_taps = sl_model_draft_taps(d->model, cfg.taps);
+    if (sl_run_create(t->model, &cfg, &t->run, &err) != 0)
+        fail_msg("%s: %s", model, err.msg);
+}
+
+static void close_pair(struct pair *p)
+{
+    sl_run_destroy(p->draft.run);
+    p->draft.be->vt->free(p->draft.be, p->draft.pool, p->draft.pool_bytes);
+    sl_model_close(p->draft.model);
+    rig_close(&p->target);
+    if (p->ckpt != NULL)
+        sl_ckpt_close(p->ckpt);
+}
+
+/* A batch of one sequence's tokens [from, from + n), every row wanted or the last. */
+static struct sl_batch batch_of(const int32_t *tokens, int32_t from, int32_t n, bool all)
+{
+    static const int32_t pages[4] = {5, 2, 9, 3};
+    static int32_t positions[64], rows[64];
+    static struct sl_span span;
+    span = (struct sl_span){0, n, from, 0};
+    for (int32_t i = 0; i < n; i++) {
+        positions[i] = from + i;
+        rows[i] = all ? i : n - 1;
+    }
+    return (struct sl_batch){.n_tokens = n,
+                             .n_spans = 1,
+                             .n_logits = all ? n : 1,
+                             .tokens = tokens,
+                             .positions = positions,
+                             .spans = &span,
+                             .block_tables = pages,
+                             .logit_rows = rows};
+}
+
+static void check_rows(const float *have, const float *want, int32_t n, int32_t width,
+                       const char *what, double *worst)
+{
+    for (int32_t i = 0; i < n; i++) {
+        double e = rig_nmse(have + i * width, want + i * width, (size_t)width);
+        *worst = fmax(*worst, e);
+        if (!(e < 1e-10))
+            fail_msg("%s, row %d: NMSE %.3g", what, i, e);
+    }
+}
+
+/* chunk: tokens of a step */
+static void check_pair(struct pair *p, const struct golden *g, int32_t chunk, double *worst)
+{
+    const struct sl_model_facts *f = sl_model_facts(p->draft.model);
+    int32_t taps[SL_MAX_TAPS];
+    const int32_t width = g->n_taps * g->h, v = g->n_vocab;
+    const float *logits = NULL;
+    float own[512], rows[64 * 128];
+    assert_int_equal(sl_model_draft_taps(p->draft.model, taps), g->n_taps);
+    assert_memory_equal(taps, g->taps, (size_t)g->n_taps * sizeof *taps);
+    assert_int_equal(f->draft_width, width);
+    assert_int_equal(f->n_row, v);
+    assert_true(g->n * width <= (int32_t)SL_COUNT(rows) && f->draft_hidden <= 512);
+    for (int32_t at = 0; at < g->n; at += chunk) {
+        const int32_t n = SL_MIN(chunk, g->n - at);
+        const struct sl_batch b = batch_of(g->ids + at, at, n, false);
+        sl_run_enqueue(p->target.run, &b);
+        memcpy(rows + at * width, sl_run_taps(p->target.run), (size_t)(n * width) * sizeof *rows);
+    }
+    check_rows(rows, g->rows, g->n, width, "rows of the model", worst);
+    for (int32_t at = 0; at < g->n - 1; at += chunk) {
+        const int32_t n = SL_MIN(chunk, g->n - 1 - at);
+        const struct sl_batch b = batch_of(g->ids + at + 1, at, n, true);
+        logits = sl_run_enqueue_draft(p->draft.run, &b, rows + at * width, false);
+        check_rows(logits, g->logits + at * v, n, v, "entries of the model's rows", worst);
+        logits += (n - 1) * v;
+        memcpy(own, sl_run_hidden(p->draft.run) + (n - 1) * f->draft_hidden,
+               (size_t)f->draft_hidden * sizeof *own);
+    }
+    const float *hidden = own;
+    for (int32_t i = 0; i < g->n_more; i++) {
+        int32_t best = 0;
+        for (int32_t k = 1; k < v; k++)
+            best = logits[k] > logits[best] ? k : best;
+        assert_int_equal(sl_model_draft_token(p->draft.model, best), g->drafts[i]);
+        const struct sl_batch b = batch_of(g->drafts + i, g->n - 1 + i, 1, true);
+        logits = sl_run_enqueue_draft(p->draft.run, &b, hidden, true);
+        check_rows(logits, g->more + i * v, 1, v, "an entry of the drafter's own row", worst);
+        hidden = sl_run_hidden(p->draft.run);
+    }
+}
+
+static const struct {
+    const char *golden, *model, *eagle;
+} pairs[] = {
+    {"glm4_moe", "tests/golden/drafts/glm4_moe", NULL},
+    {"qwen3_5", "tests/golden/drafts/qwen3_5", NULL},
+    {"qwen3_next", "tests/golden/drafts/qwen3_next", NULL},
+    {"mimo", "tests/golden/drafts/mimo", NULL},
+    {"eagle3", "tests/golden/drafts/llama", "tests/golden/drafts/eagle3"},
+    {"eagle3_nested", "tests/golden/drafts/llama", "tests/golden/drafts/eagle3_nested"},
+    {"eagle3_speculators", "tests/golden/drafts/llama", "tests/golden/drafts/eagle3_speculators"},
+    {"eagle3_fc_norm", "tests/golden/drafts/llama", "tests/golden/drafts/eagle3_fc_norm"},
+};
+
+static void test_goldens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(pairs); i++)
+        for (size_t k = 0; k < SL_COUNT(isas); k++) {
+            struct golden g;
+            struct pair p;
+            double worst = 0;
+            if (!rig_has_isa(isas[k])) {
+                printf("skip: %s: not on this processor\n", isas[k]);
+                continue;
+            }
+            printf("%s, %s:", pairs[i].golden, isas[k]);
+            fflush(stdout);
+            read_golden(&g, pairs[i].golden);
+            open_pair(&p, pairs[i].model, pairs[i].eagle, isas[k]);
+            check_pair(&p, &g, g.n, &worst);
+            check_pair(&p, &g, 5, &worst);
+            close_pair(&p);
+            sl_free(g.data);
+            printf(" worst NMSE %.2e\n", worst);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goldens),
+    };
+    return cmocka_run_group_tests_name("drafts", tests, NULL, NULL);
+}

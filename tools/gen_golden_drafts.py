@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes tests/golden/drafts/<name>/: tiny random models, drafters that read their hidden rows, and what others say.
+
+Models with a module of MTP hold it among their tensors; an EAGLE-3 drafter has a folder of its own, and reads rows of
+the model in `llama`. draft.bin (little endian) has int32 n, n_taps, target_hidden, n_draft_vocab, n_more; int32
+taps[n_taps] (layers that rows enter, -1: behind the final norm); int32 ids[n]; float32 rows[n][n_taps][target_hidden]
+of the model; float32 logits[n - 1][n_draft_vocab] of the drafter, entry p of row p and token p + 1; int32
+drafts[n_more], the tokens that it says from the last entry on, each the argmax; float32 logits[n_more][n_draft_vocab] of
+the entries made of those tokens and of its own rows.
+
+Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe); the package speculators, its layers of MTP (qwen3_5,
+qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts; for MiMo-7B, which neither has, the
+formula around transformers' layer of Qwen 2. speculators wants transformers < 5.20, which has no MtpModel, so that
+there are two environments:
+
+    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo
+    pip install torch transformers==5.19 speculators==0.9 safetensors && tools/gen_golden_drafts.py \
+        llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm
+"""
+import json
+import pathlib
+import struct
+import sys
+import zlib
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import gen_golden  # noqa: E402
+
+OUT = pathlib.Path("tests/golden/drafts")
+N, MORE = 24, 3
+NORMED = -1
+SMALL = dict(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=40,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+
+def plain(theta):
+    return dict(rope_type="default", rope_theta=theta)
+
+
+def rounded(module, generator, one=1):
+    """Random weights that BF16 holds; norms at `one`."""
+    gen_golden.randomise(module, generator)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            if one == 0 and p.dim() == 1 and "norm" in name and "linear_attn" not in name and p.mean() > 0.5:
+                p.sub_(1)
+            p.copy_(p.to(torch.bfloat16).float())
+    return module.eval()
+
+
+def as_stored(module):
+    bf16 = {k: v.to(torch.bfloat16).contiguous() for k, v in module.state_dict().items()
+            if not k.endswith("e_score_correction_bias")}
+    bias = {k: v for k, v in module.state_dict().items() if k.endswith("e_score_correction_bias")}
+    return gen_golden.one_by_one(bf16) | bias
+
+
+def rows_of(model, ids, taps):
+    """The model's hidden rows [n, len(taps), H]: the stream that enters a layer."""
+    decoder = model.model
+    kept, hooks = {}, []
+    for i, layer in enumerate(decoder.layers):
+        hooks.append(layer.register_forward_hook(
+            lambda _, args, out, i=i: kept.__setitem__(i + 1, out[0] if isinstance(out, tuple) else out)))
+    with torch.no_grad():
+        kept[NORMED] = decoder(ids, use_cache=False).last_hidden_state
+        kept[0] = decoder.embed_tokens(ids)
+    for hook in hooks:
+        hook.remove()
+    return torch.stack([kept[t][0].float() for t in taps], 1)
+
+
+def mask_of(n):
+    return torch.full((n, n), torch.finfo(torch.float32).min).triu(1)[None, None]
+
+
+def write(folder, taps, ids, rows, run, to_target):
+    """run(rows, own, tokens): logits and hidden rows of entries, of the model's rows and then of its own."""
+    with torch.no_grad():
+        logits, hidden = run(rows[:-1], [], ids[0, 1:])
+        first, own, drafts, more = logits, [], [], []
+        for _ in range(MORE):
+            drafts.append(to_target(int(logits[-1].argmax())))
+            own.append(hidden[-1])
+            logits, hidden = run(rows[:-1], own, torch.cat([ids[0, 1:], torch.tensor(drafts)]))
+            more.append(logits[-1])
+    top = torch.stack([first[-1], *more]).topk(2, dim=-1).values
+    assert (top[:, 0] - top[:, 1]).min() > 1e-3, "a near tie: take another seed"
+    with open(folder / "draft.bin", "wb") as f:
+        f.write(struct.pack("<5i", N, len(taps), rows.shape[-1], first.shape[-1], MORE))
+        f.write(struct.pack(f"<{len(taps)}i", *taps))
+        f.write(ids[0].to(torch.int32).numpy().tobytes())
+        f.write(rows.float().contiguous().numpy().tobytes())
+        f.write(first.float().contiguous().numpy().tobytes())
+        f.write(struct.pack(f"<{MORE}i", *drafts))
+        f.write(torch.stack(more).float().contiguous().numpy().tobytes())
+    print(f"{folder.name}: {sum(p.stat().st_size for p in folder.iterdir())} bytes, drafts {drafts}")
+
+
+def save(folder, stored, config):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+
+
+def with_own(rows, own):
+    """The model's rows of one tap, then the drafter's."""
+    return torch.cat([rows[:, 0], torch.stack(own)]) if own else rows[:, 0]
+
+
+def config_of(config, spelling="old"):
+    config.torch_dtype = torch.bfloat16
+    return json.loads(gen_golden.config_json(config, spelling))
+
+
+# ---------------------------------------------------------------- MTP
+
+
+def glm4_moe(name, generator):
+    from transformers.modeling_layers import MtpModel
+
+    config = transformers.Glm4MoeConfig(
+        **SMALL, num_hidden_layers=2, head_dim=16, n_routed_experts=5, num_experts_per_tok=2, n_shared_experts=1,
+        moe_intermediate_size=12, first_k_dense_replace=1, routed_scaling_factor=1.5, attention_bias=True,
+        use_qk_norm=True, num_nextn_predict_layers=1, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5))
+    config.architectures = ["Glm4MoeForCausalLM"]
+    config._attn_implementation = "eager"
+    model = rounded(transformers.Glm4MoeForCausalLM(config), generator)
+    mtp = MtpModel(model, 1)
+    rounded(mtp.layers, generator)
+    mtp.eval()
+    module = {}
+    for k, v in as_stored(mtp.layers[0]).items():
+        k = k.replace("mtp_block.", "").replace("post_norm.", "shared_head.norm.")
+        module[f"model.layers.{config.num_hidden_layers}.{k}"] = v
+    stored = as_stored(model)
+    end = f"model.layers.{config.num_hidden_layers}."  # copies, as the hub's files have them
+    module[end + "embed_tokens.weight"] = stored["model.embed_tokens.weight"].clone()
+    module[end + "shared_head.head.weight"] = stored["lm_head.weight"].clone()
+    save(OUT / name, stored | module, config_of(config))
+    ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
+    rows = rows_of(model, ids, [NORMED])
+
+    def run(rows, own, tokens):
+        h = with_own(rows, own)[None]
+        at = torch.arange(1, len(tokens) + 1)[None]
+        h = mtp.forward_layer(0, h, at, None, input_ids=tokens[None])
+        return model.lm_head(h)[0], h[0]
+
+    write(OUT / name, [NORMED], ids, rows, run, lambda i: i)
+
+
+def qwen_mtp(name, config, model_class, generator):
+    from speculators.models.mtp.model_definitions import mtp_model_classes
+
+    config.architectures = [model_class]
+    config._attn_implementation = "eager"
+    model = rounded(getattr(transformers, model_class)(config), generator)
+    classes = mtp_model_classes[config.model_type]
+    layer = rounded(classes.first_layer_class(config, layer_idx=0), generator, 0)
+    stored = as_stored(model)
+    names = {"input_proj.": "fc.", "final_layernorm.": "norm.", "hidden_layernorm.": "pre_fc_norm_hidden.",
+             "token_layernorm.": "pre_fc_norm_embedding."}
+    for k, v in as_stored(layer).items():
+        own = next((k.replace(a, b) for a, b in names.items() if k.startswith(a)), "layers.0." + k)
+        stored["mtp." + own] = v
+    if config.tie_word_embeddings:
+        stored.pop("lm_head.weight", None)
+    save(OUT / name, stored, config_of(config) | dict(mtp_num_hidden_layers=1))
+    ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
+    rows = rows_of(model, ids, [NORMED])
+    rotary = classes.rotary_emb_class(config)
+
+    def run(rows, own, tokens):
+        h = with_own(rows, own)[None]
+        at = torch.arange(len(tokens))[None]
+        three = at[None].expand(3, -1, -1) if config.model_type.startswith("qwen3_5") else at
+        h = layer(h, model.model.embed_tokens(tokens[None]), attention_mask=mask_of(len(tokens)),
+                  position_ids=at, position_embeddings=rotary(h, three))
+        return model.lm_head(h)[0], h[0]
+
+    write(OUT / name, [NORMED], ids, rows, run, lambda i: i)
+
+
+QWEN = dict(
+    SMALL, head_dim=16, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=12, linear_value_head_dim=8,
+    rope_parameters=dict(plain(1000.0), partial_rotary_factor=0.25))
+
+
+def qwen3_5(name, generator):
+    config = transformers.Qwen3_5TextConfig(**QWEN, tie_word_embeddings=True)
+    qwen_mtp(name, config, "Qwen3_5ForCausalLM", generator)
+
+
+def qwen3_next(name, generator):
+    config = transformers.Qwen3NextConfig(
+        **QWEN, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24)
+    qwen_mtp(name, config, "Qwen3NextForCausalLM", generator)
+
+
+def mimo(name, generator):
+    """XiaomiMiMo/MiMo-7B: a Qwen 2 whose module reads [hidden, embedding]."""
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2RMSNorm
+
+    config = transformers.Qwen2Config(**SMALL, num_hidden_layers=2, rope_parameters=plain(1000.0))
+    config._attn_implementation = "eager"
+    model = rounded(transformers.Qwen2ForCausalLM(config), generator)
+    layer = Qwen2DecoderLayer(config, 0)
+    layer.token_layernorm, layer.hidden_layernorm, layer.final_layernorm = (
+        Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(3))
+    layer.input_proj = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+    rounded(layer, generator)
+    stored = as_stored(model) | {"model.mtp_layers.0." + k: v for k, v in as_stored(layer).items()}
+    more = dict(architectures=["MiMoForCausalLM"], model_type="mimo", num_nextn_predict_layers=1)
+    save(OUT / name, stored, config_of(config) | more)
+    ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
+    rows = rows_of(model, ids, [NORMED])
+
+    def run(rows, own, tokens):
+        h = layer.hidden_layernorm(with_own(rows, own)[None])
+        e = layer.token_layernorm(model.model.embed_tokens(tokens[None]))
+        at = torch.arange(len(tokens))[None]
+        h = layer(layer.input_proj(torch.cat([h, e], -1)), attention_mask=mask_of(len(tokens)), position_ids=at,
+                  position_embeddings=model.model.rotary_emb(h, at))
+        h = layer.final_layernorm(h)
+        return model.lm_head(h)[0], h[0]
+
+    write(OUT / name, [NORMED], ids, rows, run, lambda i: i)
+
+
+# ---------------------------------------------------------------- EAGLE-3
+
+TARGET = dict(SMALL, intermediate_size=24, num_hidden_layers=7, rope_parameters=plain(700.0))
+
+
+def llama(name, generator):
+    """What the EAGLE-3 drafters are for."""
+    config = transformers.LlamaConfig(**TARGET)
+    config.architectures = ["LlamaForCausalLM"]
+    save(OUT / name, as_stored(rounded(transformers.LlamaForCausalLM(config), generator)), config_of(config))
+
+
+def eagle3(name, generator):
+    """How each is made: its layers' config, its options, the rows it reads, and what its files look like."""
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    layers = dict(SMALL, intermediate_size=48, num_hidden_layers=1, rope_parameters=plain(300.0))
+    kind, options, taps, n_draft = {
+        "eagle3": ("Llama", dict(), [2, 3, 4], 40),
+        "eagle3_nested": ("Llama", dict(norm_before_fc=True), [2, 4, 5], 96),
+        "eagle3_speculators": ("Qwen3", dict(norm_before_residual=True), [1, 4, 7], 40),
+        "eagle3_fc_norm": ("Llama", dict(fc_norm=True, norm_output=True), [0, 5], 40),
+    }[name]
+    if kind == "Qwen3":
+        layers |= dict(head_dim=16, num_hidden_layers=2)
+    inner = getattr(transformers, kind + "Config")(**layers)
+    inner._attn_implementation = "eager"
+    target = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TARGET)).eval()
+    weights = load_file(OUT / "llama" / "model.safetensors")
+    target.load_state_dict({k: v.float() for k, v in weights.items()})
+    config = Eagle3SpeculatorConfig(
+        transformer_layer_config=inner, draft_vocab_size=n_draft, eagle_aux_hidden_state_layer_ids=taps, **options,
+        speculators_config=SpeculatorsConfig(
+            algorithm="eagle3", proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=MORE)],
+            default_proposal_method="greedy",
+            verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"])))
+    model = rounded(Eagle3DraftModel(config), generator).float()
+    own_embedding = name in ("eagle3_nested", "eagle3_speculators")
+    with torch.no_grad():
+        if not own_embedding:
+            model.embed_tokens.weight.copy_(target.model.embed_tokens.weight)
+    said = None
+    if n_draft < inner.vocab_size:
+        said = torch.randperm(inner.vocab_size, generator=generator)[:n_draft].sort().values
+        model.d2t.copy_(said - torch.arange(n_draft))
+        model.t2d[said] = True
+    stored = {k: v.to(torch.bfloat16).contiguous() if v.is_floating_point() else v
+              for k, v in model.state_dict().items()
+              if not k.startswith("verifier_") and (own_embedding or k != "embed_tokens.weight")}
+    if "speculators" in name or "fc_norm" in name:
+        text = json.loads(config.to_json_string())
+        text["transformer_layer_config"] |= dict(vocab_size=inner.vocab_size, hidden_size=inner.hidden_size)
+    else:
+        stored = {k.replace("layers.0.", "midlayer."): v for k, v in stored.items()}
+        text = config_of(inner) | dict(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=n_draft)
+    if name == "eagle3_nested":  # with the layers that rows leave
+        text["eagle_config"] = dict(eagle_aux_hidden_state_layer_ids=[t - 1 for t in taps], use_aux_hidden_state=True)
+        text["norm_before_fc"] = True
+    save(OUT / name, stored, text)
+    ids = torch.randint(0, inner.vocab_size, (1, N), generator=generator)
+    rows = rows_of(target, ids, taps)
+
+    def joined(rows):
+        h = rows.flatten(1)
+        if model.input_norm is not None:
+            h = model.input_norm(h)
+        if model.fc_norm is not None:
+            h = torch.cat([norm(x) for norm, x in zip(model.fc_norm, h.chunk(len(taps), -1))], -1)
+        return model.fc(h)
+
+    def run(rows, own, tokens):
+        h = joined(rows)
+        h = torch.cat([h, torch.stack(own)]) if own else h
+        h = torch.cat([model.embed_tokens(tokens), h], -1)[None]
+        at = torch.arange(1, len(tokens) + 1)[None]
+        turns = model.rotary_emb(h, at)
+        for layer in model.layers:
+            h = layer(h, attention_mask=mask_of(len(tokens)), position_ids=at, position_embeddings=turns)
+            h = h[0] if isinstance(h, tuple) else h
+        normed = model.norm(h)
+        return model.lm_head(normed)[0], (normed if config.norm_output else h)[0]
+
+    with torch.no_grad():  # the package's own forward
+        theirs = model(rows[:-1].flatten(1)[None], ids[:, 1:], torch.zeros(1, N - 1, dtype=torch.long), ttt_steps=1)
+        assert (theirs[0][0] == run(rows[:-1], [], ids[0, 1:])[0].argmax(-1)).all()
+    write(OUT / name, taps, ids, rows, run, lambda i: i if said is None else int(said[i]))
+
+
+def main():
+    known = dict(glm4_moe=glm4_moe, mimo=mimo, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}
+    names = sys.argv[1:]
+    if not names or not set(names) <= set(known):
+        sys.exit(f"name some of {', '.join(known)}")
+    for name in names:
+        known[name](name, torch.Generator().manual_seed(zlib.crc32(name.encode())))
+
+
+if __name__ == "__main__":
+    main()
