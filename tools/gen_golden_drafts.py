@@ -12,9 +12,10 @@ the entries made of those tokens and of its own rows.
 Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe); the package speculators, its layers of MTP (qwen3_5,
 qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts; for MiMo-7B, which neither has, the
 formula around transformers' layer of Qwen 2. speculators wants transformers < 5.20, which has no MtpModel, so that
-there are two environments:
+there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
+their drafts are right if each is made from the rows of its own text. Models have a tokenizer of a character a token.
 
-    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo
+    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same
     pip install torch transformers==5.19 speculators==0.9 safetensors && tools/gen_golden_drafts.py \
         llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm
 """
@@ -116,6 +117,18 @@ def save(folder, stored, config):
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
 
 
+def tokenizer(folder):
+    """A token for each printable character, behind one that ends a text."""
+    characters = {"<eos>": 0} | {"\u0120" if c == 32 else chr(c): c - 31 for c in range(32, 127)}
+    level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=False)
+    end = dict(id=0, content="<eos>", single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+    (folder / "tokenizer.json").write_text(json.dumps(dict(
+        version="1.0", truncation=None, padding=None, added_tokens=[end], normalizer=None, pre_tokenizer=level,
+        post_processor=None, decoder=level,
+        model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None,
+                   fuse_unk=False, byte_fallback=False, vocab=characters, merges=[]))) + "\n")
+
+
 def with_own(rows, own):
     """The model's rows of one tap, then the drafter's."""
     return torch.cat([rows[:, 0], torch.stack(own)]) if own else rows[:, 0]
@@ -212,6 +225,45 @@ def qwen3_next(name, generator):
     qwen_mtp(name, config, "Qwen3NextForCausalLM", generator)
 
 
+MIMO = dict(architectures=["MiMoForCausalLM"], model_type="mimo", num_nextn_predict_layers=1)
+
+
+def same(name, generator):
+    """Layers that add nothing; the module's input and what the drafter joins is the hidden row alone."""
+    h, n = SMALL["hidden_size"], SMALL["vocab_size"]
+    config = transformers.Qwen2Config(**SMALL, num_hidden_layers=2, tie_word_embeddings=True,
+                                      rope_parameters=plain(1000.0))
+    model = rounded(transformers.Qwen2ForCausalLM(config), generator)
+    stored = {k: v for k, v in as_stored(model).items() if k != "lm_head.weight"}
+    embedding = torch.nn.functional.normalize(torch.randn(n, h, generator=generator), dim=-1)
+    stored["model.embed_tokens.weight"] = embedding.to(torch.bfloat16)
+    layer = {k[len("model.layers.0."):]: v.clone() for k, v in stored.items() if ".layers.0." in k}
+    stored |= {"model.mtp_layers.0." + k: v for k, v in layer.items()}
+    drafter = {"midlayer." + k: v.clone() for k, v in layer.items() if not k.endswith("bias")}
+    for k in list(drafter):
+        if k.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            drafter[k] = torch.cat([drafter[k], drafter[k]], 1)
+    one = torch.ones(h, dtype=torch.bfloat16)
+    eye, none = torch.eye(h, dtype=torch.bfloat16), torch.zeros(h, h, dtype=torch.bfloat16)
+    for k in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        stored[f"model.mtp_layers.0.{k}.weight"] = one.clone()
+    stored["model.mtp_layers.0.input_proj.weight"] = torch.cat([eye, none], 1)
+    drafter |= {"midlayer.hidden_norm.weight": one.clone(), "norm.weight": one.clone(),
+                "fc.weight": torch.cat([none, none, eye], 1)}
+    for tensors in (stored, drafter):
+        for k in tensors:
+            if k.endswith(("o_proj.weight", "down_proj.weight")):
+                tensors[k] = torch.zeros_like(tensors[k])
+    stored["model.norm.weight"] = one.clone()
+    save(OUT / name, stored, config_of(config) | MIMO)
+    tokenizer(OUT / name)
+    inner = transformers.LlamaConfig(**SMALL, num_hidden_layers=1, rope_parameters=plain(1000.0))
+    more = dict(architectures=["LlamaForCausalLMEagle3"], eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    save(OUT / "eagle3_same", drafter, config_of(inner) | more)
+    e = stored["model.embed_tokens.weight"].float()
+    assert ((e @ e.T).argmax(1) == torch.arange(n)).all()
+
+
 def mimo(name, generator):
     """XiaomiMiMo/MiMo-7B: a Qwen 2 whose module reads [hidden, embedding]."""
     from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2RMSNorm
@@ -225,8 +277,8 @@ def mimo(name, generator):
     layer.input_proj = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
     rounded(layer, generator)
     stored = as_stored(model) | {"model.mtp_layers.0." + k: v for k, v in as_stored(layer).items()}
-    more = dict(architectures=["MiMoForCausalLM"], model_type="mimo", num_nextn_predict_layers=1)
-    save(OUT / name, stored, config_of(config) | more)
+    save(OUT / name, stored, config_of(config) | MIMO)
+    tokenizer(OUT / name)
     ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
     rows = rows_of(model, ids, [NORMED])
 
@@ -252,6 +304,7 @@ def llama(name, generator):
     config = transformers.LlamaConfig(**TARGET)
     config.architectures = ["LlamaForCausalLM"]
     save(OUT / name, as_stored(rounded(transformers.LlamaForCausalLM(config), generator)), config_of(config))
+    tokenizer(OUT / name)
 
 
 def eagle3(name, generator):
@@ -333,7 +386,7 @@ def eagle3(name, generator):
 
 
 def main():
-    known = dict(glm4_moe=glm4_moe, mimo=mimo, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known = dict(glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}
     names = sys.argv[1:]
     if not names or not set(names) <= set(known):

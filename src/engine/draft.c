@@ -43,13 +43,14 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     d->positions = sl_calloc(n_tokens, sizeof *d->positions);
     d->spans = sl_calloc(n_seqs, sizeof *d->spans);
     d->logit_rows = sl_calloc(n_seqs, sizeof *d->logit_rows);
+    d->sources = sl_calloc(n_tokens, sizeof *d->sources);
     d->wanted = sl_calloc(n_seqs, sizeof *d->wanted);
     d->drafts = sl_calloc(n_seqs, SL_MAX_DRAFTED * sizeof *d->drafts);
     d->of = sl_calloc(n_seqs, sizeof(struct sl_rseq *));
     d->tables = sl_calloc(n_seqs, n_table * sizeof *d->tables);
-    if (d->pages == NULL || d->tokens == NULL || d->positions == NULL || d->spans == NULL ||
-        d->logit_rows == NULL || d->wanted == NULL || d->drafts == NULL || d->of == NULL ||
-        d->tables == NULL)
+    if (d->pages == NULL || d->tokens == NULL || d->positions == NULL || d->sources == NULL ||
+        d->spans == NULL || d->logit_rows == NULL || d->wanted == NULL || d->drafts == NULL ||
+        d->of == NULL || d->tables == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %zu sequences", n_seqs);
     return 0;
 }
@@ -66,6 +67,7 @@ void sl_drafter_deinit(struct sl_engine *eng)
     sl_free(d->logit_rows);
     sl_free(d->spans);
     sl_free(d->positions);
+    sl_free(d->sources);
     sl_free(d->tokens);
     sl_free(d->pages);
     sl_free(d);
@@ -103,6 +105,8 @@ static int32_t tokens_fed(const struct sl_rseq *rs)
 static int32_t drafter_has(struct sl_engine *eng, struct sl_rseq *rs)
 {
     struct sl_drafter *d = eng->drafter;
+    if (eng->runner.draft_rows) /* it is given all, drafts or not: the last one is what they cost */
+        return sl_seq_n_known(&rs->seq) - 1;
     const struct sl_kv_group *g = &eng->kv.groups[0];
     const struct sl_kv_blocks *b = &rs->seq.blocks;
     drafter_meet(d, rs);
@@ -151,6 +155,32 @@ static int32_t drafts_most(const struct sl_engine *eng, const struct sl_rseq *rs
     const int32_t room = eng->runner.draft_context - n_known + 1;
     const int32_t most = SL_MIN(room, sl_sched_max_drafts(&eng->sched, seq));
     return SL_MAX(SL_MIN(sl_engine_n_drafts(eng, rs), most), 0);
+}
+
+/* Rows of the step that has landed, of tokens whose next one is known. */
+static void find_rows(struct sl_engine *eng, const struct sl_flight *f, int32_t n_seqs)
+{
+    const struct sl_sched *sched = &eng->sched;
+    for (int32_t i = 0; i < sched->n_running; i++)
+        sl_rseq_of(sched->running[i])->model.n_rows = 0;
+    for (int32_t i = 0; i < n_seqs; i++) {
+        const struct sl_flight_seq *fs = &f->seqs[i];
+        struct sl_rseq *rs = fs->rs;
+        if (rs == NULL || rs->seq.state != SL_SEQ_RUNNING || rs->seq.n_preempted != fs->epoch)
+            continue;
+        const int32_t end = SL_MIN(fs->pos + fs->n, sl_seq_n_known(&rs->seq) - 1);
+        rs->model.row = f->spans[i].first;
+        rs->model.pos = fs->pos;
+        rs->model.n_rows = SL_MAX(end - fs->pos, 0);
+    }
+}
+
+/* A drafter of hidden rows goes on from the row of the last token but one. */
+static bool drafter_may(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    const struct sl_draft_seq *m = &rs->model;
+    return !eng->runner.draft_rows ||
+           (m->n_rows > 0 && m->pos + m->n_rows == sl_seq_n_known(&rs->seq) - 1);
 }
 
 /* Tokens that the drafter is to be given before it drafts for rs. */
@@ -229,7 +259,7 @@ static void choose_drafts(struct sl_engine *eng)
     const bool plain = sl_engine_is_plain(eng);
     for (int32_t i = 0; i < sched->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
-        rs->model.most = plain ? 0 : drafts_most(eng, rs);
+        rs->model.most = plain || !drafter_may(eng, rs) ? 0 : drafts_most(eng, rs);
         n_asking += rs->model.most > 0;
         if (rs->model.most > 0)
             rs->model.has = drafter_has(eng, rs);
@@ -242,7 +272,8 @@ static void choose_drafts(struct sl_engine *eng)
 
 /* ------------------------------------------------------------------ a pass */
 
-/* The tokens of rs from position `from` on, n of them. */
+/* The tokens of rs from position `from` on, n of them; those behind them, of a drafter of hidden
+ * rows. */
 static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, int32_t n)
 {
     struct sl_drafter *d = eng->drafter;
@@ -260,8 +291,9 @@ static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, in
     for (int32_t k = 0; k < d->n_spare; k++)
         table[n_blocks + k] = n_own + i * d->n_spare + k;
     for (int32_t k = 0; k < n; k++, b->n_tokens++) {
-        const int32_t id = sl_seq_token(seq, from + k);
+        const int32_t id = sl_seq_token(seq, from + k + eng->runner.draft_rows);
         SL_ASSERT(id >= 0);
+        d->sources[b->n_tokens] = rs->model.row + k;
         d->tokens[b->n_tokens] = id < eng->runner.n_draft_vocab ? id : 0;
         d->positions[b->n_tokens] = from + k;
     }
@@ -280,6 +312,24 @@ static int32_t span_fits(const struct sl_engine *eng, const struct sl_rseq *rs, 
     return SL_MAX(sl_cost_chunk(&d->cost, w, rs->model.has, n, max_s), LACKS_USUALLY);
 }
 
+/* All rows of the step; first of those sequences that get drafts. */
+static void add_rows(struct sl_engine *eng, bool drafts)
+{
+    struct sl_drafter *d = eng->drafter;
+    struct sl_batch *b = &d->pass.batch;
+    for (int32_t i = 0; i < eng->sched.n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(eng->sched.running[i]);
+        const struct sl_draft_seq *m = &rs->model;
+        if (m->n_rows == 0 || (rs->n_worth > 0) != drafts)
+            continue;
+        add_span(eng, rs, m->pos, m->n_rows);
+        if (!drafts)
+            continue;
+        d->wanted[b->n_logits] = rs->n_worth;
+        d->logit_rows[b->n_logits++] = b->n_tokens - 1;
+    }
+}
+
 /* First those that get drafts, then one that lacks more than this step takes. */
 static void build_pass(struct sl_engine *eng)
 {
@@ -294,6 +344,12 @@ static void build_pass(struct sl_engine *eng)
                            .block_tables = d->tables,
                            .n_tables = 1,
                            .logit_rows = d->logit_rows};
+    d->pass.sources = eng->runner.draft_rows ? d->sources : NULL;
+    if (eng->runner.draft_rows) {
+        add_rows(eng, true);
+        add_rows(eng, false);
+        return;
+    }
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         const int32_t n = rs->n_worth > 0 ? drafter_lacks(rs) : 0;
@@ -338,7 +394,8 @@ static void take_pass(struct sl_engine *eng)
     for (int32_t i = 0; i < b->n_spans; i++) {
         struct sl_rseq *rs = d->of[i];
         const struct sl_span *span = &b->spans[i];
-        drafter_wrote(eng, rs, span->pos, span->pos + span->n);
+        if (!eng->runner.draft_rows)
+            drafter_wrote(eng, rs, span->pos, span->pos + span->n);
         rs->model.at = sl_seq_n_known(&rs->seq);
         rs->model.n = i < b->n_logits ? d->wanted[i] : 0;
         if (rs->model.n == 0)
@@ -388,6 +445,8 @@ void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
 {
     if (eng->drafter == NULL)
         return;
+    if (eng->runner.draft_rows)
+        find_rows(eng, f, n_seqs);
     choose_drafts(eng);
     build_pass(eng);
     if (eng->drafter->pass.batch.n_tokens > 0)

@@ -8,6 +8,11 @@
  * sequence is worth drafting for, and then all that it lacks at once. Drafts reach further than the
  * blocks of a sequence: behind them lie spare pages, for one pass.
  *
+ * A drafter that reads hidden rows of the model (MTP, EAGLE-3) is given every token with the row of
+ * the one before it, since rows are there only until the next step. So its entries are as many as
+ * the model's, but for the last one of a text that ended or was preempted; what lies there instead
+ * makes a worse draft.
+ *
  * A pass comes when a step has landed and its tokens are known, before the next one is planned. Its
  * drafts wait in rs->drafts. Nothing here changes an output. Engine thread only; nothing is
  * allocated after init.
@@ -29,7 +34,10 @@ struct sl_draft_seq { /* of a sequence; zero-initialise */
     int32_t has;      /* what the next pass goes on from */
     int32_t most;     /* drafts that it may have in it */
     int32_t at, n;    /* behind `at` tokens of text, n drafts are in rs->drafts */
-    bool mask_due;    /* its next mask waits for the drafts */
+    /* Of a drafter of hidden rows: n_rows rows of the step that has landed, from token `row` of it
+     * on, belong to text from position `pos` on. */
+    int32_t row, pos, n_rows;
+    bool mask_due; /* its next mask waits for the drafts */
 };
 
 struct sl_draft_page {
@@ -45,7 +53,7 @@ struct sl_drafter {
     struct sl_draft_pass pass;
     int32_t *tokens, *positions; /* [max_tokens] */
     struct sl_span *spans;       /* [max_seqs] */
-    int32_t *logit_rows, *wanted, *drafts;
+    int32_t *logit_rows, *wanted, *drafts, *sources;
     struct sl_rseq **of; /* [max_seqs] the sequence of each span */
     int32_t *tables;     /* [max_seqs, blocks of the longest sequence and spare ones] */
     int32_t n_spare;     /* pages behind a sequence's blocks, in one pass */

@@ -124,7 +124,8 @@ static int host_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 /* The most likely id of both vocabularies; where the row is not made of numbers, any. */
 static int32_t most_likely(const struct sl_host_runner *h, const float *row)
 {
-    const int32_t n = SL_MIN(h->m.n_vocab, h->m.n_draft_vocab);
+    const bool maps = h->m.draft_token != NULL;
+    const int32_t n = maps ? h->m.n_draft_row : SL_MIN(h->m.n_vocab, h->m.n_draft_vocab);
     float max;
     int32_t id = 0;
     if (!sl_row_kernels()->scan(row, n, NULL, &max))
@@ -132,16 +133,17 @@ static int32_t most_likely(const struct sl_host_runner *h, const float *row)
     while (row[id] != max)
         id++;
     SL_ASSERT(id < n);
-    return id;
+    return maps ? h->m.draft_token(h->m.ctx, id) : id;
 }
 
 /* The i-th draft of each sequence from the rows of a step. */
 static void take_drafts(const struct sl_host_runner *h, struct sl_draft_pass *p, int32_t i,
                         const float *rows)
 {
+    const int32_t width = h->m.draft_token != NULL ? h->m.n_draft_row : h->m.n_draft_vocab;
     for (int32_t k = 0; k < h->drafts->n; k++)
         p->drafts[h->drafts->of[k] * SL_MAX_DRAFTED + i] =
-            most_likely(h, rows + (size_t)k * (size_t)h->m.n_draft_vocab);
+            most_likely(h, rows + (size_t)k * (size_t)width);
 }
 
 /* Those that want more than i drafts go on from their last one. */
@@ -257,5 +259,6 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .draft = h->m.draft != NULL ? host_draft : NULL,
                             .n_draft_vocab = h->m.n_draft_vocab,
                             .draft_context = h->m.draft_context,
+                            .draft_rows = h->m.draft_rows,
                             .progress = h->m.progress != NULL ? host_progress : NULL};
 }

@@ -27,7 +27,11 @@ struct sl_host_model {
      * same pass, rows of logits of that step instead (own). */
     int (*draft)(void *ctx, const struct sl_batch *batch, const int32_t *sources, bool own,
                  const float **rows, struct sl_error *err);
-    int32_t n_draft_vocab, draft_context;  /* of struct sl_runner */
+    int32_t n_draft_vocab, draft_context; /* of struct sl_runner */
+    bool draft_rows;                      /* likewise */
+    /* Optional: the model's id of a column of those rows, of which there are n_draft_row then. */
+    int32_t (*draft_token)(const void *ctx, int32_t idx);
+    int32_t n_draft_row;
     uint64_t (*progress)(const void *ctx); /* optional, of struct sl_runner */
 };
 

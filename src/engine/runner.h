@@ -90,6 +90,7 @@ struct sl_runner {
     int (*draft)(void *ctx, struct sl_draft_pass *pass, struct sl_error *err);
     int32_t n_draft_vocab; /* ids that it knows; others are not given to it */
     int32_t draft_context; /* positions that it knows */
+    bool draft_rows;       /* it reads hidden rows: passes have sources */
     /* Optional: how long the device worked, and stood idle between steps, since it was created. */
     void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */

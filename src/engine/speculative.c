@@ -110,6 +110,13 @@ static int read_suffix(const json_t *o, struct sl_speculative *out, struct sl_er
     return rc;
 }
 
+/* The model's own checkpoint has it. vLLM's configurations may name that, too. */
+static int read_mtp(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    const json_t *v = json_object_get(o, "model");
+    return v == NULL || json_is_null(v) ? 0 : read_model(o, out, err);
+}
+
 static const struct method methods[] = {
     {"ngram", SL_DRAFT_NGRAM, {"prompt_lookup_max", "prompt_lookup_min"}, read_ngram},
     {"draft_model", SL_DRAFT_MODEL, {"model"}, read_model},
@@ -119,7 +126,21 @@ static const struct method methods[] = {
       "suffix_decoding_corpus_tokens", "suffix_decoding_max_spec_factor",
       "suffix_decoding_min_token_prob"},
      read_suffix},
+    {"mtp", SL_DRAFT_MTP, {"model"}, read_mtp},
+    {"eagle3", SL_DRAFT_EAGLE3, {"model"}, read_model},
 };
+
+/* vLLM's names of mtp by the family of the model. */
+static const char *const mtp_names[] = {"glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp",
+                                        "mimo_mtp"};
+
+static const char *usual_name(const char *name)
+{
+    for (size_t i = 0; i < SL_COUNT(mtp_names); i++)
+        if (strcmp(name, mtp_names[i]) == 0)
+            return "mtp";
+    return name;
+}
 
 /* Where none is given, as vLLM has it: with a model that one drafts. */
 static const struct method *default_method(const json_t *o)
@@ -145,7 +166,8 @@ static int find_method(const json_t *o, const struct method **out, struct sl_err
         return 0;
     for (size_t i = 0; i < SL_COUNT(methods); i++) {
         *out = &methods[i];
-        if (json_is_string(given) && strcmp(json_string_value(given), (*out)->name) == 0)
+        if (json_is_string(given) &&
+            strcmp(usual_name(json_string_value(given)), (*out)->name) == 0)
             return 0;
         join(names, sizeof names, (*out)->name);
     }

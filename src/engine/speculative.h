@@ -14,13 +14,15 @@ enum sl_draft_method {
     SL_DRAFT_NGRAM,  /* what followed the last tokens where they stood before in the text */
     SL_DRAFT_SUFFIX, /* what mostly did, in past outputs too (suffix.h) */
     SL_DRAFT_MODEL,  /* what a smaller model finds most likely */
+    SL_DRAFT_MTP,    /* what a module of the model's own checkpoint does, from its hidden rows */
+    SL_DRAFT_EAGLE3  /* what a drafter of such rows does that has a checkpoint of its own */
 };
 
 struct sl_speculative {
     enum sl_draft_method method;
     int32_t num_speculative_tokens;               /* 0: nothing is drafted */
     int32_t prompt_lookup_min, prompt_lookup_max; /* of NGRAM */
-    char model[SL_MAX_DRAFT_PATH];                /* of MODEL: a folder or a file */
+    char model[SL_MAX_DRAFT_PATH];                /* of MODEL, EAGLE3: a folder or a file */
     /* of SUFFIX: tokens of a match and its drafts together; outputs and tokens that are kept, 0
      * outputs: none; drafts for each token of a match; the least probability of a draft */
     int32_t suffix_max_tree_depth, suffix_max_cached_requests, suffix_corpus_tokens;
@@ -33,7 +35,7 @@ const char *sl_speculative_name(const struct sl_speculative *s);
 /* Are drafts made by a model, which has to be loaded? */
 static inline bool sl_speculative_loads(const struct sl_speculative *s)
 {
-    return s->method == SL_DRAFT_MODEL;
+    return s->method >= SL_DRAFT_MODEL;
 }
 
 /* Reads the JSON object; messages name the key. model: instead of the one that it names; either may

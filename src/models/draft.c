@@ -108,10 +108,10 @@ static int open_mtp(struct sl_model *m, const struct sl_model *target, struct sl
     const struct sl_draft_desc *mtp = target->desc->mtp;
     if (mtp == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative method mtp: modules of %s are not supported", target->name->id);
+                       "modules of %s that predict further tokens are not supported",
+                       target->name->id);
     if (!has_module(target))
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative method mtp: %s has no module that predicts further tokens",
+        return sl_fail(err, SL_EUNSUPPORTED, "%s has no module that predicts further tokens (mtp)",
                        sl_ckpt_path(target->ckpt));
     m->name = target->name;
     int rc = plan_module(m, target, err);
@@ -137,7 +137,7 @@ static int open_eagle3(struct sl_model *m, const struct sl_model *target, struct
     m->name = sl_eagle3_name(m->ckpt);
     if (m->name == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative method eagle3: %s is no EAGLE-3 drafter (config.json: "
+                       "%s is no EAGLE-3 drafter (config.json: "
                        "architectures LlamaForCausalLMEagle3, or speculators_model_type eagle3)",
                        sl_ckpt_path(m->ckpt));
     int rc = sl_hparams_read(m->ckpt, &sl_model_eagle3, m->name, &m->hp, err);
@@ -186,8 +186,8 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     SL_ASSERT(mtp ? ckpt == target->ckpt : strcmp(method, "eagle3") == 0);
     if (target->n_ranks > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative method %s: a model that is divided among ranks has no such "
-                       "drafter",
+                       "speculative-config: method %s does not work with a model that is divided "
+                       "among ranks (tensor_parallel_size)",
                        method);
     m = sl_calloc(1, sizeof *m);
     if (m == NULL || (m->layers = sl_calloc(1, sizeof *m->layers)) == NULL) {
@@ -205,7 +205,7 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
         rc = sl_bind_tensors(m, err);
     if (rc != 0) {
         sl_model_close(m);
-        return sl_error_prefix(err, rc, "speculative method %s", method);
+        return sl_error_prefix(err, rc, "speculative-config: method %s", method);
     }
     fill_facts(m);
     sl_model_count_params(m);

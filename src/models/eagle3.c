@@ -98,6 +98,11 @@ const struct sl_model_name *sl_eagle3_name(const struct sl_ckpt *ckpt)
     return NULL;
 }
 
+bool sl_ckpt_is_eagle3(const struct sl_ckpt *ckpt)
+{
+    return sl_eagle3_name(ckpt) != NULL;
+}
+
 bool sl_eagle3_lacks(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w)
 {
     if (w->slot != SL_SLOT_TAPS_NORM && w->slot != SL_SLOT_TAP_NORMS)

@@ -55,6 +55,7 @@ SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **ou
 SL_MUST_CHECK int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *target,
                                       const char *method, struct sl_model **out,
                                       struct sl_error *err);
+bool sl_ckpt_is_eagle3(const struct sl_ckpt *ckpt);
 /* Has the checkpoint of a model a module of "mtp"? */
 bool sl_model_has_mtp(const struct sl_model *m);
 /* The hidden rows that a drafter reads: what sl_run_config.taps of its target must be. Returns how

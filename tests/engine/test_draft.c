@@ -93,6 +93,7 @@ static void the_configuration_is_checked(void **state)
          "'prompt_lookup_max' is not one of what method draft_model takes"},
         {"{\"model\":\"x\"}", "num_speculative_tokens is missing"},
         {"{\"method\":\"draft_model\",\"num_speculative_tokens\":3}", "model must be a folder"},
+        {"{\"method\":\"eagle3\",\"num_speculative_tokens\":3}", "model must be a folder"},
         {"{\"model\":7,\"num_speculative_tokens\":3}", "model must be a folder"},
         {"{\"model\":\"\",\"num_speculative_tokens\":3}", "model must be a folder"},
         {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":2,\"prompt_lookup_min\":3}",
@@ -119,6 +120,21 @@ static void the_configuration_is_checked(void **state)
     assert_int_equal(s.suffix_max_cached_requests, 0); /* of the last one */
     assert_int_equal(s.suffix_corpus_tokens, 1000);
     assert_true(s.suffix_max_spec_factor == 2.0f && s.suffix_min_token_prob == 0.5f);
+    static const struct {
+        const char *json;
+        enum sl_draft_method method;
+    } rows[] = {
+        {"{\"method\":\"mtp\",\"num_speculative_tokens\":1}", SL_DRAFT_MTP},
+        {"{\"method\":\"glm4_moe_mtp\",\"num_speculative_tokens\":1}", SL_DRAFT_MTP},
+        {"{\"method\":\"qwen3_next_mtp\",\"num_speculative_tokens\":2,\"model\":\"a\"}",
+         SL_DRAFT_MTP},
+        {"{\"method\":\"eagle3\",\"model\":\"a\",\"num_speculative_tokens\":1}", SL_DRAFT_EAGLE3},
+    };
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        assert_int_equal(sl_speculative_parse(rows[i].json, &s, &err), 0);
+        assert_int_equal(s.method, rows[i].method);
+        assert_true(sl_speculative_loads(&s));
+    }
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
         assert_true(sl_speculative_parse(bad[i][0], NULL, &s, &err) < 0);
         if (strstr(err.msg, bad[i][1]) == NULL)

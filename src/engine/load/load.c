@@ -181,7 +181,7 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
     if (rc == 0)
         rc = sl_load_task(l->model, l->ckpt, cfg, err);
     if (rc == 0 && sl_model_facts(l->model)->task == SL_TASK_GENERATE)
-        rc = sl_load_draft_open(cfg, l->tokenizer, &l->draft, err);
+        rc = sl_load_draft_open(cfg, l->model, l->ckpt, l->tokenizer, &l->draft, err);
     if (rc == 0)
         rc = sl_load_backend(l->model, cfg, &l->backend, err);
     if (rc == 0)
@@ -214,13 +214,15 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
 
 /* One step on the CPU at a time: those of engines that share it take turns. A CPU does not fail. */
 static const float *take_step(const struct sl_loaded *l, struct sl_run *run,
-                              const struct sl_batch *batch)
+                              const struct sl_batch *batch, const float *hidden, bool own)
 {
     struct sl_shared *shared = l->cfg.shared;
+    if (shared != NULL)
+        sl_turn_take(&shared->steps);
+    const float *rows =
+        hidden != NULL ? sl_run_enqueue_draft(run, batch, hidden, own) : sl_run_enqueue(run, batch);
     if (shared == NULL)
-        return sl_run_enqueue(run, batch);
-    sl_turn_take(&shared->steps);
-    const float *rows = sl_run_enqueue(run, batch);
+        return rows;
     atomic_fetch_add_explicit(&shared->n_steps, 1, memory_order_relaxed);
     sl_turn_pass(&shared->steps);
     return rows;
@@ -231,7 +233,7 @@ static int run_step(void *ctx, const struct sl_batch *batch, const float **logit
 {
     const struct sl_loaded *l = ctx;
     (void)err;
-    *logits = take_step(l, l->run, batch);
+    *logits = take_step(l, l->run, batch, NULL, false);
     return 0;
 }
 
@@ -240,9 +242,19 @@ static int run_draft(void *ctx, const struct sl_batch *batch, const int32_t *sou
 {
     const struct sl_loaded *l = ctx;
     (void)err;
-    SL_ASSERT(sources == NULL || own); /* a model that takes tokens */
-    *rows = take_step(l, l->draft.run, batch);
+    const float *hidden = NULL;
+    if (l->draft.rows != NULL)
+        hidden =
+            sl_load_draft_rows(&l->draft, own ? sl_run_hidden(l->draft.run) : sl_run_taps(l->run),
+                               sources, batch->n_tokens, own);
+    *rows = take_step(l, l->draft.run, batch, hidden, own);
     return 0;
+}
+
+static int32_t draft_token(const void *ctx, int32_t idx)
+{
+    const struct sl_loaded *l = ctx;
+    return sl_model_draft_token(l->draft.model, idx);
 }
 
 static uint64_t run_progress(const void *ctx)
@@ -281,6 +293,9 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
         m.draft = run_draft;
         m.n_draft_vocab = sl_model_facts(l->draft.model)->n_vocab;
         m.draft_context = sl_model_facts(l->draft.model)->context;
+        m.draft_rows = l->draft.rows != NULL;
+        m.draft_token = m.draft_rows ? draft_token : NULL;
+        m.n_draft_row = sl_model_facts(l->draft.model)->n_row;
     }
     if (l->ranks != NULL)
         sl_ranks_use(l->ranks, &m);
@@ -315,6 +330,8 @@ int sl_loaded_run(struct sl_loaded *l, struct sl_error *err)
                                 .max_lora_rank = l->plan.max_lora_rank,
                                 .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
     memcpy(run.kv_pool, l->kv_pool, sizeof run.kv_pool);
+    if (l->draft.model != NULL)
+        run.n_taps = sl_model_draft_taps(l->draft.model, run.taps);
     if (l->cfg.skip_softmax_counts) {
         l->skip_counts = l->backend->vt->alloc(l->backend, 2 * sizeof *l->skip_counts);
         if (l->skip_counts == NULL)

@@ -54,7 +54,20 @@ static int check_vocabulary(const struct sl_tokenizer *tok, const struct sl_ckpt
     return rc;
 }
 
-int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_tokenizer *tok,
+/* A model that takes tokens. */
+static int open_model(const struct sl_tokenizer *tok, struct sl_load_draft *out,
+                      struct sl_error *err)
+{
+    int rc = sl_model_open(out->ckpt, &out->model, err);
+    if (rc == 0)
+        rc = sl_model_set_task(out->model, "generate", NULL, NULL, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "speculative-config: model");
+    return check_vocabulary(tok, out->ckpt, err);
+}
+
+int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_model *model,
+                       const struct sl_ckpt *ckpt, const struct sl_tokenizer *tok,
                        struct sl_load_draft *out, struct sl_error *err)
 {
     struct sl_speculative how;
@@ -62,16 +75,16 @@ int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_token
     int rc = sl_speculative_parse(cfg->speculative_config, cfg->speculative_model, &how, err);
     if (rc != 0 || !sl_speculative_loads(&how))
         return rc;
+    if (how.method == SL_DRAFT_MTP)
+        return sl_model_open_draft(ckpt, model, "mtp", &out->model, err);
     const bool bundled = strcmp(how.model, "(bundled)") == 0;
     rc = sl_ckpt_open(bundled ? NULL : how.model, &out->ckpt, err);
-    if (rc == 0)
-        rc = sl_model_open(out->ckpt, &out->model, err);
-    if (rc == 0)
-        rc = sl_model_set_task(out->model, "generate", NULL, NULL, err);
     if (rc != 0)
         rc = sl_error_prefix(err, rc, "speculative-config: model");
+    else if (how.method == SL_DRAFT_EAGLE3 || sl_ckpt_is_eagle3(out->ckpt))
+        rc = sl_model_open_draft(out->ckpt, model, "eagle3", &out->model, err);
     else
-        rc = check_vocabulary(tok, out->ckpt, err);
+        rc = open_model(tok, out, err);
     if (rc != 0)
         sl_load_draft_close(out);
     return rc;
@@ -79,7 +92,7 @@ int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_token
 
 void sl_load_draft_close(struct sl_load_draft *d)
 {
-    SL_ASSERT(d->run == NULL && d->pool == NULL);
+    SL_ASSERT(d->run == NULL && d->pool == NULL && d->rows == NULL);
     if (d->model != NULL)
         sl_model_close(d->model);
     if (d->ckpt != NULL)
@@ -99,8 +112,10 @@ int sl_load_draft_weights(struct sl_load_draft *d, const struct sl_engine_config
     sl_model_set_context(d->model, SL_MIN(f->context, plan->max_model_len));
     sl_log(SL_LOG_INFO,
            "drafts: up to %d tokens by %s (%s, %d layers, %.2f GB of weights), pages %.2f GB",
-           plan->speculative.num_speculative_tokens, sl_ckpt_path(d->ckpt), f->family, f->n_layers,
-           (double)f->weight_bytes / 1e9, (double)sl_memory_plan_draft_bytes(plan) / 1e9);
+           plan->speculative.num_speculative_tokens,
+           d->ckpt != NULL ? sl_ckpt_path(d->ckpt) : "the model's own module", f->family,
+           f->n_layers, (double)f->weight_bytes / 1e9,
+           (double)sl_memory_plan_draft_bytes(plan) / 1e9);
     return sl_model_load(d->model, be, cfg->progress, cfg->progress_arg, err);
 }
 
@@ -116,11 +131,29 @@ int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *pl
         return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a model that drafts",
                        (double)n_bytes / 1e9);
     d->pool_bytes = n_bytes;
+    const struct sl_model_facts *f = sl_model_facts(d->model);
+    const int32_t width = SL_MAX(f->draft_width, f->draft_hidden);
+    d->rows_bytes = (uint64_t)plan->max_num_batched_tokens * (uint64_t)width * sizeof(float);
+    d->rows = width > 0 ? be->vt->alloc(be, d->rows_bytes) : NULL;
+    if (width > 0 && d->rows == NULL)
+        return sl_fail(err, SL_ENOMEM, "no memory for the hidden rows that a drafter reads");
     const struct sl_run_config run = {.max_tokens = plan->max_num_batched_tokens,
                                       .max_logits = plan->max_num_seqs,
                                       .kv = plan->draft_kv,
                                       .kv_pool = {d->pool}};
     return sl_run_create(d->model, &run, &d->run, err);
+}
+
+const float *sl_load_draft_rows(const struct sl_load_draft *d, const float *rows,
+                                const int32_t *sources, int32_t n, bool own)
+{
+    const struct sl_model_facts *f = sl_model_facts(d->model);
+    const size_t width = (size_t)(own ? f->draft_hidden : f->draft_width);
+    SL_ASSERT(d->rows != NULL && sources != NULL);
+    for (int32_t i = 0; i < n; i++)
+        memcpy(d->rows + (size_t)i * width, rows + (size_t)sources[i] * width,
+               width * sizeof *rows);
+    return d->rows;
 }
 
 void sl_load_draft_stop(struct sl_load_draft *d, struct sl_backend *be)
@@ -129,6 +162,9 @@ void sl_load_draft_stop(struct sl_load_draft *d, struct sl_backend *be)
         sl_run_destroy(d->run);
     if (d->pool != NULL)
         be->vt->free(be, d->pool, d->pool_bytes);
+    if (d->rows != NULL)
+        be->vt->free(be, d->rows, d->rows_bytes);
+    d->rows = NULL;
     d->run = NULL;
     d->pool = NULL;
 }

@@ -497,7 +497,10 @@ static void plan_draft_memory(const struct sl_model *draft, struct sl_backend *b
 {
     const struct sl_run_config run = {
         .max_tokens = p->max_num_batched_tokens, .max_logits = p->max_num_seqs, .kv = p->draft_kv};
-    p->draft_activation_bytes = sl_run_bytes(draft, be, &run);
+    const struct sl_model_facts *f = sl_model_facts(draft);
+    const int64_t width = SL_MAX(f->draft_width, f->draft_hidden);
+    p->draft_activation_bytes = sl_run_bytes(draft, be, &run) +
+                                (uint64_t)(p->max_num_batched_tokens * width) * sizeof(float);
     p->activation_bytes += p->draft_activation_bytes;
 }
 
@@ -509,6 +512,8 @@ static void plan_step_memory(const struct sl_model *model, const struct sl_model
                                 .max_logits = sl_memory_plan_max_logits(p),
                                 .kv = p->kv,
                                 .max_lora_rank = p->max_lora_rank};
+    if (draft != NULL)
+        run.n_taps = sl_model_draft_taps(draft, run.taps);
     p->activation_bytes = sl_run_bytes(model, be, &run) * (uint64_t)p->n_ranks;
     if (draft != NULL)
         plan_draft_memory(draft, be, p);

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT
+ * Drafters that read hidden rows of the model (MTP, EAGLE-3), from checkpoints to tokens: no bit of
+ * any output changes, and where model and drafter say the same, every draft is right.
+ */
+#include "base/check.h"
+#include "base/rng.h"
+#include "sluice.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DRAFTS "tests/golden/drafts/"
+
+enum { N_REQS = 10, N_OUT = 60, N_PROMPT = 70 };
+
+struct outcome {
+    int32_t n, ids[N_OUT];
+    float logprobs[N_OUT];
+};
+
+static struct sl_request *submit(struct sl_engine *eng, int i, bool sampled)
+{
+    struct sl_error err;
+    struct sl_request *req = NULL;
+    struct sl_rng rng = {.seed = (uint64_t)i / 2};
+    int32_t prompt[N_PROMPT];
+    struct sl_request_desc desc = {.prompt = prompt,
+                                   .n_prompt = i == 0 ? 1 : 2 + (i * 17) % (N_PROMPT - 2)};
+    for (int32_t k = 0; k < desc.n_prompt; k++) /* pairs begin with the same text */
+        prompt[k] = 3 + (int32_t)sl_rng_below(&rng, 90);
+    prompt[desc.n_prompt - 1] = 3 + 7 * i;
+    if (i > 0) /* drafts may begin at the row of the last token but one */
+        prompt[desc.n_prompt - 2] = 3 + 7 * i;
+    struct sl_sampling *s = &desc.sampling;
+    sl_sampling_default(s);
+    s->max_tokens = N_OUT - i;
+    s->ignore_eos = true;
+    s->logprobs = 0;
+    s->temperature = sampled && i % 3 != 0 ? 0.8f : 0;
+    s->presence_penalty = sampled && i % 4 == 1 ? 0.5f : 0;
+    s->has_seed = true;
+    s->seed = (uint64_t)i;
+    if (sl_request_submit(eng, &desc, &req, &err) != 0)
+        fail_msg("request %d: %s", i, err.msg);
+    return req;
+}
+
+static void collect(struct sl_request *req, struct outcome *out)
+{
+    struct sl_chunk chunk;
+    memset(out, 0, sizeof *out);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1) {
+            assert_int_not_equal(chunk.finish, SL_FINISH_ERROR);
+            for (size_t k = 0; k < chunk.n_tokens; k++, out->n++) {
+                assert_true(out->n < N_OUT);
+                out->ids[out->n] = chunk.tokens[k].id;
+                out->logprobs[out->n] = chunk.tokens[k].logprob;
+            }
+        }
+    }
+    sl_request_release(req);
+}
+
+/* All requests at once, then once more with what the cache has of them. */
+static struct sl_stats run_all(const char *model, const char *speculative, bool sampled,
+                               struct outcome out[2][N_REQS])
+{
+    struct sl_engine_config cfg = {.model = model,
+                                   .speculative_config = speculative,
+                                   .n_threads = 1,
+                                   .max_num_seqs = 4,
+                                   .max_num_batched_tokens = 32,
+                                   .max_itl_ms = -1, /* prices are not learnt: all drafts are */
+                                   .kv_cache_bytes = 4 << 20};
+    struct sl_request *reqs[N_REQS];
+    struct sl_engine *eng = NULL;
+    struct sl_stats stats;
+    struct sl_error err = {0};
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s: %s", model, err.msg);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N_REQS; i++)
+            reqs[i] = submit(eng, i, sampled);
+        for (int i = 0; i < N_REQS; i++)
+            collect(reqs[i], &out[round][i]);
+    }
+    sl_engine_stats(eng, &stats);
+    assert_int_equal(stats.step_mallocs, 0);
+    sl_engine_destroy(eng);
+    return stats;
+}
+
+static const struct pair {
+    const char *model, *speculative;
+    bool same; /* drafter and model say the same */
+} pairs[] = {
+    {DRAFTS "mimo", "{\"method\":\"mimo_mtp\",\"num_speculative_tokens\":3}", false},
+    {DRAFTS "llama",
+     "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3\",\"num_speculative_tokens\":4}", false},
+    {DRAFTS "llama", "{\"model\":\"" DRAFTS "eagle3_speculators\",\"num_speculative_tokens\":2}",
+     false},
+    {DRAFTS "same", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", true},
+    {DRAFTS "same",
+     "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3_same\",\"num_speculative_tokens\":5}",
+     true},
+};
+
+static void no_bit_changes(void **state)
+{
+    static struct outcome plain[2][N_REQS], drafted[2][N_REQS];
+    (void)state;
+    for (size_t k = 0; k < SL_COUNT(pairs); k++) {
+        const struct pair *p = &pairs[k];
+        for (int sampled = 0; sampled < 2; sampled++) {
+            run_all(p->model, NULL, sampled != 0, plain);
+            const struct sl_stats s = run_all(p->model, p->speculative, sampled != 0, drafted);
+            printf("%s, %s: %llu of %llu drafts\n", p->model, sampled != 0 ? "sampled" : "greedy",
+                   (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_draft_tokens);
+            assert_memory_equal(plain, drafted, sizeof plain);
+            assert_true(s.n_draft_tokens > 0);
+            if (p->same && sampled == 0) { /* else drafts that are longer than the text */
+                assert_true(s.n_draft_tokens > 100);
+                assert_true(s.n_accepted_tokens == s.n_draft_tokens);
+            }
+        }
+    }
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    static const char *const bad[][3] = {
+        {DRAFTS "llama", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}",
+         "method mtp: modules of llama that predict further tokens are not supported"},
+        {DRAFTS "llama",
+         "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "mimo\",\"num_speculative_tokens\":3}",
+         "is no EAGLE-3 drafter"},
+        {DRAFTS "same",
+         "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3_speculators\","
+         "\"num_speculative_tokens\":2}",
+         "eagle_aux_hidden_state_layer_ids[1] must be a layer of the model, 0 to 2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        struct sl_engine_config cfg = {.model = bad[i][0], .speculative_config = bad[i][1]};
+        struct sl_engine *eng = NULL;
+        struct sl_error err = {0};
+        assert_true(sl_engine_create(&cfg, &eng, &err) != 0);
+        if (strstr(err.msg, bad[i][2]) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i][2]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_bit_changes),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests_name("draft_rows", tests, NULL, NULL);
+}
