@@ -169,6 +169,7 @@ static void find_rows(struct sl_engine *eng, const struct sl_flight *f, int32_t 
         if (rs == NULL || rs->seq.state != SL_SEQ_RUNNING || rs->seq.n_preempted != fs->epoch)
             continue;
         const int32_t end = SL_MIN(fs->pos + fs->n, sl_seq_n_known(&rs->seq) - 1);
+        SL_ASSERT(f->spans[i].n == fs->n && f->spans[i].pos == fs->pos);
         rs->model.row = f->spans[i].first;
         rs->model.pos = fs->pos;
         rs->model.n_rows = SL_MAX(end - fs->pos, 0);
@@ -320,6 +321,7 @@ static void add_rows(struct sl_engine *eng, bool drafts)
     for (int32_t i = 0; i < eng->sched.n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(eng->sched.running[i]);
         const struct sl_draft_seq *m = &rs->model;
+        SL_ASSERT(m->n_rows >= 0 && (m->n_rows > 0 || rs->n_worth == 0));
         if (m->n_rows == 0 || (rs->n_worth > 0) != drafts)
             continue;
         add_span(eng, rs, m->pos, m->n_rows);

@@ -94,7 +94,7 @@ static struct sl_batch batch_of(const int32_t *tokens, int32_t from, int32_t n, 
     static const int32_t pages[4] = {5, 2, 9, 3};
     static int32_t positions[64], rows[64];
     static struct sl_span span;
-    span = (struct sl_span){0, n, from, 0};
+    span = (struct sl_span){.n = n, .pos = from};
     for (int32_t i = 0; i < n; i++) {
         positions[i] = from + i;
         rows[i] = all ? i : n - 1;
