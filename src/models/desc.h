@@ -467,9 +467,7 @@ enum sl_shard {
 };
 
 enum sl_weight_flags {
-    SL_W_OF_TARGET = 1 << 10, /* of a drafter: where the file has none, or `hf` and `gguf` are
-                                 NULL, the model's that it drafts for */
-    SL_W_ROPE_ROWS = 1 << 0,  /* rows are head dimensions that RoPE pairs up */
+    SL_W_ROPE_ROWS = 1 << 0, /* rows are head dimensions that RoPE pairs up */
     SL_W_PLUS_ONE =
         1 << 1,          /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
     SL_W_TURNS = 1 << 2, /* in the fused tensor the rows of its parts, equally many, take turns */
@@ -484,6 +482,8 @@ enum sl_weight_flags {
     SL_W_MINUS_EXP = 1 << 9,    /* a vector, or values: safetensors hold the logarithm of what GGUF
                                    files hold negated, as kernels want it */
     SL_W_FLAT = 1 << 5,         /* a vector that a file may hold as a matrix */
+    SL_W_OF_TARGET = 1 << 11,   /* of a drafter: where the file has none, or `hf` and `gguf` are
+                                   NULL, the model's that it drafts for */
     SL_W_LRU_RATE = 1 << 10,    /* a vector: kernels want -8 ln(1 + exp(x)) of what a file holds */
 };
 
