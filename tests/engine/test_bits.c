@@ -257,7 +257,9 @@ static void drafts(void **state)
                                        .max_num_batched_tokens = i == 1 ? 20 : 512,
                                        .kv_cache_bytes = i == 1 ? 1 << 22 : 0};
         struct sl_stats s = run_and_compare(cfg, 2, "drafts");
-        assert_true(i == 2 || (s.n_draft_tokens > 200 && s.n_accepted_tokens > 40));
+        /* A random model repeats nothing: test_windows has right drafts of those. */
+        assert_true(i == 2 ||
+                    (s.n_draft_tokens > 200 && (model != NULL || s.n_accepted_tokens > 40)));
     }
 }
 
@@ -404,6 +406,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(thread_counts),
         cmocka_unit_test(instruction_sets),
         cmocka_unit_test(siblings),
+        cmocka_unit_test(drafts),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_batches),
