@@ -762,6 +762,8 @@ OLMO_HYBRID = dict(
     linear_value_head_dim=9,
     pad_token_id=0,
 )
+ZAMBA2 = dict(num_key_value_heads=4, n_mamba_heads=4, mamba_d_state=12, mamba_ngroups=2, adapter_rank=6,
+              intermediate_size=40, pad_token_id=0)
 FALCON_H1 = dict(
     MAMBA2,
     intermediate_size=40,
@@ -1008,6 +1010,20 @@ RECURRENT = {
              hidden_activation="gelu", rope_parameters=plain(100.0)),
         torch.float32,
         "old",
+    ),
+    "zamba2": (  # three uses of two blocks, with thin matrices beside all of theirs
+        "Zamba2",
+        dict(ZAMBA2, num_hidden_layers=5, layers_block_type=["mamba", "hybrid", "mamba", "hybrid", "hybrid"],
+             num_mem_blocks=2, use_shared_attention_adapter=True, use_mem_rope=True, rope_parameters=plain(100.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "zamba2_one": (  # one block, in the last layer too; without positions
+        "Zamba2",
+        dict(ZAMBA2, num_hidden_layers=3, layers_block_type=["hybrid", "mamba", "hybrid"], mamba_ngroups=1,
+             intermediate_size=None, hidden_act="silu"),
+        torch.bfloat16,
+        "new",
     ),
     "nemotron_h": (
         "NemotronH",
@@ -1461,6 +1477,8 @@ def randomise(model, generator):
                 p.copy_(noise)
             elif p.dim() == 1:
                 p.copy_((1 if name.endswith("linear_attn.norm.weight") else one) + noise * 0.2)
+            elif "shared_transformer.self_attn" in name and any(x in name for x in ("q_", "k_")):
+                p.copy_(noise * 0.6 / p.shape[-1] ** 0.5)  # sharper scores would multiply rounding errors
             else:
                 p.copy_(noise * 1.3 / p.shape[-1] ** 0.5)
         for name, b in model.named_buffers():  # of which BF16 would make one number
@@ -1682,8 +1700,8 @@ def generate(name, seed):
     chunked = getattr(module, "torch_chunk_gated_delta_rule", None)
     if chunked is not None:  # which rounds more than the same rule token by token
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
-    for mixer in model.modules():  # Nemotron-H limits the time step in the first step of a text alone
-        if type(mixer).__name__ == "NemotronHMamba2Mixer":
+    for mixer in model.modules():  # Nemotron-H and Zamba 2 limit the time step in the first step of a text alone
+        if type(mixer).__name__ in ("NemotronHMamba2Mixer", "Zamba2MambaMixer"):
             mixer.time_step_limit = (0.0, float("inf"))
     if family == "Phimoe":  # whose class in transformers 5.23 forgets to say how long the text is: always short factors
         init = model.model.rotary_emb.rope_init_fn

@@ -320,7 +320,9 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, part) : 0;
     p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
     p->n_turns = fused ? n_turns(m, p) : 1;
-    const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
+    const bool of_use = (w->flags & SL_W_OF_USE) != 0;
+    const struct sl_ckpt_tensor *t =
+        find(m, pattern, of_use ? p->layer->tied_to : layer, of_use ? p->layer->use : i, name);
     if (t == NULL) {
         int rc = (w->flags & SL_W_TRANSPOSED) != 0 ? 0 : sl_int4_bind(m, name, p, err);
         if (rc == 0 && fused && stacked)
@@ -401,6 +403,8 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
         return 0;
     if (sl_weight_is_latent(w) && m->layers[layer].latent == 0)
         return 0;
+    if (w->slot < SL_SLOT_FIRST_GLOBAL && sl_param_is_tied(m, w, layer))
+        return 0;
     struct sl_param *p = sl_param(m, layer, w->slot);
     const int32_t n = sl_params_n(m, w, layer), n_pieces = sl_weight_n_pieces(w);
     for (int32_t i = 0, rc; i < n; i++, p++) {
@@ -427,6 +431,8 @@ static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc
     const struct sl_param *p = sl_param(m, layer, w->slot);
     const struct sl_ckpt_tensor *last = NULL;
     size_t n = 0;
+    if (w->slot < SL_SLOT_FIRST_GLOBAL && sl_param_is_tied(m, w, layer))
+        return 0;
     for (int32_t i = 0; i < sl_params_n(m, w, layer); i++, p++) {
         const bool again = last != NULL && p->src != NULL && p->src->name == last->name;
         if (p->int4 != NULL)

@@ -51,6 +51,7 @@ struct sl_rope_params {
 
 /* Groups of tensors that a model or a layer has or has not. A config says so by a key, a GGUF by
  * the tensors it holds; plan() may decide it for each layer. */
+#define SL_HAS_USE_ADAPTERS (1u << 31) /* of q, k and v of a shared block, for each use of it */
 enum sl_has {
     SL_HAS_QKV_BIAS = 1 << 0,
     SL_HAS_O_BIAS = 1 << 1,
@@ -193,13 +194,14 @@ struct sl_hparams {
     int32_t dt_rank;     /* Mamba 1; 0: a sixteenth of the width */
     bool norm_x;         /* of it: dt, b and c are normed */
     double norm_x_eps;
-    int32_t attn_offset, expert_offset; /* the first layer of an interval that has it */
-    int32_t state_width;                /* the same in config.json; 0: */
-    int32_t state_expand;               /* so many times the width of the model */
-    bool use_rope;                      /* where attention may have no positions */
-    bool wide_beta;                     /* of the delta rule: to 2, not to 1 */
-    double dt_min, dt_max;              /* limits of the time step; dt_max 0: none */
-    bool norm_before_gate;              /* of what a recurrence gives */
+    int32_t attn_offset, expert_offset;    /* the first layer of an interval that has it */
+    int32_t n_shared_blocks, adapter_rank; /* of attention and an MLP; of what each use adds */
+    int32_t state_width;                   /* the same in config.json; 0: */
+    int32_t state_expand;                  /* so many times the width of the model */
+    bool use_rope;                         /* where attention may have no positions */
+    bool wide_beta;                        /* of the delta rule: to 2, not to 1 */
+    double dt_min, dt_max;                 /* limits of the time step; dt_max 0: none */
+    bool norm_before_gate;                 /* of what a recurrence gives */
     /* Multipliers of Falcon-H1: of an MLP's gate and what it gives; of keys; of what goes into
      * attention and comes out, into a recurrence and out; of its gate, x, b, c and dt. */
     double gate_scale, down_scale, key_scale, attn_in_scale, attn_out_scale, state_in_scale,
@@ -360,6 +362,25 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LRU_DECAY,
                SL_SLOT_LRU_IN_BIAS,
                SL_SLOT_LRU_DECAY_BIAS,
+               SL_SLOT_BLOCK_NORM, /* of a block of attention and an MLP that layers share: of what
+                                      it reads, its matrices, the way to the layer, */
+               SL_SLOT_BLOCK_Q,
+               SL_SLOT_BLOCK_K,
+               SL_SLOT_BLOCK_V,
+               SL_SLOT_BLOCK_O,
+               SL_SLOT_BLOCK_GATE,
+               SL_SLOT_BLOCK_UP,
+               SL_SLOT_BLOCK_DOWN,
+               SL_SLOT_BLOCK_END,
+               SL_SLOT_USE_Q_DOWN, /* and thin matrices beside these, of each use */
+               SL_SLOT_USE_K_DOWN,
+               SL_SLOT_USE_V_DOWN,
+               SL_SLOT_USE_Q_UP,
+               SL_SLOT_USE_K_UP,
+               SL_SLOT_USE_V_UP,
+               SL_SLOT_USE_MLP_DOWN,
+               SL_SLOT_USE_GATE_UP,
+               SL_SLOT_USE_UP_UP,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -410,6 +431,8 @@ static inline bool sl_slot_is_rows(enum sl_slot slot)
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
               SL_DIM_NONE,
               SL_DIM_H,            /* hidden */
+              SL_DIM_PAIR,         /* twice that: of the stream and the embedding side by side */
+              SL_DIM_ADAPTER,      /* of the thin matrices beside a shared block's */
               SL_DIM_I,            /* intermediate, of a layer: of each expert where it has some */
               SL_DIM_E,            /* experts, of a layer */
               SL_DIM_S,            /* intermediate of its shared expert */
@@ -482,7 +505,9 @@ enum sl_weight_flags {
     SL_W_MINUS_EXP = 1 << 9,    /* a vector, or values: safetensors hold the logarithm of what GGUF
                                    files hold negated, as kernels want it */
     SL_W_FLAT = 1 << 5,         /* a vector that a file may hold as a matrix */
-    SL_W_OF_TARGET = 1 << 11,   /* of a drafter: where the file has none, or `hf` and `gguf` are
+    SL_W_TIED = 1 << 11,        /* that of the layer `tied_to` */
+    SL_W_OF_USE = 1 << 12,      /* in its name '*' is the layer `tied_to` and '#' the use of it */
+    SL_W_OF_TARGET = 1 << 13,   /* of a drafter: where the file has none, or `hf` and `gguf` are
                                    NULL, the model's that it drafts for */
     SL_W_LRU_RATE = 1 << 10,    /* a vector: kernels want -8 ln(1 + exp(x)) of what a file holds */
 };
@@ -544,6 +569,8 @@ enum sl_mixer {
     SL_MIX_SSM,   /* a state space model behind a convolution (Mamba) */
     SL_MIX_LRU,   /* a linear recurrent unit behind a convolution (Griffin) */
     SL_MIX_BOTH,  /* attention and a state space model side by side, whose outputs are added */
+    SL_MIX_BLOCK, /* a block of attention and an MLP of the stream and the embedding, which adds to
+                     what a state space model reads (Zamba 2) */
 };
 enum sl_ffn {
     SL_FFN_GATED,
@@ -623,6 +650,8 @@ struct sl_layer_desc {
     bool chunks;       /* or those of its own chunk of so many */
     int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
                           done with them */
+    int32_t tied_to;   /* the layer whose weights with SL_W_TIED it has: itself, or one before it */
+    int32_t use;       /* which of all uses of such weights in the model */
     bool shares_kv;    /* it makes no keys and values but reads those of kv_source, whose heads and
                           window are the same */
     bool v_is_k;       /* values are what keys are made of, before their norm and rotation */

@@ -19,7 +19,7 @@ static const char *const mixer_names[] = {
     [SL_MIX_GQA] = "gqa",         [SL_MIX_NONE] = "none",
     [SL_MIX_CONV] = "short_conv", [SL_MIX_DELTA] = "gated_delta",
     [SL_MIX_SSM] = "state_space", [SL_MIX_BOTH] = "gqa_and_state_space",
-    [SL_MIX_LRU] = "rg_lru",
+    [SL_MIX_LRU] = "rg_lru",      [SL_MIX_BLOCK] = "shared_block_and_state_space",
 };
 static const char *const act_names[] = {
     [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
@@ -42,7 +42,7 @@ static const char *mixer_name(const struct sl_layer_desc *l)
 /* What of a token's keys stays: of an encoder only while a layer is computed. */
 static const char *kv_name(const struct sl_layer_desc *l)
 {
-    if (l->mixer == SL_MIX_BOTH)
+    if (l->mixer == SL_MIX_BOTH || l->mixer == SL_MIX_BLOCK)
         return "full and state";
     if (l->mixer != SL_MIX_GQA)
         return sl_has_state(l) ? "state" : "none";
@@ -73,6 +73,7 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->act == b->act && a->norm == b->norm && a->norms == b->norms &&
            a->qk_norm == b->qk_norm && a->qk_norm_after == b->qk_norm_after &&
            a->temperature.beta == b->temperature.beta && a->n_heads == b->n_heads &&
+           (a->mixer != SL_MIX_BLOCK || a->tied_to == b->tied_to) &&
            a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
            a->top_experts == b->top_experts && a->latent == b->latent &&
@@ -124,7 +125,8 @@ static void each_tensor(const struct sl_model *m, struct sl_backend *be, struct 
         for (int32_t i = 0; i < m->desc->n_weights; i++) {
             const struct sl_weight_desc *w = &m->desc->weights[i];
             const struct sl_param *p = sl_param(m, SL_MAX(l, 0), w->slot);
-            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL)
+            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL ||
+                (l >= 0 && sl_param_is_tied(m, w, l)))
                 continue;
             for (int32_t k = 0; k < sl_params_n(m, w, SL_MAX(l, 0)); k++, first = false)
                 fn(m, be, p + k, first, out);
@@ -157,7 +159,7 @@ static void text_count(struct sl_buf *out, uint64_t n)
 static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
 {
     const struct sl_state_desc *s = &l->state;
-    sl_buf_puts(out, l->mixer == SL_MIX_BOTH ? mixer_names[SL_MIX_SSM] : mixer_name(l));
+    sl_buf_puts(out, mixer_names[sl_has_attention(l) ? SL_MIX_SSM : l->mixer]);
     if (s->dt_rank > 0)
         sl_buf_printf(out, ", %d channels with a state of %d, dt of rank %d%s", s->n_heads,
                       s->k_dim, s->dt_rank, s->norm_x ? ", normed" : "");
@@ -174,7 +176,7 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
                            struct sl_buf *out)
 {
     sl_buf_printf(out, "%s, %d heads, %d KV heads of %d",
-                  l->mixer == SL_MIX_BOTH ? mixer_names[SL_MIX_GQA] : mixer_name(l), l->n_heads,
+                  sl_has_state(l) ? mixer_names[SL_MIX_GQA] : mixer_name(l), l->n_heads,
                   l->n_kv_heads, l->head_dim);
     if (l->window > 0)
         sl_buf_printf(out, l->chunks ? ", chunks of %d" : ", window %d", l->window);
@@ -241,6 +243,9 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
             text_attention(m, l, out);
         if (l->mixer == SL_MIX_BOTH)
             sl_buf_puts(out, "; beside it ");
+        if (l->mixer == SL_MIX_BLOCK)
+            sl_buf_printf(out, " and gated %s of %d, a block of layer %d; behind it ",
+                          act_names[l->act], l->intermediate, l->tied_to);
         if (sl_has_state(l))
             text_state(l, out);
         if (l->mixer == SL_MIX_NONE)

@@ -119,6 +119,8 @@ SL_MUST_CHECK int sl_params_create(struct sl_model *m, struct sl_error *err);
 void sl_params_destroy(struct sl_model *m);
 /* Matrices of a weight in a layer: 1, as many as its stack has, or one for each piece. */
 int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer);
+/* Whether it is another layer's. */
+bool sl_param_is_tied(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer);
 
 /* hparams.c: the member of config.json at "a", "a.b" or, of a list, "a.0". *out NULL: there is
  * none. A value on the way that can have no such member is refused. */
@@ -347,10 +349,14 @@ struct sl_run {
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
     void *state_att; /* the same as activations, beside att; */
     float *state_y;  /* [T, H] what comes of it */
-    float *state_dt, *state_beta;      /* [T, heads], DELTA by_row [T, heads, k_dim]; LRU: dt [T,
-                                          channels], gates of decays */
-    void *gated_input;                 /* [T, W] activations: times its input */
-    void *expert_room;                 /* scratch of the experts */
+    float *state_dt, *state_beta; /* [T, heads], DELTA by_row [T, heads, k_dim]; LRU: dt [T,
+                                     channels], gates of decays */
+    float *pair;       /* [T, 2 H] of shared blocks: the stream and the embedding side by side, */
+    void *pair_norm;   /* activations: normed */
+    float *use_down;   /* [3, T, adapter_rank] of what each use adds, */
+    float *use_up;     /* [T, the widest matrix] */
+    void *gated_input; /* [T, W] activations: times its input */
+    void *expert_room; /* scratch of the experts */
     struct sl_host_layer *host_layers; /* [n_host_layers] whose experts the host computes; */
     void *host_room;                   /* and its scratch */
     size_t host_room_bytes;
@@ -378,6 +384,12 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
 /* mixer_gqa.c: r->norm -> r->att, writing the batch's keys and values to the pages; and the output
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+/* The first behind the projections: r->q, r->k and r->v -> r->att. */
+void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+/* shared_block.c: the embeddings r->x are kept; the block of a layer, of the stream r->x -> what
+ * the recurrence behind it reads, r->norm. */
+void sl_shared_block_begin(struct sl_run *r, int32_t n);
+void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
 /* mixer_state.c: the same of recurrent layers; the bytes of their state. */
 void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
@@ -389,7 +401,7 @@ static inline bool sl_has_state(const struct sl_layer_desc *l)
 }
 static inline bool sl_has_attention(const struct sl_layer_desc *l)
 {
-    return l->mixer == SL_MIX_GQA || l->mixer == SL_MIX_BOTH;
+    return l->mixer == SL_MIX_GQA || l->mixer == SL_MIX_BOTH || l->mixer == SL_MIX_BLOCK;
 }
 /* Channels of its convolution. */
 int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);

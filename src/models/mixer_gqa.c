@@ -53,18 +53,17 @@ static void gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t
                                                       .by_head = mat->n_rows == n_heads});
 }
 
-void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const struct sl_rope *rope = l->rope >= 0 ? &m->ropes[l->rope] : NULL;
     const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
-    int64_t ld_q = (int64_t)n_heads * l->head_dim, ld_k = (int64_t)n_kv_heads * l->head_dim;
-    int64_t ld_out = (int64_t)n_heads * l->v_dim;
+    const int64_t ld_q = (int64_t)n_heads * l->head_dim, ld_k = (int64_t)n_kv_heads * l->head_dim;
+    const int64_t ld_out = (int64_t)n_heads * l->v_dim;
     void *att = sl_run_part(r, r->att);
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
-    project_qkv(r, layer, batch->n_tokens);
     m->be->vt->qk_norm_rope_kv_store(m->be, &(struct sl_op_qk_norm_rope_kv_store){
                                                 .batch = batch,
                                                 .q = r->q,
@@ -114,6 +113,12 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
         gate_heads(r, layer, n_heads, batch->n_tokens, att);
     sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
                   r->att);
+}
+
+void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    project_qkv(r, layer, batch->n_tokens);
+    sl_mixer_gqa_heads(r, layer, batch);
 }
 
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y)

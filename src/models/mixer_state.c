@@ -288,6 +288,7 @@ void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batc
         break;
     case SL_MIX_SSM:
     case SL_MIX_BOTH:
+    case SL_MIX_BLOCK:
         ssm(r, layer, batch);
         break;
     case SL_MIX_LRU:

@@ -33,7 +33,8 @@ static void check_state(const struct sl_layer_desc *l)
               s->v_dim <= SL_MAX_STATE_DIM);
     SL_ASSERT(s->norm || !s->norm_heads);
     SL_ASSERT(l->mixer != SL_MIX_DELTA || s->beta_scale > 0);
-    SL_ASSERT((l->mixer != SL_MIX_SSM && l->mixer != SL_MIX_BOTH) || s->dt_max > s->dt_min);
+    SL_ASSERT((l->mixer != SL_MIX_SSM && l->mixer != SL_MIX_BOTH && l->mixer != SL_MIX_BLOCK) ||
+              s->dt_max > s->dt_min);
     SL_ASSERT(l->mixer != SL_MIX_LRU || (s->k_dim == 1 && s->n_groups == s->n_heads));
 }
 
@@ -45,6 +46,8 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     if (sl_has_state(l))
         check_state(l);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
+    SL_ASSERT(l->mixer != SL_MIX_BLOCK || (l->intermediate > 0 && l->v_dim == l->head_dim));
+    SL_ASSERT(l->tied_to >= 0 && l->tied_to <= idx && layers[l->tied_to].tied_to == l->tied_to);
     if (sl_has_attention(l))
         SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0 && l->head_dim > 0 &&
                   l->v_dim > 0);
@@ -90,6 +93,7 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
             .intermediate = hp->intermediate,
             .rope = desc->n_ropes > 0 ? 0 : -1,
             .kv_source = i,
+            .tied_to = i,
             .attn_scale =
                 (float)(hp->attn_scale != 0 ? hp->attn_scale
                                             : 1.0 / sqrt((double)SL_MAX(hp->head_dim, 1))),
@@ -155,6 +159,10 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     switch (dim) {
     case SL_DIM_H:
         return hp->hidden;
+    case SL_DIM_PAIR:
+        return 2 * (int64_t)hp->hidden;
+    case SL_DIM_ADAPTER:
+        return hp->adapter_rank;
     case SL_DIM_I:
         return l->intermediate;
     case SL_DIM_E:
@@ -174,7 +182,7 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_VALUES:
         return (int64_t)l->n_kv_heads * l->v_dim;
     case SL_DIM_ATT:
-        if (!sl_has_attention(l))
+        if (!sl_has_attention(l) || l->mixer == SL_MIX_BLOCK)
             return l->mixer == SL_MIX_CONV ? hp->hidden
                                            : (int64_t)l->state.n_heads * l->state.v_dim;
         return (int64_t)l->n_heads * l->v_dim;

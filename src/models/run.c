@@ -33,6 +33,8 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
             most = SL_MAX(most, n);
         if (l->ffn == SL_FFN_GATED && !sl_run_gates(be, l))
             most = SL_MAX(most, 2 * n);
+        if (l->mixer == SL_MIX_BLOCK)
+            most = SL_MAX(most, 2 * n);
         if (l->shared_intermediate > 0 && !sl_run_gates(be, l))
             most = SL_MAX(most, 2 * (uint64_t)l->shared_intermediate);
         if (l->plain_experts && be->vt->act_dtype != SL_DTYPE_F32)
@@ -41,7 +43,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 48 + SL_MAX_ROPES };
+enum { N_CUTS = 52 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -120,11 +122,16 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              state = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_ROWS),
              dt = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_DT);
     const uint64_t streams = (uint64_t)hp->n_streams;
-    uint64_t low = 0;
+    uint64_t low = 0, block = 0, use = 0; /* heads of a shared block; its widest matrix */
     bool both = false;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         const struct sl_layer_desc *l = &m->layers[i];
         both = both || l->mixer == SL_MIX_BOTH;
+        if (l->mixer == SL_MIX_BLOCK) {
+            block = SL_MAX(block, (uint64_t)sl_layer_dim(hp, l, SL_DIM_Q));
+            use = SL_MAX(
+                use, SL_MAX((uint64_t)sl_layer_dim(hp, l, SL_DIM_Q), (uint64_t)l->intermediate));
+        }
         if (l->state.dt_rank > 0)
             low = SL_MAX(low, (uint64_t)sl_layer_dim(hp, l, SL_DIM_STATE_X));
     }
@@ -139,7 +146,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, q), t * SL_MAX(q, att) * f}, /* and of the last layer att */
         {offsetof(struct sl_run, k), t * k * f},
         {offsetof(struct sl_run, v), t * v * f},
-        {offsetof(struct sl_run, att), t * att * act},
+        {offsetof(struct sl_run, att), t * SL_MAX(att, block) * act},
         {offsetof(struct sl_run, out_gate), t * out_gate_rows(m) * f},
         {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
         {offsetof(struct sl_run, ffn), t * SL_MAX(mid, shared) * act},
@@ -168,7 +175,11 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
         {offsetof(struct sl_run, state_x), 2 * t * low * f},
         {offsetof(struct sl_run, state_att), both ? t * state * act : 0},
-        {offsetof(struct sl_run, state_y), both ? t * h * f : 0},
+        {offsetof(struct sl_run, state_y), both || block > 0 ? t * h * f : 0},
+        {offsetof(struct sl_run, pair), block > 0 ? 2 * t * h * f : 0},
+        {offsetof(struct sl_run, pair_norm), block > 0 ? 2 * t * h * act : 0},
+        {offsetof(struct sl_run, use_down), 3 * t * (uint64_t)hp->adapter_rank * f},
+        {offsetof(struct sl_run, use_up), t * use * f},
         {offsetof(struct sl_run, latent_in), t * latent * f},
         {offsetof(struct sl_run, latent_out), t * latent * f},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
@@ -571,6 +582,8 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
     }
     if ((m->hp.has & SL_HAS_LAYER_INPUTS) != 0)
         make_layer_inputs(r, b);
+    if (m->hp.n_shared_blocks > 0)
+        sl_shared_block_begin(r, b->n_tokens);
     if (m->hp.n_streams > 0) {
         sl_streams_begin(r, b->n_tokens);
         return;
@@ -625,6 +638,10 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
         sl_mixer_state(r, layer, b);
         sl_mixer_gqa_attend(r, layer, b);
         break;
+    case SL_MIX_BLOCK:
+        sl_shared_block(r, layer, b);
+        sl_mixer_state(r, layer, b);
+        break;
     case SL_MIX_NONE:
         break;
     }
@@ -657,6 +674,7 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
     case SL_MIX_DELTA:
     case SL_MIX_SSM:
     case SL_MIX_LRU:
+    case SL_MIX_BLOCK:
         sl_mixer_state_output(r, layer, att, n, r->y);
         break;
     case SL_MIX_BOTH:

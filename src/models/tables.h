@@ -506,32 +506,34 @@
     {.slot = SL_SLOT_##s, .hf = hf_name, .gguf = "blk.*." gguf_name, .rows = SL_DIM_##dim,        \
      .cols = SL_DIM_##n_cols
 
-#define SL_WEIGHTS_MAMBA2(stem)                                                                   \
-    SL_W_MAMBA2_IN(GATE, stem, "weight", STATE_ROWS, H, 0), .when = SL_HAS_STATE},                \
-    SL_W_MAMBA2_IN(IN, stem, "weight", CONV, H, 1), .when = SL_HAS_STATE},                        \
-    SL_W_MAMBA2_IN(DT, stem, "weight", STATE_HEADS, H, 2), .when = SL_HAS_STATE},                 \
+/* layers: bits of those that have it. */
+#define SL_WEIGHTS_MAMBA2_OF(stem, layers)                                                        \
+    SL_W_MAMBA2_IN(GATE, stem, "weight", STATE_ROWS, H, 0), .when = (layers)},                    \
+    SL_W_MAMBA2_IN(IN, stem, "weight", CONV, H, 1), .when = (layers)},                            \
+    SL_W_MAMBA2_IN(DT, stem, "weight", STATE_HEADS, H, 2), .when = (layers)},                     \
     SL_W_MAMBA2_IN(GATE_BIAS, stem, "bias", STATE_ROWS, NONE, 0),                                 \
-     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},                                                   \
+     .when = (layers) | SL_HAS_STATE_BIAS},                                                       \
     SL_W_MAMBA2_IN(IN_BIAS, stem, "bias", CONV, NONE, 1),                                         \
-     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},                                                   \
+     .when = (layers) | SL_HAS_STATE_BIAS},                                                       \
     SL_W_MAMBA2_IN(DT_IN_BIAS, stem, "bias", STATE_HEADS, NONE, 2),                               \
-     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS},                                                   \
+     .when = (layers) | SL_HAS_STATE_BIAS},                                                       \
     SL_W_STATE(CONV, stem ".conv1d.weight", "ssm_conv1d.weight", CONV, TAPS),                     \
-     .flags = SL_W_VALUES, .when = SL_HAS_STATE},                                                 \
+     .flags = SL_W_VALUES, .when = (layers)},                                                     \
     SL_W_STATE(CONV_BIAS, stem ".conv1d.bias", "ssm_conv1d.bias", CONV, NONE),                    \
-     .when = SL_HAS_STATE | SL_HAS_CONV_BIAS},                                                    \
+     .when = (layers) | SL_HAS_CONV_BIAS},                                                        \
     SL_W_STATE(STATE_DT_BIAS, stem ".dt_bias", "ssm_dt.bias", STATE_HEADS, NONE),                 \
-     .when = SL_HAS_STATE},                                                                       \
+     .when = (layers)},                                                                           \
     SL_W_STATE(STATE_A, stem ".A_log", "ssm_a", STATE_HEADS, NONE),                               \
-     .flags = SL_W_MINUS_EXP | SL_W_FLAT, .when = SL_HAS_STATE},                                  \
+     .flags = SL_W_MINUS_EXP | SL_W_FLAT, .when = (layers)},                                      \
     SL_W_STATE(STATE_D, stem ".D", "ssm_d", STATE_HEADS, NONE), .flags = SL_W_FLAT,               \
-     .when = SL_HAS_STATE},                                                                       \
+     .when = (layers)},                                                                           \
     SL_W_STATE(STATE_NORM, stem ".norm.weight", "ssm_norm.weight", STATE_ROWS, NONE),             \
-     .flags = SL_W_FLAT, .when = SL_HAS_STATE | SL_HAS_STATE_NORM},                               \
+     .flags = SL_W_FLAT, .when = (layers) | SL_HAS_STATE_NORM},                                   \
     SL_W_STATE(STATE_OUT, stem ".out_proj.weight", "ssm_out.weight", H, STATE_ROWS),              \
-     .when = SL_HAS_STATE},                                                                       \
+     .when = (layers)},                                                                           \
     SL_W_STATE(STATE_OUT_BIAS, stem ".out_proj.bias", "ssm_out.bias", H, NONE),                   \
-     .when = SL_HAS_STATE | SL_HAS_STATE_BIAS}
+     .when = (layers) | SL_HAS_STATE_BIAS}
+#define SL_WEIGHTS_MAMBA2(stem) SL_WEIGHTS_MAMBA2_OF(stem, SL_HAS_STATE)
 
 /* Models of Mamba alone: what stands around the mixers. */
 #define SL_WEIGHTS_BACKBONE                                                                       \

@@ -652,6 +652,33 @@ static const struct edit recurrent_gemma_edits[] = {
      SL_EUNSUPPORTED, "rope_type other than \"default\" is not supported"},
 };
 
+static const struct edit zamba2_edits[] = {
+    {"layers_block_type", NULL, SL_EFORMAT, "layers_block_type is missing"},
+    {"layers_block_type", "[\"mamba\", \"hybrid\", \"hybrid\", \"mamba\", \"hybrid\", \"mamba\"]",
+     0, ""},
+    {"layers_block_type", "[\"mamba\", \"hybrid\", \"mamba\", \"mamba\", \"hybrid\", \"mamba\"]",
+     SL_EFORMAT, "layers.2.input_layernorm.weight\" is missing"},
+    {"layers_block_type", "[\"mamba\", \"mamba\", \"mamba\", \"mamba\", \"mamba\", \"mamba\"]",
+     SL_EUNSUPPORTED, "layers_block_type has no layer that is \"hybrid\""},
+    {"layers_block_type", "[\"mamba\", \"attention\"]", SL_EFORMAT, "layers_block_type has 2"},
+    {"num_mem_blocks", "1", SL_EFORMAT,
+     "layers.1.shared_transformer.self_attn.linear_q_adapter_list.1.0.weight\" is missing"},
+    {"num_mem_blocks", "3", SL_EFORMAT,
+     "layers.4.shared_transformer.input_layernorm.weight\" is missing"},
+    {"num_mem_blocks", "0", SL_EFORMAT, "num_mem_blocks is 0, must be 1 to"},
+    {"use_shared_attention_adapter", "false", 0, ""},
+    {"adapter_rank", "16", SL_EFORMAT, "0.0.weight\" has shape [24, 128], expected [16, 128]"},
+    {"add_bias_linear", "true", SL_EUNSUPPORTED, "add_bias_linear is true: not supported"},
+    {"num_attention_heads", "3", SL_EFORMAT, "num_attention_heads (3)"},
+    {"num_key_value_heads", "2", SL_EFORMAT, "k_proj.weight\" has shape [128, 128], expected [64"},
+    {"n_mamba_heads", "4", SL_EFORMAT, "in_proj.weight\" has shape"},
+    {"intermediate_size", NULL, SL_EFORMAT,
+     "gate_up_proj.weight\" has shape [320, 64], expected [512, 64]"},
+    {"use_mem_rope", "false", 0, ""},
+    {"tie_word_embeddings", "false", SL_EUNSUPPORTED,
+     "tie_word_embeddings is false: not supported"},
+};
+
 static const struct edit gpt_oss_edits[] = {
     {"swiglu_limit", "0", SL_EFORMAT, "swiglu_limit is 0, must be 0.001 to"},
     {"swiglu_alpha", "-1", SL_EFORMAT, "swiglu_alpha is -1, must be 0.001 to"},

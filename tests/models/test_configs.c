@@ -320,6 +320,7 @@ static const struct {
     EDITED("qwen35moe", qwen35moe_edits),
     EDITED("olmo_hybrid", olmo_hybrid_edits),
     EDITED("recurrent_gemma", recurrent_gemma_edits),
+    EDITED("zamba2", zamba2_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

@@ -128,6 +128,8 @@ static const char *const goldens[] = {
     "olmo_hybrid_rope",
     "recurrent_gemma",
     "recurrent_gemma_f32",
+    "zamba2",
+    "zamba2_one",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
@@ -224,6 +226,14 @@ static double largest_difference(const float *have, const float *want, size_t n)
     return most / sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
 }
 
+/* How much more of an error counts as rounding. The blocks of Zamba 2 are normed behind attention
+ * and multiply what was lost before: transformers' own logits differ from those it computes in
+ * double by an NMSE of 4e-10. */
+static double slack(const char *name)
+{
+    return strncmp(name, "zamba2", 6) == 0 ? 20 : 1;
+}
+
 static void check(const char *name, bool gguf, const char *isa, double *worst)
 {
     struct golden want;
@@ -247,11 +257,11 @@ static void check(const char *name, bool gguf, const char *isa, double *worst)
     for (int32_t t = 0; t < want.n_tokens; t++) {
         double e = rig_nmse(logits + (size_t)t * v, want.logits + (size_t)t * v, v);
         *worst = SL_MAX(*worst, e);
-        if (!(e < 1e-10))
+        if (!(e < slack(name) * 1e-10))
             fail_msg("%s, %s: position %d differs from transformers, NMSE %.3g", name, isa, t, e);
     }
     double most = largest_difference(logits, want.logits, (size_t)want.n_tokens * v);
-    if (!(most <= 1e-4))
+    if (!(most <= slack(name) * 1e-4))
         fail_msg("%s, %s: a logit differs by %.3g standard deviations", name, isa, most);
     sl_free(logits);
     rig_close(&g);

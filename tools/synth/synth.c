@@ -113,9 +113,13 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
         return false;
     if (sl_weight_is_latent(w) && shape->latent == 0)
         return false;
+    if ((w->flags & SL_W_TIED) != 0 && shape->tied_to != layer)
+        return false;
+    const int32_t layer_id = (w->flags & SL_W_OF_USE) != 0 ? shape->tied_to : layer;
+    const int32_t mat_id = (w->flags & SL_W_OF_USE) != 0 ? shape->use : mat;
     *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
-    sl_bind_name(pattern, layer, mat, t->name);
-    sl_bind_name(key, layer, mat, canonical);
+    sl_bind_name(pattern, layer_id, mat_id, t->name);
+    sl_bind_name(key, layer_id, mat_id, canonical);
     const int32_t of_stack = w->mats != SL_DIM_NONE && strchr(key, '#') == NULL ? mat : 0;
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical),
                                           (uint64_t)(w->part + SL_MAX_FUSED * of_stack)));
