@@ -1048,6 +1048,22 @@ RECURRENT = {
 
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
+    "apertus": (
+        "Apertus",
+        dict(
+            attention_bias=True,
+            rope_parameters=dict(
+                rope_type="llama3",
+                rope_theta=500.0,
+                factor=4.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=16,
+            ),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "arcee": ("Arcee", dict(attention_bias=True, rope_parameters=plain(500.0)), torch.bfloat16, "old"),
     "cohere": (
         "Cohere",
@@ -1459,6 +1475,10 @@ def randomise(model, generator):
         for name, p in model.named_buffers():
             if name.endswith("layer_scalar"):
                 p.copy_(0.9 + torch.randn(p.shape, generator=generator) * 0.2)
+            elif name.endswith("act_fn.beta"):  # of xIELU, different in each layer
+                p.copy_(0.5 + torch.randn(p.shape, generator=generator) * 0.1)
+            elif name.endswith("act_fn.eps"):
+                p.copy_(-0.1 - torch.rand(p.shape, generator=generator) * 0.1)
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("e_score_correction_bias"):

@@ -77,6 +77,7 @@ DECODERS = {
     "stablelm": (gguf.MODEL_ARCH.STABLELM, False, 0),
     "stablelm_parallel": (gguf.MODEL_ARCH.STABLELM, False, 0),
     "starcoder2": (gguf.MODEL_ARCH.STARCODER2, False, 0),
+    "apertus": (gguf.MODEL_ARCH.APERTUS, False, 0),
     "arcee": (gguf.MODEL_ARCH.ARCEE, True, 0),
     "ernie4_5": (gguf.MODEL_ARCH.ERNIE4_5, False, 0),
     "exaone4": (gguf.MODEL_ARCH.EXAONE4, False, 0),
@@ -107,6 +108,20 @@ DECODERS = {
     "embedding_gemma": (gguf.MODEL_ARCH.GEMMA_EMBEDDING, False, 1),
     "gpt_oss_mxfp4": (gguf.MODEL_ARCH.GPT_OSS, False, 0),
 }
+
+
+def xielu_to_metadata(writer, tensors):
+    """Parameters of the activation are lists of the metadata, by layer, as the tensors have them."""
+    values = {}
+    for hf, bits in tensors:
+        stem, _, key = hf.rpartition(".act_fn.")
+        if stem:
+            value = (bits.astype(np.uint32) << 16).view(np.float32).reshape(-1)[0]
+            values.setdefault(key, {})[int(stem.split(".")[2])] = float(value)
+        else:
+            yield hf, bits
+    for key, by_layer in sorted(values.items()):
+        getattr(writer, "add_xielu_" + key)([by_layer[i] for i in sorted(by_layer)])
 
 
 def llama3_divisors(scaling, theta, dim):
@@ -670,6 +685,45 @@ def jamba_keys(writer, config):
     writer.add_expert_used_count(config["num_experts_per_tok"])
 
 
+def nemotron_h_keys(writer, config):
+    kinds = config["layers_block_type"]
+    experts = "moe" in kinds
+    width = config["moe_intermediate_size" if experts else "intermediate_size"]
+    kv = config["num_key_value_heads"]
+    writer.add_feed_forward_length([width if k in ("moe", "mlp") else 0 for k in kinds])
+    writer.add_head_count_kv([kv if k == "full_attention" else 0 for k in kinds])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_rope_scaling_finetuned(False)
+    state_keys(writer, config)
+    if experts:
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_moe_latent_size(config["moe_latent_size"])
+
+
+def as_nemotron_h(config, tensors):
+    experts = {}
+    for name, bits in as_mamba2(config, tensors):
+        m = re.fullmatch(r"backbone\.layers\.(\d+)\.mixer\.experts\.(\d+)\.(\w+)_proj\.weight", name)
+        if m is not None:
+            experts.setdefault(f"blk.{m[1]}.ffn_{m[3]}_exps.weight", {})[int(m[2])] = bits
+            continue
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if name.endswith("dt_proj.bias"):
+            name = f"blk.{name.split('.')[2]}.ssm_dt.bias"
+        yield name, bits
+    for name, parts in experts.items():
+        yield name, np.stack([parts[e] for e in range(len(parts))])
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
@@ -807,6 +861,8 @@ def write_decoder(name, arch, permuted, plus):
         tensors = list(gpt_oss_tensors(tensors))
     if arch == gguf.MODEL_ARCH.GPTNEOX:
         tensors = list(parts_in_turn(tensors, heads))
+    if arch == gguf.MODEL_ARCH.APERTUS:
+        tensors = list(xielu_to_metadata(writer, tensors))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
         hf = hf + ".bias" if hf.endswith(".mlp.expert_bias") else hf

@@ -231,7 +231,7 @@ static const struct sl_backend_vt vtable = {
 #include "ops/ops.def"
 #undef SL_OP
     .act_dtype = SL_DTYPE_F32,
-    .gated_acts = (1u << SL_ACT_COUNT) - 1,
+    .gated_acts = ((1u << SL_ACT_COUNT) - 1) & ~(1u << SL_ACT_XIELU),
     .alloc = backend_alloc,
     .free = backend_free,
     .upload = backend_upload,

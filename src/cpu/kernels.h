@@ -47,7 +47,8 @@ struct sl_cpu_kernels {
     void (*unit)(float *x, int n);                /* to length 1 */
     void (*max)(float *x, const float *y, int n); /* x = max(y, x) */
     /* out may be x. */
-    void (*act_alone)(enum sl_act act, const float *x, int64_t n, float *out);
+    void (*act_alone)(enum sl_act act, const float *x, int64_t n, float *out); /* not XIELU */
+    void (*xielu)(const struct sl_xielu *p, const float *x, int64_t n, float *out);
     void (*add)(float *x, const float *y, int64_t n);
     void (*scale)(float *x, float s, int64_t n);     /* x *= s */
     void (*softcap)(float *x, float cap, int64_t n); /* x = cap * tanh(x / cap) */

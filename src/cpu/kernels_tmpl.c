@@ -145,6 +145,39 @@ static void k_act_alone(enum sl_act act, const float *x, int64_t n, float *out)
         v_store_n(out + k, v_act(act, v_load_n(x + k, (int)(n - k))), (int)(n - k));
 }
 
+/* exp(x) - 1 - x: near 0 by its series up to x^9 / 9!, where the difference would lose its digits.
+ */
+INLINE v16 v_exp_less_line(v16 x)
+{
+    v16 far = v_sub(v_sub(v_exp(x), v_set1(1.0f)), x), p = v_set1(0x1.71de3ap-19f);
+    p = v_fma(p, x, v_set1(0x1.a01a02p-16f));
+    p = v_fma(p, x, v_set1(0x1.a01a02p-13f));
+    p = v_fma(p, x, v_set1(0x1.6c16c2p-10f));
+    p = v_fma(p, x, v_set1(0x1.111112p-7f));
+    p = v_fma(p, x, v_set1(0x1.555556p-5f));
+    p = v_fma(p, x, v_set1(0x1.555556p-3f));
+    p = v_fma(p, x, v_set1(0.5f));
+    return v_select_lt(x, v_set1(-0.5f), far, v_mul(v_mul(x, x), p));
+}
+
+INLINE v16 v_xielu(const struct sl_xielu *s, v16 x)
+{
+    v16 beta = v_set1(s->beta), low = v_min(v_set1(s->eps), x); /* NaN stays */
+    v16 above = v_mul(v_fma(v_set1(s->alpha_p), x, beta), x);
+    v16 rest = v_add(v_exp_less_line(low), v_sub(low, x));
+    v16 below = v_fma(rest, v_set1(s->alpha_n), v_mul(beta, x));
+    return v_select_lt(v_set1(0.0f), x, above, below);
+}
+
+static void k_xielu(const struct sl_xielu *s, const float *x, int64_t n, float *out)
+{
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        v_store(out + k, v_xielu(s, v_load(x + k)));
+    if (k < n)
+        v_store_n(out + k, v_xielu(s, v_load_n(x + k, (int)(n - k))), (int)(n - k));
+}
+
 /* x to length 1; what is shorter than 1e-12 is divided by that. */
 static void k_unit(float *x, int n)
 {
@@ -390,6 +423,7 @@ static void fill_kernels(struct sl_cpu_kernels *k)
     k->rmsnorm = k_rmsnorm;
     k->layernorm = k_layernorm;
     k->act_alone = k_act_alone;
+    k->xielu = k_xielu;
     k->unit = k_unit;
     k->max = k_max;
     k->add = k_add;

@@ -217,6 +217,8 @@ static void activate_piece(void *arg, uint32_t i, int thread_idx)
     const int64_t n = SL_MIN(a->n - at, ACT_ITEM);
     if (a->up != NULL && a->swiglu.limit > 0)
         j->cpu->k.swiglu(&a->swiglu, a->x + at, a->up + at, (int)n, (float *)a->out + at);
+    else if (a->act == SL_ACT_XIELU)
+        j->cpu->k.xielu(&a->xielu, a->x + at, n, (float *)a->out + at);
     else if (a->up != NULL)
         j->cpu->k.act(a->act, a->x + at, a->up + at, (int)n, (float *)a->out + at);
     else

@@ -92,6 +92,25 @@ static __device__ __forceinline__ float sl_gelu_erf(float x)
     return __fmul_rn(x, x < 0.0f ? p : __fadd_rn(1.0f, -p));
 }
 
+/* As v_xielu of src/cpu/kernels_tmpl.c. */
+static __device__ __forceinline__ float sl_xielu_of(const sl_xielu &s, float x)
+{
+    const float low = s.eps < x ? s.eps : x; /* NaN stays */
+    const float far = __fadd_rn(__fadd_rn(sl_exp(low), -1.0f), -low);
+    float p = 0x1.71de3ap-19f;
+    p = __fmaf_rn(p, low, 0x1.a01a02p-16f);
+    p = __fmaf_rn(p, low, 0x1.a01a02p-13f);
+    p = __fmaf_rn(p, low, 0x1.6c16c2p-10f);
+    p = __fmaf_rn(p, low, 0x1.111112p-7f);
+    p = __fmaf_rn(p, low, 0x1.555556p-5f);
+    p = __fmaf_rn(p, low, 0x1.555556p-3f);
+    p = __fmaf_rn(p, low, 0.5f);
+    const float curve = low < -0.5f ? far : __fmul_rn(__fmul_rn(low, low), p);
+    const float rest = __fadd_rn(curve, __fadd_rn(low, -x));
+    return 0.0f < x ? __fmul_rn(__fmaf_rn(s.alpha_p, x, s.beta), x)
+                    : __fmaf_rn(rest, s.alpha_n, __fmul_rn(s.beta, x));
+}
+
 /* silu(g) or gelu_tanh(g): g / (1 + sl_exp(-z)) with z = g, or z = 2 sqrt(2 / pi) (g + 0.044715
  * g^3), which has not the cancellation of 1 + tanh.
  *

@@ -226,12 +226,14 @@ static const struct sl_ckpt_tensor *without_middle(struct sl_param *p,
     return &p->slice;
 }
 
-/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix in some. */
+/* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix in some; a
+ * vector of one value may have no dimension. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
 {
     const bool vector = p->desc->cols == SL_DIM_NONE;
     const bool flat = vector && (p->desc->flags & SL_W_FLAT) != 0;
-    if (vector ? !flat || t->n_dims != 2 || t->dims[0] * t->dims[1] != p->n_rows
+    const bool scalar = vector && t->n_dims == 0 && p->n_rows == 1;
+    if (vector ? !scalar && (!flat || t->n_dims != 2 || t->dims[0] * t->dims[1] != p->n_rows)
                : t->n_dims != 1 || p->n_rows != 1)
         return t;
     p->slice = *t;

@@ -215,7 +215,8 @@ struct sl_hparams {
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
     enum sl_act act;
-    double swiglu_limit, swiglu_alpha;      /* of sl_swiglu */
+    double swiglu_limit, swiglu_alpha; /* of sl_swiglu */
+    double xielu[4][SL_MAX_LAYERS]; /* GGUF: alpha_p and alpha_n before the softplus, beta, eps */
     double layer_limits[SL_MAX_LAYERS];     /* the same, of experts; 0: none; */
     double layer_mlp_limits[SL_MAX_LAYERS]; /* of one MLP or the shared expert */
     bool mlp_bias, is_decoder;              /* the former is read only to refuse it */
@@ -251,11 +252,12 @@ enum sl_hparam_type {
 };
 
 struct sl_hparam_desc {
-    const char *gguf;  /* behind "<architecture>."; NULL: not in GGUF files */
+    const char *gguf;  /* behind "<architecture>.", or with a "." in front by itself; NULL: not in
+                          GGUF files */
     const char *hf[4]; /* spellings in config.json, the first names it in messages; "a.b": the
                           member b of the object a, "a.0": the first of the list a */
     enum sl_hparam_type type;
-    uint16_t offset; /* in struct sl_hparams */
+    uint32_t offset; /* in struct sl_hparams */
     bool required;
     double def;           /* when absent or null; ONLY: 0 or 1, what it must be */
     double hf_def;        /* when config.json does not even say null; 0 = as def */
@@ -322,6 +324,10 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LATENT_DOWN,      /* to the space of experts, and back */
                SL_SLOT_LATENT_UP,
                SL_SLOT_LAYER_SCALE,
+               SL_SLOT_XIELU_ALPHA_P, /* parameters of the activation, a value each */
+               SL_SLOT_XIELU_ALPHA_N,
+               SL_SLOT_XIELU_BETA,
+               SL_SLOT_XIELU_EPS,
                SL_SLOT_INPUT_GATE, /* of the layer's own input, its way back, and the norm of that
                                     */
                SL_SLOT_INPUT_OUT,
@@ -644,6 +650,7 @@ struct sl_layer_desc {
     int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
     struct sl_swiglu swiglu;        /* of experts; with a limit: in place of act */
     struct sl_swiglu mlp_swiglu;    /* likewise, of one MLP or the shared expert */
+    struct sl_xielu xielu;          /* of act SL_ACT_XIELU, after loading */
     int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
     bool whole;        /* a token sees all of its text, else itself and those before it */
     int32_t window;    /* how many of them, with itself; 0: all */

@@ -22,8 +22,9 @@ static const char *const mixer_names[] = {
     [SL_MIX_LRU] = "rg_lru",      [SL_MIX_BLOCK] = "shared_block_and_state_space",
 };
 static const char *const act_names[] = {
-    [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
-    [SL_ACT_TANH] = "tanh", [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2"};
+    [SL_ACT_SILU] = "silu",  [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
+    [SL_ACT_TANH] = "tanh",  [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2",
+    [SL_ACT_XIELU] = "xielu"};
 static const char *const rope_names[] = {
     [SL_ROPE_PLAIN] = "plain", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3",
     [SL_ROPE_YARN] = "yarn",   [SL_ROPE_LONG] = "longrope", [SL_ROPE_PROPORTIONAL] = "proportional",

@@ -29,6 +29,7 @@ void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
     r->m->be->vt->activate(r->m->be, &(struct sl_op_activate){
                                          .x = r->up,
                                          .act = l->act,
+                                         .xielu = l->xielu,
                                          .n = (int64_t)n * mid,
                                          .out = ffn,
                                      });

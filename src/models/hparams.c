@@ -87,7 +87,9 @@ static int spell(const struct source *src, const struct sl_hparam_desc *row, str
     sp->gguf_key = NULL;
     sp->named = false;
     if (src->gguf != NULL) {
-        snprintf(sp->text, sizeof sp->text, "GGUF: %s.%s", src->arch, row->gguf);
+        const bool bare = row->gguf[0] == '.';
+        snprintf(sp->text, sizeof sp->text, "GGUF: %s%s%s", bare ? "" : src->arch, bare ? "" : ".",
+                 row->gguf + bare);
         sp->gguf_key = sp->text + strlen("GGUF: ");
         return 0;
     }
@@ -557,8 +559,16 @@ static int read_layer_floats(const struct source *src, const struct sl_hparam_de
 {
     double *floats = (double *)(void *)((uint8_t *)hp + row->offset);
     struct sl_gguf_array a = {.n = 0};
+    enum sl_gguf_type type;
+    double all = 0; /* a GGUF's one number */
     int rc = 0;
-    if (src->gguf != NULL)
+    const bool known = src->gguf != NULL && sl_gguf_type_of(src->gguf, sp->gguf_key, &type) != 0;
+    const bool one = known && type != SL_GGUF_ARRAY;
+    if (src->gguf != NULL && row->required && !known)
+        return sl_fail(err, SL_EFORMAT, "%s is missing", sp->text);
+    if (one)
+        rc = sl_gguf_f64(src->gguf, sp->gguf_key, &all, err);
+    else if (known)
         rc = layer_array(src, sp, SL_GGUF_F32, hp->n_layers, &a, err);
     const bool list = json_is_array(sp->value);
     if (sp->value != NULL && !list && !json_is_number(sp->value))
@@ -577,7 +587,8 @@ static int read_layer_floats(const struct source *src, const struct sl_hparam_de
             memcpy(&f, a.data + (size_t)i * sizeof f, sizeof f);
             x = (double)f;
         }
-        if (a.n > 0 || src->gguf == NULL)
+        x = one ? all : x;
+        if (a.n > 0 || one || src->gguf == NULL)
             rc = set_layer_float(row, sp, i, x, floats, err);
     }
     return SL_MIN(rc, 0);

@@ -397,6 +397,38 @@ static int check_scales(const struct sl_model *m, struct sl_error *err)
     return 0;
 }
 
+/* A parameter of xIELU as the file has it: a tensor, or a layer's value of a list. */
+static double xielu_value(const struct sl_model *m, int32_t layer, enum sl_slot slot)
+{
+    const struct sl_param *p = sl_param(m, layer, slot);
+    return p->loaded ? (double)p->first_value : m->hp.xielu[slot - SL_SLOT_XIELU_ALPHA_P][layer];
+}
+
+static double softplus(double x)
+{
+    return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
+}
+
+/* The activation's parameters; alphas are trained as what the softplus makes positive. */
+static int set_xielu(struct sl_model *m, struct sl_error *err)
+{
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        struct sl_layer_desc *l = &m->layers[i];
+        if (l->act != SL_ACT_XIELU)
+            continue;
+        const double beta = xielu_value(m, i, SL_SLOT_XIELU_BETA);
+        l->xielu = (struct sl_xielu){
+            .alpha_p = (float)softplus(xielu_value(m, i, SL_SLOT_XIELU_ALPHA_P)),
+            .alpha_n = (float)(beta + softplus(xielu_value(m, i, SL_SLOT_XIELU_ALPHA_N))),
+            .beta = (float)beta,
+            .eps = (float)xielu_value(m, i, SL_SLOT_XIELU_EPS)};
+        if (!isfinite(l->xielu.alpha_p + l->xielu.alpha_n + l->xielu.beta + l->xielu.eps))
+            return sl_fail(err, SL_EFORMAT,
+                           "layer %d: xIELU's alpha_p, alpha_n, beta and eps must be finite", i);
+    }
+    return 0;
+}
+
 /* Experts have no other way than one operation. */
 static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
@@ -488,6 +520,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = load_ropes(m, err);
     if (rc == 0)
         rc = check_scales(m, err);
+    if (rc == 0)
+        rc = set_xielu(m, err);
     if (rc == 0)
         rc = sl_draft_share(m, err);
     m->embed_scale = embed_scale(m, SL_SLOT_EMBED, m->hp.hidden);

@@ -150,7 +150,13 @@ enum sl_act {
     SL_ACT_TANH,
     SL_ACT_RELU,
     SL_ACT_RELU2, /* its square */
+    SL_ACT_XIELU, /* with parameters, struct sl_xielu; of no gate */
     SL_ACT_COUNT
+};
+
+/* xIELU: alpha_p x^2 + beta x above 0; else (exp(min(x, eps)) - 1 - x) alpha_n + beta x. */
+struct sl_xielu {
+    float alpha_p, alpha_n, beta, eps;
 };
 
 /* SwiGLU with limits: (u + up_plus) * g / (1 + exp(-alpha * g)) with g = min(gate, limit) and u =
@@ -511,6 +517,7 @@ struct sl_op_activate { /* out[i] = act(x[i]), or act(x[i]) * up[i] */
     void *out;               /* [n] activations; may be x if those are float32 */
     const float *up;         /* NULL: there is no gate */
     struct sl_swiglu swiglu; /* beside up, with a limit: in place of act */
+    struct sl_xielu xielu;   /* of SL_ACT_XIELU, without up */
 };
 
 struct sl_op_scale_logits { /* x = s x, or cap tanh(s x / cap) */

@@ -446,6 +446,14 @@ static const struct edit ernie_edits[] = {
     {"rope_parameters", "{\"rope_type\": \"dynamic\", \"factor\": 6}", 0, NULL},
 };
 
+static const struct edit apertus_edits[] = {
+    {"hidden_act", "\"silu\"", SL_EUNSUPPORTED,
+     "hidden_act \"silu\" is not supported (supported: xielu)"},
+    {"hidden_act", NULL, 0, NULL},
+    {"attention_bias", "true", SL_EFORMAT, "self_attn.q_proj.bias\" is missing"},
+    {"num_hidden_layers", "3", SL_EFORMAT, "layers.2.attention_layernorm.weight\" is missing"},
+};
+
 static const struct edit arcee_edits[] = {
     {"mlp_bias", "true", SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported"},
     {"attention_bias", "true", SL_EFORMAT, "q_proj.bias\" is missing"},

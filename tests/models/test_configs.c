@@ -301,6 +301,7 @@ static const struct {
     EDITED("gpt-oss", gpt_oss_edits),
     EDITED("exaone4", exaone4_edits),
     EDITED("ernie4_5", ernie_edits),
+    EDITED("apertus", apertus_edits),
     EDITED("arcee", arcee_edits),
     EDITED("seed_oss", seed_oss_edits),
     EDITED("gemma3", gemma3_edits),
@@ -941,6 +942,34 @@ static void test_run_limits(void **state)
     rig_close(&g);
 }
 
+/* Parameters of an activation: tensors of a folder, lists in a GGUF. */
+static void test_xielu(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    struct sl_error err = {0};
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_backend *be = NULL;
+    make_folder("apertus", OUT "/xielu", &s);
+    s.format = SL_CKPT_GGUF;
+    s.hp.xielu[2][1] = 1e5;
+    assert_int_equal(sl_synth_write(&s, OUT "/xielu.gguf", &err), 0);
+    refused(OUT "/xielu.gguf", SL_EFORMAT,
+            "GGUF: xielu.beta of layer 1 is 100000, must be -10000 to 10000", "xielu.beta");
+    s.format = SL_CKPT_HF;
+    s.hp.xielu[2][1] = (double)INFINITY;
+    assert_int_equal(sl_synth_write(&s, OUT "/xielu", &err), 0);
+    assert_int_equal(sl_cpu_create(&(struct sl_cpu_config){.n_threads = 1}, &be, &err), 0);
+    if (sl_ckpt_open(OUT "/xielu", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_model_load(m, be, NULL, NULL, &err), SL_EFORMAT);
+    assert_non_null(strstr(err.msg, "layer 1: xIELU's alpha_p, alpha_n, beta and eps must be"));
+    sl_model_close(m);
+    sl_ckpt_close(c);
+    be->vt->destroy(be);
+}
+
 /* Where a backend has not a model's activation in its products, gate and up of a shared expert have
  * room before it, too: all experts of this model are narrower. */
 static void test_room_of_shared_experts(void **state)
@@ -974,6 +1003,7 @@ int main(void)
         cmocka_unit_test(test_rope_freqs),
         cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_partial_default),
+        cmocka_unit_test(test_xielu),
         cmocka_unit_test(test_cohere_defaults),
         cmocka_unit_test(test_longrope_by_context),
         cmocka_unit_test(test_out_of_memory),

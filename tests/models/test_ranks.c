@@ -50,6 +50,7 @@ static const struct variant variants[] = {
     {.name = "mimo_v2_flash", .dtype = SL_DTYPE_BF16}, /* narrower values, sinks of some layers */
     {.name = "step3p5", .dtype = SL_DTYPE_BF16},       /* a gate by head, heads by layer, limits */
     {.name = "dbrx", .dtype = SL_DTYPE_F16, .wide = true}, /* limits of q, k and v */
+    {.name = "apertus", .dtype = SL_DTYPE_F32},            /* parameters of the activation */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)

@@ -80,11 +80,12 @@ struct tensor {
     enum sl_dtype dtype;
     int32_t n_dims;
     int64_t dims[2];
-    int64_t file_rows;  /* of the tensor: more than dims[0] if this is a part of a fused one */
-    int32_t part;       /* of it; the first declares it, the others follow in the table */
-    int32_t n_mats;     /* of the stack that it is one of */
-    bool stacked;       /* a slice of one tensor [n_mats, rows, cols], */
-    bool turned;        /* or [n_mats, cols, rows] */
+    int64_t file_rows; /* of the tensor: more than dims[0] if this is a part of a fused one */
+    int32_t part;      /* of it; the first declares it, the others follow in the table */
+    int32_t n_mats;    /* of the stack that it is one of */
+    bool stacked;      /* a slice of one tensor [n_mats, rows, cols], */
+    bool turned;       /* or [n_mats, cols, rows] */
+    int32_t layer;
     int32_t reorder_hd; /* != 0: rows are written as GGUF converters reorder heads of that size */
 };
 
@@ -117,7 +118,8 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
         return false;
     const int32_t layer_id = (w->flags & SL_W_OF_USE) != 0 ? shape->tied_to : layer;
     const int32_t mat_id = (w->flags & SL_W_OF_USE) != 0 ? shape->use : mat;
-    *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
+    *t = (struct tensor){
+        .w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2, .layer = layer};
     sl_bind_name(pattern, layer_id, mat_id, t->name);
     sl_bind_name(key, layer_id, mat_id, canonical);
     const int32_t of_stack = w->mats != SL_DIM_NONE && strchr(key, '#') == NULL ? mat : 0;
@@ -202,6 +204,10 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
              out, t->dims[1]);
         if (sl_weight_is_values(t->w))
             as_container(s, t, out, t->dims[1]);
+        return;
+    }
+    if (t->w->slot >= SL_SLOT_XIELU_ALPHA_P && t->w->slot <= SL_SLOT_XIELU_EPS) {
+        out[0] = (float)s->hp.xielu[t->w->slot - SL_SLOT_XIELU_ALPHA_P][t->layer];
         return;
     }
     if (t->w->slot == SL_SLOT_ROPE_FREQS) {

@@ -430,7 +430,8 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
     char key[128];
     if (row->gguf == NULL)
         return;
-    snprintf(key, sizeof key, "%s.%s", arch, row->gguf);
+    const bool bare = row->gguf[0] == '.';
+    snprintf(key, sizeof key, "%s%s%s", bare ? "" : arch, bare ? "" : ".", row->gguf + bare);
     if (row->type == SL_HP_FLOAT) {
         double x = *(const double *)(const void *)at;
         if (x != 0)

@@ -709,6 +709,7 @@ struct act_args {
     int64_t n;
     enum sl_act act;
     struct sl_swiglu swiglu; /* beside up, with a limit: in place of act */
+    struct sl_xielu xielu;
 };
 
 static __device__ __forceinline__ float any_act(enum sl_act act, float x)
@@ -737,6 +738,8 @@ static __global__ void __launch_bounds__(256) act_kernel(act_args a)
         float y;
         if (a.swiglu.limit > 0.0f)
             y = sl_swiglu_of(a.swiglu, a.x[i], a.up[i]);
+        else if (a.act == SL_ACT_XIELU)
+            y = sl_xielu_of(a.xielu, a.x[i]);
         else if (a.up != nullptr)
             y = __fmul_rn(any_act(a.act, a.x[i]), a.up[i]);
         else
@@ -748,7 +751,8 @@ static __global__ void __launch_bounds__(256) act_kernel(act_args a)
 extern "C" void sl_cuda_activate(struct sl_backend *be, const struct sl_op_activate *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
-    const act_args k = {a->x, a->up, static_cast<__nv_bfloat16 *>(a->out), a->n, a->act, a->swiglu};
+    const act_args k = {a->x,      a->up,   static_cast<__nv_bfloat16 *>(a->out), a->n, a->act,
+                        a->swiglu, a->xielu};
     const int64_t blocks = (a->n + 255) / 256, most = (int64_t)cu->n_sms * 16;
     sl_launch(cu, act_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0, k);
 }
