@@ -420,8 +420,10 @@ static void run_pass(struct sl_engine *eng)
     sl_engine_part(eng, SL_PART_OUTPUT);
     eng->now_ns = sl_now_ns();
     if (rc != 0) { /* no output depends on it; what it wrote is not trusted */
-        for (int32_t i = 0; i < d->pass.batch.n_spans; i++)
-            d->of[i]->model.n_fed = d->of[i]->model.n = 0;
+        for (int32_t i = 0; i < d->pass.batch.n_spans; i++) {
+            drafter_wrote(eng, d->of[i], d->spans[i].pos, 0);
+            d->of[i]->model.n = 0;
+        }
         sl_log(SL_LOG_WARN, "drafts failed: %s", err.msg);
         return;
     }

@@ -237,34 +237,42 @@ static int32_t space_of(const struct world *w, const struct sl_rseq *rs)
 
 /* ------------------------------------------------------------------ drafts */
 
-/* A drafter that is often right: it asks the oracle, and slips now and then. */
-static int32_t sim_propose(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+/* Up to n tokens behind the text of a sequence and n_ahead drafts of it. A drafter that is often
+ * right: it asks the oracle, and slips now and then. */
+static int32_t sim_guess(struct world *w, const struct sl_rseq *rs, const int32_t *ahead,
+                         int32_t n_ahead, int32_t n, int32_t *out)
 {
     static struct oracle_seq s;
-    struct world *w = sim;
     const struct sl_seq *seq = &rs->seq;
     int32_t key;
     float row[MAX_VOCAB];
     const struct oracle *o = oracle_of(w, rs, &key);
-    (void)eng;
-    const int32_t most = 1 + noise(w, NOISE_DRAFT, MAX_SIM_DRAFT);
-    n = SL_MIN(n, most);
     if (o == NULL || now_and_then(w, NOISE_DRAFT, 20))
         return 0;
-    s.n = seq->n_out;
+    s.n = seq->n_out + n_ahead;
     s.seed = rs->seed;
     s.hash = w->hash_key;
-    memcpy(s.tokens, seq->out, (size_t)s.n * sizeof *s.tokens);
+    memcpy(s.tokens, seq->out, (size_t)seq->n_out * sizeof *s.tokens);
+    for (int32_t i = 0; i < n_ahead; i++)
+        s.tokens[seq->n_out + i] = ahead[i];
     for (int32_t i = 0; i < seq->n_prompt + s.n; i++)
-        s.hash = hash_token(s.hash, sl_seq_token(seq, i), i);
+        s.hash =
+            hash_token(s.hash, i < seq->n_prompt ? seq->prompt[i] : s.tokens[i - seq->n_prompt], i);
     for (int32_t i = 0; i < n; i++) {
         int32_t id = oracle_token(w, o, &s, row);
         if (id < 0 || now_and_then(w, NOISE_DRAFT, w->cfg.draft_wrong_pct))
             id = noise(w, NOISE_DRAFT, w->cfg.n_vocab);
-        rs->drafts[i] = s.tokens[s.n] = id;
+        out[i] = s.tokens[s.n] = id;
         s.hash = hash_token(s.hash, id, seq->n_prompt + s.n++);
     }
     return n;
+}
+
+static int32_t sim_propose(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    const int32_t most = 1 + noise(sim, NOISE_DRAFT, MAX_SIM_DRAFT);
+    (void)eng;
+    return sim_guess(sim, rs, NULL, 0, SL_MIN(n, most), rs->drafts);
 }
 
 static const struct sl_mode sim_mode = {.propose = sim_propose, .consume = sl_generate_consume};

@@ -133,6 +133,13 @@ static void draw_states(struct config *c, uint64_t seed)
         c->state_drafts = below(&r, chance(&r, 50) ? c->n_drafts + 2 : 24);
 }
 
+/* A model that drafts has pages beside those of layers that see everything, and no step is ahead.
+ */
+static void draw_drafter(struct config *c, uint64_t seed)
+{
+    c->draft_model = c->n_drafts > 0 && !c->late && !c->no_full && seed % 3 != 0;
+}
+
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
  * above have it, in some worlds, from numbers of their own. */
 static void draw_no_fds(struct world *w)
@@ -162,6 +169,7 @@ static void draw_plan(struct world *w)
     draw_drafts(c, w->seed_no);
     draw_window(c, w->seed_no);
     draw_states(c, w->seed_no);
+    draw_drafter(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -192,6 +200,8 @@ static void print_plan(const struct world *w)
            c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
            c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules,
            c->n_drafts, c->draft_wrong_pct);
+    if (c->draft_model)
+        printf("a model drafts\n");
     if (c->window > 0)
         printf("a window of %d: %d pages%s\n", c->window, c->window_pages,
                c->no_full ? ", of all layers" : "");

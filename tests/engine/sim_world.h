@@ -82,6 +82,7 @@ struct config {
     int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool token_rules;                       /* bad_words, allowed_token_ids */
     int32_t n_drafts, draft_wrong_pct;      /* most for a sequence, 0: none */
+    bool draft_model;                       /* by a model with pages of its own */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
     int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
@@ -147,7 +148,8 @@ struct world {
         int32_t window, n_pages;      /* window 0: none */
         int32_t *token, *pos, *space; /* [n_pages, block_size] twice; [n_pages] who wrote it */
         uint64_t *hash;               /* [n_pages] of all tokens, a state */
-    } stores[3];
+    } stores[3], drafter;
+    int32_t fed[2];   /* steps of the drafter, and of those that failed */
     uint64_t *states; /* [tokens of a step] behind each of them */
     int32_t *n_begun; /* [state_pages + state_drafts] spans of the step that begin at this state */
     int32_t n_stores;
@@ -187,6 +189,7 @@ struct world {
 struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
+    uint64_t fed; /* steps of a model that drafts */
     uint64_t drafted, accepted, state_drafted, state_accepted;
     uint64_t window_evictions, state_evictions;
 };

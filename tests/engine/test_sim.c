@@ -23,6 +23,7 @@
  *   test_sim --minimise S             prints the smallest part of the plan that still fails
  */
 #include "base/str.h"
+#include "engine/sim_drafter.h"
 #include "engine/sim_http.h"
 #include "engine/sim_minimise.h"
 #include "engine/sim_plan.h"
@@ -329,11 +330,11 @@ static void open_stores(struct world *w, struct sl_model_info *info)
         open_store(w, true, 0, w->cfg.state_pages + w->cfg.state_drafts);
     info->n_kv_groups = w->n_stores;
     for (int32_t g = 0; g < w->n_stores; g++)
-        info->kv_groups[g] = (struct sl_kv_group_info){
-            .state = w->stores[g].state,
-            .window = w->stores[g].window,
-            .n_pages = w->stores[g].n_pages - n_draft_pages(w, g),
-            .n_draft_pages = n_draft_pages(w, g)};
+        info->kv_groups[g] =
+            (struct sl_kv_group_info){.state = w->stores[g].state,
+                                      .window = w->stores[g].window,
+                                      .n_pages = w->stores[g].n_pages - n_draft_pages(w, g),
+                                      .n_draft_pages = n_draft_pages(w, g)};
 }
 
 static void start_world(struct world *w)
@@ -344,8 +345,7 @@ static void start_world(struct world *w)
     struct sl_error err;
     w->rows = calloc((size_t)(c->max_seqs + c->extra_rows), (size_t)c->n_vocab * sizeof *w->rows);
     w->states = calloc((size_t)c->max_tokens, sizeof *w->states);
-    w->n_begun =
-        calloc((size_t)c->state_pages + (size_t)c->state_drafts + 1, sizeof *w->n_begun);
+    w->n_begun = calloc((size_t)c->state_pages + (size_t)c->state_drafts + 1, sizeof *w->n_begun);
     for (int32_t b = 0; b < N_BASES; b++)
         for (int32_t i = 0; i < MAX_LEN; i++)
             w->bases[b][i] = below(&r, c->n_vocab);
@@ -366,7 +366,12 @@ static void start_world(struct world *w)
         .max_queued = c->max_queued,
         .priority_max_wait_ms = c->max_wait_ms,
         .watchdog_s = c->watchdog_s,
-        .speculative = {c->n_drafts > 0 ? SL_DRAFT_NGRAM : SL_DRAFT_NONE, c->n_drafts, 1, 1},
+        .speculative = {.method = c->draft_model    ? SL_DRAFT_MODEL
+                                  : c->n_drafts > 0 ? SL_DRAFT_NGRAM
+                                                    : SL_DRAFT_NONE,
+                        .num_speculative_tokens = c->n_drafts,
+                        .prompt_lookup_min = 1,
+                        .prompt_lookup_max = 1},
         .no_prefix_caching = !c->caching,
         .no_thread = true,
         .seed = sl_rng_next(&r) | 1,
@@ -374,6 +379,8 @@ static void start_world(struct world *w)
     open_stores(w, &parts.info);
     struct sl_host_model m = {.ctx = w, .n_vocab = c->n_vocab};
     const bool has_ranks = ranks_start(w, &m);
+    if (c->draft_model)
+        drafter_open(w, &m);
     const int32_t n_rows = c->max_seqs + c->extra_rows;
     int rc = 0;
     if (c->late)
@@ -386,7 +393,7 @@ static void start_world(struct world *w)
         sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
-    if (c->n_drafts > 0)
+    if (c->n_drafts > 0 && !c->draft_model)
         w->eng->drafting = &sim_mode;
     w->eng->masker.simulate = make_masks;
     w->eng->masker.simulate_ctx = w;
@@ -456,6 +463,9 @@ static void stop_world(struct world *w)
     free(w->rows);
     free(w->states);
     free(w->n_begun);
+    total.fed += (uint64_t)w->fed[0];
+    free(w->drafter.pos);
+    free(w->drafter.token);
     for (int32_t g = 0; g < w->n_stores; g++) {
         free(w->stores[g].hash);
         free(w->stores[g].space);
@@ -516,7 +526,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
-        "%llu of %llu with recurrent layers\n"
+        "%llu of %llu with recurrent layers; %llu steps of models that draft\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -528,9 +538,9 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.late_masks, (unsigned long long)total.forced,
         (unsigned long long)total.accepted, (unsigned long long)total.drafted,
         (unsigned long long)total.state_accepted, (unsigned long long)total.state_drafted,
-        (unsigned long long)total.http, (unsigned long long)total.http_ok,
-        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
-        (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.fed, (unsigned long long)total.http,
+        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
+        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }
