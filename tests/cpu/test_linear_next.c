@@ -21,7 +21,7 @@ static struct sl_stream stream_of(uint8_t *base, char letter)
 static char letter_of(const struct sl_streams *all, uint8_t *base)
 {
     const struct sl_stream *s = atomic_load(&all->next);
-    return s == NULL ? '.' : (char)('a' + (s->part[0].panels - base) / 1000);
+    return (char)(s == NULL ? '.' : 'a' + (s->part[0].panels - base) / 1000);
 }
 
 /* '-' is a product that is no stream. */

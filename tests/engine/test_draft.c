@@ -131,7 +131,7 @@ static void the_configuration_is_checked(void **state)
         {"{\"method\":\"eagle3\",\"model\":\"a\",\"num_speculative_tokens\":1}", SL_DRAFT_EAGLE3},
     };
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
-        assert_int_equal(sl_speculative_parse(rows[i].json, &s, &err), 0);
+        assert_int_equal(sl_speculative_parse(rows[i].json, NULL, &s, &err), 0);
         assert_int_equal(s.method, rows[i].method);
         assert_true(sl_speculative_loads(&s));
     }

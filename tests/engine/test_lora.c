@@ -101,7 +101,7 @@ static void load(struct sl_engine *eng, const char *name, int i, bool replace)
 static void load_all(struct sl_engine *eng)
 {
     for (int i = 0; i < N_ADAPTERS; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "a%d", i);
         load(eng, name, i, false);
     }

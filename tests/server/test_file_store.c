@@ -255,7 +255,7 @@ static void test_power_cut(void **state)
 static void link_files(const char *id, int i)
 {
     static const char *const ends[] = {"", ".json"};
-    char from[300], to[300];
+    char from[600], to[600];
     for (size_t k = 0; k < SL_COUNT(ends); k++) {
         snprintf(from, sizeof from, "%s/files/%s%s", dir, id, ends[k]);
         snprintf(to, sizeof to, "%s/files/file-%032x%s", dir, (unsigned)i, ends[k]);
