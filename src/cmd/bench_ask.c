@@ -4,11 +4,13 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "base/sys.h"
 #include "cmd/ask.h"
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ASK_MS    60000
@@ -48,6 +50,49 @@ int sl_bench_ask_model(const struct sl_bench_server *s, char *name, size_t n_nam
     else if (rc == 0)
         rc = sl_fail(err, SL_EIO, "GET /v1/models of %.120s lists no model", s->url);
     json_decref(root);
+    return rc;
+}
+
+/* ---- drafts */
+
+/* One line of /metrics; those of several engines are added up. */
+static void take_metric(const char *line, struct sl_bench_drafts *d)
+{
+    static const char prefix[] = "vllm:spec_decode_num_";
+    const char *value = strrchr(line, ' '), *place = strstr(line, "position=\"");
+    if (strncmp(line, prefix, sizeof prefix - 1) != 0 || value == NULL)
+        return;
+    const double x = strtod(value, NULL);
+    const char *name = line + sizeof prefix - 1;
+    if (strncmp(name, "drafts_total", 12) == 0)
+        d->n_drafts += x;
+    else if (strncmp(name, "draft_tokens_total", 18) == 0)
+        d->n_tokens += x;
+    else if (strncmp(name, "accepted_tokens_total", 21) == 0)
+        d->n_accepted += x;
+    else if (strncmp(name, "accepted_tokens_per_pos_total", 29) == 0 && place != NULL) {
+        uint64_t i;
+        place += strlen("position=\"");
+        if (sl_parse_u64(place, strcspn(place, "\""), &i) && i < SL_BENCH_DRAFTED)
+            d->n_at[i] += x;
+    }
+}
+
+int sl_bench_ask_drafts(const struct sl_bench_server *s, struct sl_bench_drafts *out,
+                        struct sl_error *err)
+{
+    const struct sl_cli_ask what = {s->url, "/metrics", s->api_key, NULL, ASK_MS};
+    struct sl_buf body = {0};
+    int status = 0;
+    *out = (struct sl_bench_drafts){0};
+    int rc = sl_cli_ask(&what, &status, &body, err);
+    if (rc == 0 && status != 200)
+        rc = sl_fail(err, SL_EIO, "GET /metrics: status %d", status);
+    char *at = rc == 0 ? body.data : NULL;
+    for (char *save = NULL, *line = at != NULL ? strtok_r(at, "\n", &save) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &save))
+        take_metric(line, out);
+    sl_buf_deinit(&body);
     return rc;
 }
 

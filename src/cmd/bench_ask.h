@@ -7,6 +7,8 @@
 
 #include "cmd/bench_dataset.h"
 
+#define SL_BENCH_DRAFTED 32 /* places of a draft that are told apart */
+
 struct sl_bench_server {
     const char *url;
     const char *api_key; /* or NULL */
@@ -17,6 +19,14 @@ struct sl_bench_server {
 /* The first model of GET /v1/models. SL_EIO with what went wrong. */
 SL_MUST_CHECK int sl_bench_ask_model(const struct sl_bench_server *s, char *name, size_t n_name,
                                      struct sl_error *err);
+
+/* Counters of drafts that a server has, by vLLM's names; all 0 where it has none. */
+struct sl_bench_drafts {
+    double n_drafts, n_tokens, n_accepted;
+    double n_at[SL_BENCH_DRAFTED]; /* accepted, by place */
+};
+SL_MUST_CHECK int sl_bench_ask_drafts(const struct sl_bench_server *s, struct sl_bench_drafts *out,
+                                      struct sl_error *err);
 
 /* Makes prompts of d as long as its items say, in tokens of the server: asks POST /tokenize (as
  * vLLM, SGLang and sluice have it, or llama.cpp) which words are one token each and what the

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #define BLOCK_WORDS    512 /* of the traces' hash ids */
@@ -132,8 +133,22 @@ static int read_blocks(const json_t *ids, struct sl_bench_item *item, struct sl_
     return 0;
 }
 
-static int read_json_line(const char *s, size_t n, const struct sl_bench_lengths *lengths,
-                          struct sl_bench_item *item, struct sl_error *err)
+static int32_t find_kind(struct sl_bench_dataset *d, const char *name)
+{
+    int32_t i = 0;
+    if (name == NULL)
+        return -1;
+    while (i < d->n_kinds && strncmp(d->kinds[i], name, sizeof d->kinds[i] - 1) != 0)
+        i++;
+    if (i == d->n_kinds && d->n_kinds < SL_BENCH_MAX_KINDS)
+        snprintf(d->kinds[d->n_kinds++], sizeof d->kinds[i], "%.*s", (int)sizeof d->kinds[i] - 1,
+                 name);
+    return SL_MIN(i, SL_BENCH_MAX_KINDS - 1);
+}
+
+static int read_json_line(struct sl_bench_dataset *d, const char *s, size_t n,
+                          const struct sl_bench_lengths *lengths, struct sl_bench_item *item,
+                          struct sl_error *err)
 {
     json_t *root = json_loadb(s, n, 0, NULL);
     int rc = 0;
@@ -141,6 +156,7 @@ static int read_json_line(const char *s, size_t n, const struct sl_bench_lengths
     const json_t *prompt = json_object_get(root, "prompt");
     if (prompt == NULL)
         prompt = json_array_get(json_object_get(root, "turns"), 0);
+    item->kind = find_kind(d, json_string_value(json_object_get(root, "category")));
     if (json_is_integer(length)) {
         item->input_len = clamp_len(json_integer_value(length), lengths->max_input_len);
         item->output_len = clamp_len(json_integer_value(json_object_get(root, "output_length")), 0);
@@ -168,7 +184,7 @@ static int bench_dataset_read_lines(struct sl_bench_dataset *d, const char *path
         const char *lf = memchr(at, '\n', (size_t)(end - at));
         const char *stop = lf != NULL ? lf : end;
         size_t len = (size_t)(stop - at);
-        struct sl_bench_item item = {0};
+        struct sl_bench_item item = {.kind = -1};
         len -= len > 0 && at[len - 1] == '\r';
         line_no++;
         bool skip = len == 0 || (csv && line_no == 1); /* the head of the table */
@@ -176,7 +192,7 @@ static int bench_dataset_read_lines(struct sl_bench_dataset *d, const char *path
         if (!skip && csv && !read_csv_line(at, len, lengths, &item))
             rc = sl_fail(err, SL_EFORMAT, "not time,input,output");
         else if (!skip && !csv)
-            rc = read_json_line(at, len, lengths, &item, err);
+            rc = read_json_line(d, at, len, lengths, &item, err);
         if (rc != 0)
             return sl_error_prefix(err, rc, "%s: line %zu", path, line_no);
         if (!skip && add_item(d, &cap, &item, err) != 0) {
@@ -206,6 +222,7 @@ static int make_items(struct sl_bench_dataset *d, size_t n, const struct sl_benc
         return sl_fail(err, SL_ENOMEM, "out of memory for %zu requests", n);
     d->n_items = n;
     for (size_t i = 0; i < n; i++) {
+        d->items[i].kind = -1;
         d->items[i].input_len = vary(&rng, lengths->input_len, lengths->range);
         d->items[i].output_len = vary(&rng, lengths->output_len, lengths->range);
     }

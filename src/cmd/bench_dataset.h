@@ -17,11 +17,13 @@ struct sl_rng;
 
 #define SL_BENCH_FIRST_WORD "the" /* of every synthetic text */
 #define SL_BENCH_MAX_WORDS  64
+#define SL_BENCH_MAX_KINDS  64 /* categories of a file; of more the last ones are one */
 
 struct sl_bench_item {
     char *prompt; /* given text, or NULL: words are made from the lengths */
     size_t n_prompt;
     int32_t input_len, output_len;
+    int32_t kind;     /* category of Spec-Bench; -1: none */
     uint64_t *blocks; /* trace: the text of 512 words each is a function of these */
     size_t n_blocks;
 };
@@ -34,7 +36,9 @@ struct sl_bench_dataset {
     size_t n_words;
     int32_t *ids; /* in place of words: prompts are lists of these; or NULL */
     size_t n_ids;
-    int32_t overhead; /* tokens of a prompt besides its words */
+    int32_t overhead;                   /* tokens of a prompt besides its words */
+    char kinds[SL_BENCH_MAX_KINDS][40]; /* names of the categories */
+    int32_t n_kinds;
 };
 
 struct sl_bench_lengths {
@@ -44,7 +48,8 @@ struct sl_bench_lengths {
 };
 
 /* path NULL: n synthetic items. Known files: .csv with ContextTokens and GeneratedTokens, .jsonl
- * with input_length/output_length/hash_ids, .jsonl with turns or prompt. */
+ * with input_length/output_length/hash_ids, .jsonl with turns or prompt, as Spec-Bench's
+ * question.jsonl, whose first turns are asked. */
 SL_MUST_CHECK int sl_bench_dataset_open(struct sl_bench_dataset *d, const char *path, size_t n,
                                         const struct sl_bench_lengths *lengths, uint64_t seed,
                                         struct sl_error *err);

@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "cmd/bench_ask.h"
+#include "cmd/bench_drafts.h"
 #include "cmd/flags.h"
 #include "cmd/series.h"
 #include "server/http/http_client.h"
@@ -26,13 +26,14 @@
 #define MAX_REPLY_LINE (1u << 20) /* of an event; a whole reply keeps its end only */
 
 struct options {
-    const char *url, *endpoint, *dataset, *api_key, *model;
+    const char *url, *endpoint, *dataset, *dataset_path, *api_key, *model;
     int32_t n_prompts, concurrency;
     struct sl_bench_lengths lengths;
     float rate;        /* requests per second, 0 = as fast as allowed */
     float temperature; /* below 0: not sent, the server's default holds */
     uint64_t seed;     /* UINT64_MAX: another one in each run */
     bool ignore_eos, no_stream, json;
+    bool spec_bench, any_n; /* any_n: nobody said how many requests */
 };
 
 struct bench;
@@ -43,7 +44,7 @@ struct slot {
     struct slot *next_free;
     size_t item;
     uint64_t t_send_ns, t_first_ns, t_last_ns;
-    int64_t n_events, n_prompt, n_output;
+    int64_t n_events, n_prompt, n_output, n_accepted, n_rejected;
     struct sl_buf line; /* an unfinished line of a stream, or a whole reply */
     bool failed;
 };
@@ -60,6 +61,7 @@ struct bench {
     struct sl_buf body;
     struct sl_series ttft, tpot, itl, e2e, refusal; /* refusal: until 429 or 503 was read */
     int64_t n_input, n_output;
+    struct sl_bench_draft_report drafts;
     uint64_t t_start_ns, t_end_ns;
     double next_arrival_s; /* since the start */
     char path[64], first_error[200];
@@ -98,15 +100,21 @@ static bool has_text(const char *s, size_t n, const char *name)
     return at + 1 < s + n && at[0] == '"' && at[1] != '"';
 }
 
+static void take_usage(struct slot *slot, const char *s, size_t n)
+{
+    (void)find_int(s, n, "\"completion_tokens\"", &slot->n_output);
+    (void)find_int(s, n, "\"prompt_tokens\"", &slot->n_prompt);
+    (void)find_int(s, n, "\"accepted_prediction_tokens\"", &slot->n_accepted);
+    (void)find_int(s, n, "\"rejected_prediction_tokens\"", &slot->n_rejected);
+}
+
 static void take_event(struct slot *slot, const char *s, size_t n)
 {
     struct bench *b = slot->bench;
     bool text = has_text(s, n, b->chat ? "\"content\"" : "\"text\"") ||
                 (b->chat && has_text(s, n, "\"reasoning_content\""));
-    if (memmem(s, n, "\"usage\"", 7) != NULL) {
-        (void)find_int(s, n, "\"completion_tokens\"", &slot->n_output);
-        (void)find_int(s, n, "\"prompt_tokens\"", &slot->n_prompt);
-    }
+    if (memmem(s, n, "\"usage\"", 7) != NULL)
+        take_usage(slot, s, n);
     if (n > 9 && memmem(s, SL_MIN(n, 12), "{\"error\"", 8) != NULL)
         slot->failed = true;
     if (!text)
@@ -149,9 +157,7 @@ static void record(struct bench *b, struct slot *slot)
 {
     uint64_t now = sl_now_ns();
     if (b->opt->no_stream) {
-        (void)find_int(slot->line.data, slot->line.n_bytes, "\"completion_tokens\"",
-                       &slot->n_output);
-        (void)find_int(slot->line.data, slot->line.n_bytes, "\"prompt_tokens\"", &slot->n_prompt);
+        take_usage(slot, slot->line.data, slot->line.n_bytes);
         slot->t_first_ns = now;
     }
     if (slot->n_output == 0)
@@ -167,6 +173,14 @@ static void record(struct bench *b, struct slot *slot)
     b->n_input += slot->n_prompt;
     b->n_output += slot->n_output;
     b->n_ok++;
+    const int32_t kind = b->data.items[slot->item % b->data.n_items].kind;
+    if (kind < 0)
+        return;
+    struct sl_bench_kind *k = &b->drafts.kinds[kind];
+    k->n++;
+    k->n_output += slot->n_output;
+    k->n_accepted += slot->n_accepted;
+    k->n_rejected += slot->n_rejected;
 }
 
 /* ---- sending */
@@ -228,6 +242,7 @@ static void dispatch(struct bench *b)
         slot->item = b->n_sent++;
         slot->t_first_ns = slot->t_last_ns = 0;
         slot->n_events = slot->n_prompt = slot->n_output = 0;
+        slot->n_accepted = slot->n_rejected = 0;
         slot->failed = false;
         sl_buf_clear(&slot->line);
         make_body(b, slot->item);
@@ -330,6 +345,7 @@ static void print_table(const struct bench *b, double seconds, const struct sect
             printf("%-40s %-10.2f\n", name, sl_series_percentile(sections[i].s, ps[k]));
         }
     }
+    sl_bench_drafts_table(&b->drafts, &b->data);
     printf("==================================================\n");
 }
 
@@ -351,6 +367,7 @@ static void bench_serve_print_json(const struct bench *b, double seconds,
                sl_series_percentile(sections[i].s, 50), sections[i].key,
                sl_series_percentile(sections[i].s, 90), sections[i].key,
                sl_series_percentile(sections[i].s, 99));
+    sl_bench_drafts_json(&b->drafts, &b->data);
     printf("}\n");
 }
 
@@ -379,8 +396,10 @@ static void bench_serve_report(struct bench *b)
 
 /* ---- the command */
 
-static int run_load(struct bench *b, struct sl_error *err)
+static int run_load(struct bench *b, const struct sl_bench_server *server, struct sl_error *err)
 {
+    struct sl_error unknown; /* a server need not have /metrics */
+    const bool counts = sl_bench_ask_drafts(server, &b->drafts.before, &unknown) == 0;
     const struct options *opt = b->opt;
     const struct timeval now = {0, 0};
     struct event *interrupt = evsignal_new(b->base, SIGINT, bench_serve_on_interrupt, b);
@@ -400,6 +419,8 @@ static int run_load(struct bench *b, struct sl_error *err)
             dispatch(b);
         }
         event_base_dispatch(b->base);
+        if (!counts || sl_bench_ask_drafts(server, &b->drafts.after, &unknown) != 0)
+            b->drafts.after = b->drafts.before;
         bench_serve_report(b);
         if (b->n_ok < (size_t)opt->n_prompts)
             rc = sl_fail(err, SL_EIO, "%zu of %d requests succeeded", b->n_ok, opt->n_prompts);
@@ -429,6 +450,25 @@ static int fit_lengths(struct bench *b, const struct sl_bench_server *server, st
     return 0;
 }
 
+/* A name says what the file at --dataset-path is; without a name its lines do. */
+static int dataset_of(struct options *opt, struct sl_error *err)
+{
+    const bool named = opt->dataset != NULL && (strcmp(opt->dataset, "spec-bench") == 0 ||
+                                                strcmp(opt->dataset, "spec_bench") == 0);
+    if (named && opt->dataset_path == NULL)
+        return sl_fail(err, SL_EINVAL,
+                       "--dataset %s: give Spec-Bench's question.jsonl with --dataset-path",
+                       opt->dataset);
+    if (!named && opt->dataset != NULL && opt->dataset_path != NULL)
+        return sl_fail(err, SL_EINVAL,
+                       "--dataset: '%.60s' is not spec-bench; a file alone needs no name",
+                       opt->dataset);
+    opt->spec_bench = named;
+    if (opt->dataset_path != NULL)
+        opt->dataset = opt->dataset_path;
+    return 0;
+}
+
 static int bench_url(struct options *opt, struct sl_error *err)
 {
     struct bench b = {.opt = opt, .chat = strcmp(opt->endpoint, "chat") == 0};
@@ -438,8 +478,12 @@ static int bench_url(struct options *opt, struct sl_error *err)
     snprintf(b.path, sizeof b.path, "/v1/%scompletions", b.chat ? "chat/" : "");
     int rc = sl_http_url_parse(opt->url, &b.url, err);
     if (rc == 0)
+        rc = dataset_of(opt, err);
+    if (rc == 0)
         rc = sl_bench_dataset_open(&b.data, opt->dataset, (size_t)opt->n_prompts, &opt->lengths,
                                    opt->seed, err);
+    if (rc == 0 && opt->spec_bench && opt->any_n) /* each question once */
+        opt->n_prompts = (int32_t)b.data.n_items;
     b.base = event_base_new();
     if (rc == 0 && b.base == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory");
@@ -451,7 +495,7 @@ static int bench_url(struct options *opt, struct sl_error *err)
     if (rc == 0)
         rc = fit_lengths(&b, &server, err);
     if (rc == 0)
-        rc = run_load(&b, err);
+        rc = run_load(&b, &server, err);
     if (b.base != NULL)
         event_base_free(b.base);
     sl_bench_dataset_close(&b.data);
@@ -472,7 +516,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_STR, 0, "model", NULL, OPT(model), 0, 0, "NAME", "default: the server's first"},
     {SL_FLAG_STR, 0, "api-key", NULL, OPT(api_key), 0, 0, "KEY", "sent as bearer key"},
     {SL_FLAG_INT, 0, "num-prompts", NULL, OPT(n_prompts), 1, 10000000, "N",
-     "requests in all (default: 1000)"},
+     "requests in all (default: 1000, of spec-bench each question once)"},
     {SL_FLAG_INT, 0, "max-concurrency", NULL, OPT(concurrency), 1, 100000, "N",
      "requests at a time (default: 64; with --request-rate: all)"},
     {SL_FLAG_FLOAT, 0, "request-rate", NULL, OPT(rate), 0, 1e6, "R",
@@ -483,8 +527,10 @@ static const struct sl_flag flags[] = {
      "N", "max_tokens (default: 128)"},
     {SL_FLAG_FLOAT, 0, "random-range-ratio", NULL, OPT(lengths.range), 0, 1, "R",
      "lengths vary by this share (default: 0)"},
-    {SL_FLAG_STR, 0, "dataset", "dataset-path", OPT(dataset), 0, 0, "FILE",
-     "trace (.csv, .jsonl) or prompts (.jsonl) instead of words"},
+    {SL_FLAG_STR, 0, "dataset", "dataset-name", OPT(dataset), 0, 0, "FILE",
+     "trace (.csv, .jsonl) or prompts (.jsonl) instead of words; or spec-bench"},
+    {SL_FLAG_STR, 0, "dataset-path", NULL, OPT(dataset_path), 0, 0, "FILE",
+     "the same, or what --dataset spec-bench names: question.jsonl"},
     {SL_FLAG_INT, 0, "max-input-len", NULL, OPT(lengths.max_input_len), 1, SL_MAX_CONTEXT, "N",
      "cut the inputs of a trace to N tokens"},
     {SL_FLAG_SWITCH, 0, "ignore-eos", NULL, OPT(ignore_eos), 0, 0, NULL,
@@ -511,7 +557,6 @@ int sl_bench_serve(int argc, char **argv)
     struct options opt = {
         .url = "http://127.0.0.1:8000",
         .endpoint = "completions",
-        .n_prompts = 1000,
         .lengths = {.input_len = 128, .output_len = 128},
         .temperature = -1,
         .seed = UINT64_MAX,
@@ -523,6 +568,9 @@ int sl_bench_serve(int argc, char **argv)
     int rc = sl_flags_parse(&command, groups, 1, argc, argv, &none, 0, &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
+    opt.any_n = opt.n_prompts == 0;
+    if (opt.any_n)
+        opt.n_prompts = 1000;
     if (opt.concurrency == 0)
         opt.concurrency = opt.rate > 0 ? opt.n_prompts : SL_MIN(64, opt.n_prompts);
     if (rc == 0 && opt.seed == UINT64_MAX) {

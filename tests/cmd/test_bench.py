@@ -49,6 +49,29 @@ def test_a_trace_has_its_own_lengths(server, tmp_path):
     assert got["total_input_tokens"] == 100 + 2 + 640
 
 
+def test_spec_bench_reports_drafts_by_category(server, tmp_path):
+    """Spec-Bench's file; the sums are those of the server's counters. A server without drafts says nothing of them."""
+    questions = tmp_path / "question.jsonl"
+    copy = "Tom had a red ball. He ran to the park. The ball fell. " * 4
+    questions.write_text("".join(json.dumps({"question_id": 81 + i, "category": kind, "turns": [text, "And then?"]}) + "\n"
+                                 for i, (kind, text) in enumerate([("rag", copy), ("writing", "Once"), ("rag", copy)])))
+    args = ["--dataset", "spec-bench", "--dataset-path", str(questions), "--output-len", "40", "--ignore-eos",
+            "--temperature", "0", "--max-concurrency", "1"]
+    config = {"method": "suffix", "num_speculative_tokens": 8}
+    with Server("--max-itl", "0", "--speculative-config", json.dumps(config)) as s:
+        got, _ = bench(s.url, *args)
+        count = {n: metric(s.url, f"vllm:spec_decode_num_{n}_total") for n in ("drafts", "draft_tokens", "accepted_tokens")}
+    assert got["completed"] == 3 and {k: v["completed"] for k, v in got["categories"].items()} == {"rag": 2, "writing": 1}
+    assert count == {n: got["spec_decode_" + ("num_drafts" if n == "drafts" else n)] for n in count}
+    assert got["spec_decode_acceptance_length"] == pytest.approx(1 + count["accepted_tokens"] / count["drafts"], abs=1e-3)
+    rates = got["spec_decode_per_position_acceptance_rates"]
+    assert sum(rates) == pytest.approx(got["spec_decode_acceptance_length"] - 1, abs=1e-2)
+    steps = sum(v["total_output_tokens"] / v["tokens_per_step"] for v in got["categories"].values())
+    assert steps == pytest.approx(120 - count["accepted_tokens"], abs=0.1) and got["categories"]["rag"]["tokens_per_step"] > 1
+    got, _ = bench(server.url, *args)
+    assert "spec_decode_num_drafts" not in got and got["categories"]["rag"]["tokens_per_step"] == 1
+
+
 def test_only_the_same_seed_finds_its_prompts_cached(server):
     args = ["--num-prompts", "8", "--input-len", "200", "--output-len", "2"]
     first, _ = bench(server.url, *args)
