@@ -141,8 +141,8 @@ static int check_drafts(struct sl_kv *kv, int32_t i, struct sl_error *err)
                        g->n_drafts, g->cfg.n_drafts, i);
     for (int32_t k = 0; k < g->n_drafts; k++) {
         const int32_t page = g->drafts[k];
-        if (page < 0 || page >= g->pool.n_ids || g->pool.is_free[page] ||
-            g->pool.refs[page] != 1 || kv->scratch[page]++)
+        if (page < 0 || page >= g->pool.n_ids || g->pool.is_free[page] || g->pool.refs[page] != 1 ||
+            kv->scratch[page]++)
             return sl_fail(err, SL_EINTERNAL,
                            "I1: page %d of group %d, for drafts, is free, shared or there twice",
                            page, i);

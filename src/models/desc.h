@@ -437,7 +437,6 @@ static inline bool sl_slot_is_rows(enum sl_slot slot)
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
               SL_DIM_NONE,
               SL_DIM_H,            /* hidden */
-              SL_DIM_PAIR,         /* twice that: of the stream and the embedding side by side */
               SL_DIM_ADAPTER,      /* of the thin matrices beside a shared block's */
               SL_DIM_I,            /* intermediate, of a layer: of each expert where it has some */
               SL_DIM_E,            /* experts, of a layer */
@@ -473,15 +472,15 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_STATE_V,      /* values of a head */
               SL_DIM_STATE_RANK,   /* of dt, Mamba 1; */
               SL_DIM_STATE_X,      /* that and twice k_dim */
-              SL_DIM_2H,           /* of an embedding and a hidden row side by side, */
-              SL_DIM_MIX_IN,       /* what a layer's attention reads: that, or hidden; */
-              SL_DIM_TARGET_H,     /* of a hidden row of the model drafted for, */
-              SL_DIM_TAP_COUNT,    /* taps of it, */
-              SL_DIM_TAPS_H,       /* all of them side by side */
-              SL_DIM_DRAFT_V,      /* vocabulary of drafts */
-              SL_DIM_CONTEXT,      /* positions */
-              SL_DIM_TYPES,        /* token types */
-              SL_DIM_LABELS,       /* of a classifier */
+              SL_DIM_2H,        /* of an embedding and a hidden row, or the stream, side by side, */
+              SL_DIM_MIX_IN,    /* what a layer's attention reads: that, or hidden; */
+              SL_DIM_TARGET_H,  /* of a hidden row of the model drafted for, */
+              SL_DIM_TAP_COUNT, /* taps of it, */
+              SL_DIM_TAPS_H,    /* all of them side by side */
+              SL_DIM_DRAFT_V,   /* vocabulary of drafts */
+              SL_DIM_CONTEXT,   /* positions */
+              SL_DIM_TYPES,     /* token types */
+              SL_DIM_LABELS,    /* of a classifier */
               SL_DIM_ONE,
 };
 

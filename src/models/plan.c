@@ -154,13 +154,39 @@ int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer
     return 0;
 }
 
+/* Of a recurrent layer. */
+static int64_t state_dim(const struct sl_layer_desc *l, enum sl_dim dim)
+{
+    switch (dim) {
+    case SL_DIM_STATE_HEADS:
+        return l->state.n_heads;
+    case SL_DIM_STATE_GROUPS:
+        return l->state.n_groups;
+    case SL_DIM_STATE_DT:
+        if (l->mixer == SL_MIX_LRU)
+            return (int64_t)l->state.n_heads * l->state.v_dim;
+        return (int64_t)l->state.n_heads * (l->state.by_row ? l->state.k_dim : 1);
+    case SL_DIM_STATE_ROWS:
+        return (int64_t)l->state.n_heads * l->state.v_dim;
+    case SL_DIM_STATE_KEYS:
+        return (int64_t)l->state.n_groups * l->state.k_dim;
+    case SL_DIM_STATE_K:
+        return l->state.k_dim;
+    case SL_DIM_STATE_V:
+        return l->state.v_dim;
+    case SL_DIM_STATE_RANK:
+        return l->state.dt_rank;
+    default:
+        SL_ASSERT(dim == SL_DIM_STATE_X);
+        return l->state.dt_rank + 2 * (int64_t)l->state.k_dim;
+    }
+}
+
 int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     switch (dim) {
     case SL_DIM_H:
         return hp->hidden;
-    case SL_DIM_PAIR:
-        return 2 * (int64_t)hp->hidden;
     case SL_DIM_ADAPTER:
         return hp->adapter_rank;
     case SL_DIM_I:
@@ -217,25 +243,15 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_TAPS:
         return l->state.n_taps;
     case SL_DIM_STATE_HEADS:
-        return l->state.n_heads;
     case SL_DIM_STATE_GROUPS:
-        return l->state.n_groups;
     case SL_DIM_STATE_DT:
-        if (l->mixer == SL_MIX_LRU)
-            return (int64_t)l->state.n_heads * l->state.v_dim;
-        return (int64_t)l->state.n_heads * (l->state.by_row ? l->state.k_dim : 1);
     case SL_DIM_STATE_ROWS:
-        return (int64_t)l->state.n_heads * l->state.v_dim;
     case SL_DIM_STATE_KEYS:
-        return (int64_t)l->state.n_groups * l->state.k_dim;
     case SL_DIM_STATE_K:
-        return l->state.k_dim;
     case SL_DIM_STATE_V:
-        return l->state.v_dim;
     case SL_DIM_STATE_RANK:
-        return l->state.dt_rank;
     case SL_DIM_STATE_X:
-        return l->state.dt_rank + 2 * (int64_t)l->state.k_dim;
+        return state_dim(l, dim);
     case SL_DIM_2H:
         return 2 * (int64_t)hp->hidden;
     case SL_DIM_MIX_IN:

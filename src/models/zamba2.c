@@ -60,7 +60,7 @@ static const struct sl_hparam_desc hparams[] = {
      .when = SL_HAS_ATTN
 #define QKV_USE(s, name, r)                                                                        \
     {.slot = SL_SLOT_USE_##s##_DOWN, .hf = "model.layers.*.shared_transformer.self_attn.linear_"   \
-     name "_adapter_list.#.0.weight", .rows = SL_DIM_ADAPTER, .cols = SL_DIM_PAIR,                 \
+     name "_adapter_list.#.0.weight", .rows = SL_DIM_ADAPTER, .cols = SL_DIM_2H,                   \
      .when = SL_HAS_ATTN | SL_HAS_USE_ADAPTERS, .flags = SL_W_OF_USE},                             \
     {.slot = SL_SLOT_USE_##s##_UP, .hf = "model.layers.*.shared_transformer.self_attn.linear_"     \
      name "_adapter_list.#.1.weight", .rows = SL_DIM_##r, .cols = SL_DIM_ADAPTER,                  \
@@ -77,10 +77,10 @@ static const struct sl_weight_desc weights[] = {
      .rows = SL_DIM_H, .when = SL_HAS_ATTN},
     SL_WEIGHTS_MAMBA2_OF("model.layers.*.mamba", SL_HAS_STATE),
     SL_WEIGHTS_MAMBA2_OF("model.layers.*.mamba_decoder.mamba", SL_HAS_ATTN),
-    BLOCK(NORM, "input_layernorm", PAIR, NONE),
-    BLOCK(Q, "self_attn.q_proj", Q, PAIR),
-    BLOCK(K, "self_attn.k_proj", K, PAIR),
-    BLOCK(V, "self_attn.v_proj", VALUES, PAIR),
+    BLOCK(NORM, "input_layernorm", 2H, NONE),
+    BLOCK(Q, "self_attn.q_proj", Q, 2H),
+    BLOCK(K, "self_attn.k_proj", K, 2H),
+    BLOCK(V, "self_attn.v_proj", VALUES, 2H),
     BLOCK(O, "self_attn.o_proj", H, Q),
     {.slot = SL_SLOT_FFN_NORM, .hf = "model.layers.*.shared_transformer.pre_ff_layernorm.weight",
      .rows = SL_DIM_H, .when = SL_HAS_ATTN, .flags = SL_W_TIED},
