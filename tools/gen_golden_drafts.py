@@ -164,6 +164,7 @@ def glm4_moe(name, generator):
     module[end + "embed_tokens.weight"] = stored["model.embed_tokens.weight"].clone()
     module[end + "shared_head.head.weight"] = stored["lm_head.weight"].clone()
     save(OUT / name, stored | module, config_of(config))
+    tokenizer(OUT / name)
     ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
     rows = rows_of(model, ids, [NORMED])
 
@@ -193,6 +194,7 @@ def qwen_mtp(name, config, model_class, generator):
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
     save(OUT / name, stored, config_of(config) | dict(mtp_num_hidden_layers=1))
+    tokenizer(OUT / name)
     ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
     rows = rows_of(model, ids, [NORMED])
     rotary = classes.rotary_emb_class(config)

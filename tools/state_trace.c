@@ -169,8 +169,8 @@ static struct sums replay(int32_t slots, int32_t n_nodes, int32_t n_looked_at)
     struct sums sums = {0, 0};
     struct sl_kv_config cfg = sl_kv_full(n_nodes, BLOCK, true, 1);
     if (slots > 0)
-        cfg.groups[cfg.n_groups++] =
-            (struct sl_kv_group_config){SL_GROUP_STATE, SL_STATE_WINDOW, SL_MIN(slots, n_nodes)};
+        cfg.groups[cfg.n_groups++] = (struct sl_kv_group_config){
+            .kind = SL_GROUP_STATE, .window = SL_STATE_WINDOW, .n_pages = SL_MIN(slots, n_nodes)};
     if (sl_kv_init(&kv, &cfg, NULL) != 0)
         abort();
     if (n_looked_at > 0)

@@ -102,6 +102,9 @@ static const struct pair {
     bool same; /* drafter and model say the same */
 } pairs[] = {
     {DRAFTS "mimo", "{\"method\":\"mimo_mtp\",\"num_speculative_tokens\":3}", false},
+    {DRAFTS "glm4_moe", "{\"method\":\"glm4_moe_mtp\",\"num_speculative_tokens\":1}", false},
+    {DRAFTS "qwen3_5", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", false}, /* has states */
+    {DRAFTS "qwen3_next", "{\"method\":\"qwen3_next_mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "llama",
      "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3\",\"num_speculative_tokens\":4}", false},
     {DRAFTS "llama", "{\"model\":\"" DRAFTS "eagle3_speculators\",\"num_speculative_tokens\":2}",
