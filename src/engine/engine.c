@@ -103,6 +103,9 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     eng->sampling = p->sampling;
     eng->speculative = p->speculative;
     eng->drafting = sl_mode_of(p->speculative.method);
+    if (p->speculative.synthetic)
+        sl_log(SL_LOG_WARN, "speculative-config: drafts are accepted at the rates given, whatever "
+                            "the model says: for measurements only, all text is worthless");
     if (p->info.n_kv_groups == 0)
         eng->info.kv_groups[eng->info.n_kv_groups++].n_pages = p->info.n_pages;
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;

@@ -3,6 +3,7 @@
  * choose those that follow. Rows of a prompt give its log probabilities.
  */
 #include "base/check.h"
+#include "base/rng.h"
 #include "engine/turn.h"
 
 #include <math.h>
@@ -80,16 +81,33 @@ static void publish(struct sl_engine *eng, const struct sl_flight_seq *fs, int32
         sl_sched_publish(&eng->sched, seq, n_done);
 }
 
+/* How many drafts count as right is drawn, by seed and position, so that a request repeats itself.
+ * Their rows are made to have chosen them. */
+static int32_t choose_synthetic(struct sl_engine *eng, const struct sl_flight_seq *fs,
+                                struct sl_picked *picked)
+{
+    const struct sl_rseq *rs = fs->rs;
+    const int32_t n_drafted = fs->n_picks - 1;
+    const double u = sl_rng_unit(sl_rng_at(~rs->seed, (uint64_t)sl_flight_first(fs)));
+    int32_t n = 0;
+    for (; n < n_drafted && u < (double)eng->speculative.synthetic_rates[n]; n++)
+        picked[n].id = rs->seq.drafts[n];
+    sl_engine_forget_counts(eng, rs); /* a device has counted what the rows chose */
+    return n;
+}
+
 /* The number of rows that chose the draft after them. Tokens up to there are what they would have
  * been one by one, as a choice depends on nothing but the text before it and its position. What was
  * computed for later drafts is rolled back. */
 static int32_t settle_drafts(struct sl_engine *eng, const struct sl_flight_seq *fs,
-                             const struct sl_picked *picked)
+                             struct sl_picked *picked)
 {
     struct sl_seq *seq = &fs->rs->seq;
     const int32_t n_drafted = fs->n_picks - 1;
+    const int32_t n_most =
+        eng->speculative.synthetic ? choose_synthetic(eng, fs, picked) : n_drafted;
     int32_t n_right = 0;
-    while (n_right < n_drafted && picked[n_right].id == seq->drafts[n_right])
+    while (n_right < n_most && picked[n_right].id == seq->drafts[n_right])
         n_right++;
     SL_ASSERT(seq->n_drafted == n_drafted);
     seq->n_drafted = 0;
@@ -145,7 +163,7 @@ void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
                          const struct sl_flight_seq *fs)
 {
     struct sl_rseq *rs = fs->rs;
-    const struct sl_picked *picked = &f->picked[fs->row + fs->n_rows - fs->n_picks];
+    struct sl_picked *picked = &f->picked[fs->row + fs->n_rows - fs->n_picks];
     const int32_t first = sl_flight_first(fs);
     SL_ASSERT(fs->n_picks >= 0 && fs->n_picks <= fs->n_rows && fs->n_rows <= fs->n);
     SL_ASSERT(rs->seq.state == SL_SEQ_RUNNING || rs->seq.state == SL_SEQ_WAITING);

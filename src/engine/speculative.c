@@ -21,7 +21,9 @@ struct method {
     int (*read)(const json_t *o, struct sl_speculative *out, struct sl_error *err);
 };
 
-static const char *const common_keys[] = {"method", "num_speculative_tokens"};
+static const char *const common_keys[] = {"method", "num_speculative_tokens",
+                                          "rejection_sample_method", "synthetic_acceptance_rates",
+                                          "synthetic_acceptance_length"};
 
 static int read_int(const json_t *o, const char *key, int32_t min, int32_t max, int32_t *out,
                     struct sl_error *err)
@@ -117,6 +119,66 @@ static int read_mtp(const json_t *o, struct sl_speculative *out, struct sl_error
     return v == NULL || json_is_null(v) ? 0 : read_model(o, out, err);
 }
 
+/* The first drafts are right, one sometimes, and no later one: the least variance of a step. */
+static int read_synthetic_length(const json_t *v, struct sl_speculative *out, struct sl_error *err)
+{
+    const int32_t n = out->num_speculative_tokens;
+    double rest = json_number_value(v) - 1;
+    if (!json_is_number(v) || !(rest >= 0 && rest <= n))
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: synthetic_acceptance_length must be a number from 1 to "
+                       "%d, the tokens of a step with %d drafts",
+                       n + 1, n);
+    SL_ASSERT(n >= 1 && n <= SL_MAX_DRAFTED);
+    for (int32_t i = 0; i < n; i++, rest = SL_MAX(rest - 1, 0))
+        out->synthetic_rates[i] = (float)SL_MIN(rest, 1);
+    return 0;
+}
+
+static int read_synthetic_rates(const json_t *v, struct sl_speculative *out, struct sl_error *err)
+{
+    const int32_t n = out->num_speculative_tokens;
+    if (!json_is_array(v) || json_array_size(v) != (size_t)n)
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: synthetic_acceptance_rates must be a list of %d "
+                       "numbers, one for each draft",
+                       n);
+    for (int32_t i = 0; i < n; i++) {
+        const json_t *rate = json_array_get(v, (size_t)i);
+        const double x = json_number_value(rate);
+        if (!json_is_number(rate) || !(x >= 0 && x <= 1) ||
+            (i > 0 && (float)x > out->synthetic_rates[i - 1]))
+            return sl_fail(err, SL_EINVAL,
+                           "speculative-config: synthetic_acceptance_rates must be from 0 to 1, "
+                           "and none greater than the one before it");
+        out->synthetic_rates[i] = (float)x;
+    }
+    return 0;
+}
+
+/* By vLLM's names. */
+static int read_synthetic(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    const json_t *how = json_object_get(o, "rejection_sample_method");
+    const json_t *rates = json_object_get(o, "synthetic_acceptance_rates"),
+                 *length = json_object_get(o, "synthetic_acceptance_length");
+    const char *name = json_is_string(how) ? json_string_value(how) : "";
+    out->synthetic = strcmp(name, "synthetic") == 0;
+    if (how != NULL && !out->synthetic && strcmp(name, "standard") != 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: rejection_sample_method must be \"standard\" or "
+                       "\"synthetic\"");
+    if ((rates != NULL) + (length != NULL) != (out->synthetic ? 1 : 0))
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: rejection_sample_method \"synthetic\" takes "
+                       "synthetic_acceptance_rates or synthetic_acceptance_length, and no other "
+                       "method does");
+    if (!out->synthetic)
+        return 0;
+    return rates != NULL ? read_synthetic_rates(rates, out, err)
+                         : read_synthetic_length(length, out, err);
+}
+
 static const struct method methods[] = {
     {"ngram", SL_DRAFT_NGRAM, {"prompt_lookup_max", "prompt_lookup_min"}, read_ngram},
     {"draft_model", SL_DRAFT_MODEL, {"model"}, read_model},
@@ -181,7 +243,7 @@ static int check_keys(const json_t *o, const struct method *m, struct sl_error *
     const json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, key, v)
     {
-        char names[400] = "";
+        char names[500] = "";
         bool found = false;
         for (size_t i = 0; i < SL_COUNT(common_keys); i++) {
             found = found || strcmp(key, common_keys[i]) == 0;
@@ -216,7 +278,7 @@ static int read_config(const json_t *o, struct sl_speculative *out, struct sl_er
     if (out->num_speculative_tokens == 0)
         return sl_fail(err, SL_EINVAL, "speculative-config: num_speculative_tokens is missing");
     out->method = m->id;
-    return 0;
+    return read_synthetic(o, out, err);
 }
 
 int sl_speculative_parse(const char *json, const char *model, struct sl_speculative *out,

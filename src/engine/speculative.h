@@ -27,6 +27,10 @@ struct sl_speculative {
      * outputs: none; drafts for each token of a match; the least probability of a draft */
     int32_t suffix_max_tree_depth, suffix_max_cached_requests, suffix_corpus_tokens;
     float suffix_max_spec_factor, suffix_min_token_prob;
+    /* To plan with acceptance that is not measured: how often the first n drafts of a step, for n
+     * from 1 on, count as right, whatever the model chose. The text is then worthless. */
+    bool synthetic;
+    float synthetic_rates[SL_MAX_DRAFTED]; /* not ascending */
 };
 
 /* The name of its method; NULL: none. */

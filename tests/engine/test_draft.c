@@ -142,6 +142,38 @@ static void the_configuration_is_checked(void **state)
     }
 }
 
+static void synthetic_rates_are_checked(void **state)
+{
+    static const char *const bad[][2] = {
+        {"\"rejection_sample_method\":\"block\"", "must be \"standard\" or \"synthetic\""},
+        {"\"rejection_sample_method\":\"synthetic\"",
+         "takes synthetic_acceptance_rates or synthetic_acceptance_length"},
+        {"\"synthetic_acceptance_length\":2", "no other method does"},
+        {"\"rejection_sample_method\":\"synthetic\",\"synthetic_acceptance_length\":3.5",
+         "must be a number from 1 to 3"},
+        {"\"rejection_sample_method\":\"synthetic\",\"synthetic_acceptance_rates\":[0.5]",
+         "must be a list of 2 numbers"},
+        {"\"rejection_sample_method\":\"synthetic\",\"synthetic_acceptance_rates\":[0.5,0.6]",
+         "none greater than the one before"},
+    };
+    struct sl_speculative s;
+    struct sl_error err;
+    char json[200];
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        snprintf(json, sizeof json, "{\"num_speculative_tokens\":2,%s}", bad[i][0]);
+        assert_true(sl_speculative_parse(json, NULL, &s, &err) < 0);
+        if (strstr(err.msg, bad[i][1]) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i][1]);
+    }
+    assert_int_equal(sl_speculative_parse("{\"num_speculative_tokens\":2,"
+                                          "\"rejection_sample_method\":\"synthetic\","
+                                          "\"synthetic_acceptance_length\":1.75}",
+                                          NULL, &s, &err),
+                     0);
+    assert_true(s.synthetic && s.synthetic_rates[0] == 0.75f && s.synthetic_rates[1] == 0);
+}
+
 /* ------------------------------------------------------------------ the same bits */
 
 /* What may follow depends on the last token: texts come back to where they were. */
@@ -344,6 +376,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ngrams_as_defined),
         cmocka_unit_test(the_configuration_is_checked),
+        cmocka_unit_test(synthetic_rates_are_checked),
         cmocka_unit_test_setup(drafts_change_no_bit, in_time),
         {"drafts_change_no_bit, late", drafts_change_no_bit, one_step_late, NULL, NULL},
         cmocka_unit_test_setup(drafts_behind_masks, in_time),

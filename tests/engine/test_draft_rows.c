@@ -136,6 +136,28 @@ static void no_bit_changes(void **state)
     }
 }
 
+/* 2.5 tokens a step with three drafts: the first always, the second half of the time, no third. */
+static void synthetic_acceptance_is_as_asked(void **state)
+{
+    static const char *const how[] = {"\"synthetic_acceptance_length\":2.5",
+                                      "\"synthetic_acceptance_rates\":[1, 0.5, 0]"};
+    static struct outcome outs[2][2][N_REQS];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char config[200];
+        snprintf(config, sizeof config,
+                 "{\"method\":\"mtp\",\"num_speculative_tokens\":3,"
+                 "\"rejection_sample_method\":\"synthetic\",%s}",
+                 how[i]);
+        const struct sl_stats s = run_all(DRAFTS "mimo", config, true, outs[i]);
+        assert_true(s.n_drafts > 200);
+        assert_true(s.n_accepted_at[0] == s.n_drafts && s.n_accepted_at[2] == 0);
+        assert_true(s.n_accepted_at[1] > s.n_drafts * 4 / 10);
+        assert_true(s.n_accepted_at[1] < s.n_drafts * 6 / 10);
+    }
+    assert_memory_equal(outs[0], outs[1], sizeof outs[0]); /* drawn by seed and position */
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     static const char *const bad[][3] = {
@@ -164,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_bit_changes),
+        cmocka_unit_test(synthetic_acceptance_is_as_asked),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests_name("draft_rows", tests, NULL, NULL);
