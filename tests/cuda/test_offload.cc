@@ -351,10 +351,10 @@ static void memory_plan(void **)
     must(sl_cuda_create(&gpu, &be, &err), &err, "cuda");
     cfg.n_threads = 1;
     cfg.kv_cache_bytes = 8u << 20;
-    must(sl_offload_plan(model, be, &cfg, &host, &none, &err), &err, "none");
+    must(sl_offload_plan(model, NULL, be, &cfg, &host, &none, &err), &err, "none");
     assert_null(host);
     cfg.cpu_offload_experts = "all";
-    must(sl_offload_plan(model, be, &cfg, &host, &all, &err), &err, "all");
+    must(sl_offload_plan(model, NULL, be, &cfg, &host, &all, &err), &err, "all");
     assert_int_equal(none.n_host_layers, 0);
     assert_int_equal(all.n_host_layers, N_LAYERS);
     assert_true(none.host_packed_bytes + none.host_mapped_bytes + none.host_room_bytes == 0);
@@ -372,20 +372,20 @@ static void memory_plan(void **)
     must(sl_model_open(ckpt, &model, &err), &err, "model");
     host->vt->destroy(host);
     cfg.cpu_offload_experts = nullptr;
-    assert_int_equal(sl_offload_plan(model, be, &cfg, &host, &p, &err), SL_ENOMEM);
+    assert_int_equal(sl_offload_plan(model, NULL, be, &cfg, &host, &p, &err), SL_ENOMEM);
     assert_non_null(strstr(err.msg, "--cpu-offload-experts auto"));
     cfg.cpu_offload_experts = "auto";
-    must(sl_offload_plan(model, be, &cfg, &host, &p, &err), &err, "auto");
+    must(sl_offload_plan(model, NULL, be, &cfg, &host, &p, &err), &err, "auto");
     assert_true(p.n_host_layers >= 1 && p.n_host_layers < N_LAYERS);
     must(sl_model_set_host(model, host, p.n_host_layers - 1, &err), &err, "one less");
-    assert_int_equal(sl_memory_plan_make(model, be, &cfg, &all, &err), SL_ENOMEM);
+    assert_int_equal(sl_memory_plan_make(model, NULL, be, &cfg, &all, &err), SL_ENOMEM);
     /* The other side has an end, too. */
     struct sl_backend_vt vt = *host->vt;
     const struct sl_backend_vt *real = host->vt;
     vt.experts_bytes = endless_room;
     host->vt = &vt;
     must(sl_model_set_host(model, host, N_LAYERS, &err), &err, "endless");
-    assert_int_equal(sl_memory_plan_make(model, be, &cfg, &all, &err), SL_ENOMEM);
+    assert_int_equal(sl_memory_plan_make(model, NULL, be, &cfg, &all, &err), SL_ENOMEM);
     assert_non_null(strstr(err.msg, "host memory"));
     char *text = nullptr;
     size_t n_text;
