@@ -167,8 +167,6 @@ static int check_drafts(const struct sl_sched *s, struct sl_error *err)
 int sl_sched_check(struct sl_sched *s, struct sl_error *err)
 {
     int rc = check_waiting(s, err);
-    if (rc == 0)
-        rc = check_drafts(s, err);
     size_t n_expected = (size_t)(1 + s->kv->n_groups) * (size_t)s->kv->nodes.n_ids;
     memset(s->expected, 0, n_expected * sizeof *s->expected);
     if (rc == 0 && (s->n_running < 0 || s->n_running > s->cfg.max_seqs))
@@ -183,6 +181,8 @@ int sl_sched_check(struct sl_sched *s, struct sl_error *err)
         if (rc == 0)
             count_owned(s, seq);
     }
+    if (rc == 0)
+        rc = check_drafts(s, err);
     const struct sl_kv_group *g = &s->kv->groups[s->kv->n_groups - 1];
     if (rc == 0 && sl_sched_has_states(s) && g->cfg.n_pages < s->kv->nodes.n_ids &&
         sl_sched_n_counted(s, g) > g->cfg.n_pages)
