@@ -21,7 +21,8 @@
 #define SLOWER 1.0
 #endif
 
-#define LIMIT_MS (100.0 * SLOWER)
+/* What takes 50 ms (docs/LIMITS.md) took 102 on a virtual processor whose neighbours were busy. */
+#define LIMIT_MS (200.0 * SLOWER)
 
 #if defined(__SANITIZE_THREAD__) /* one thread: nothing to find here, so the same paths with less \
                                     fuel */
