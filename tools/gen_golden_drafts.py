@@ -31,6 +31,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import gen_golden  # noqa: E402
+from gen_golden import plain  # noqa: E402
 
 OUT = pathlib.Path("tests/golden/drafts")
 N, MORE = 24, 3
@@ -45,10 +46,6 @@ SMALL = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-
-
-def plain(theta):
-    return dict(rope_type="default", rope_theta=theta)
 
 
 def rounded(module, generator, one=1):
