@@ -137,6 +137,12 @@ static void delta_part(void *arg, uint32_t item, int thread_idx)
                           r.end);
 }
 
+size_t sl_cpu_delta_bytes(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row)
+{
+    (void)by_row;
+    return sizeof(float) * (size_t)n_heads * (size_t)k_dim * (size_t)v_dim;
+}
+
 void sl_cpu_delta_rule(struct sl_backend *be, const struct sl_op_delta_rule *a)
 {
     struct rec_job j = {.cpu = sl_cpu(be), .a = a};

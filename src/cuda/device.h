@@ -121,6 +121,9 @@ extern "C" {
 #include "ops/ops.def"
 #undef SL_OP
 
+/* state/delta.cu */
+size_t sl_cuda_delta_bytes(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row);
+
 /* backend.cu. Makes the device current for this thread: what starts a backend need not be what runs
  * it. Every function that may be the first a thread calls does this; operations come after one. */
 void sl_cuda_use(struct sl_cuda *cu);

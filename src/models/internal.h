@@ -394,7 +394,7 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
 /* mixer_state.c: the same of recurrent layers; the bytes of their state. */
 void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
-size_t sl_mixer_state_bytes(const struct sl_layer_desc *l, int64_t hidden);
+size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc *l);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
     return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_NONE;

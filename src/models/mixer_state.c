@@ -24,12 +24,15 @@ static size_t tail_bytes(const struct sl_layer_desc *l, int64_t hidden)
     return SL_ROUND_UP(n * sizeof(float), (size_t)SL_STATE_ALIGN);
 }
 
-size_t sl_mixer_state_bytes(const struct sl_layer_desc *l, int64_t hidden)
+size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc *l)
 {
     const struct sl_state_desc *s = &l->state;
-    const size_t n =
-        l->mixer == SL_MIX_CONV ? 0 : (size_t)s->n_heads * (size_t)s->k_dim * (size_t)s->v_dim;
-    return tail_bytes(l, hidden) + n * sizeof(float);
+    size_t n = (size_t)s->n_heads * (size_t)s->k_dim * (size_t)s->v_dim * sizeof(float);
+    if (l->mixer == SL_MIX_CONV)
+        n = 0;
+    else if (l->mixer == SL_MIX_DELTA)
+        n = m->be->vt->delta_bytes(s->n_heads, s->k_dim, s->v_dim, s->by_row);
+    return tail_bytes(l, m->hp.hidden) + n;
 }
 
 static struct sl_state_view tail_view(const struct sl_run *r, int32_t layer)

@@ -339,8 +339,7 @@ static int place_layers(const struct sl_model *m, struct sl_kv_layout *l, struct
         }
     for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++)
         if (sl_has_state(&m->layers[i]))
-            rc = sl_kv_layout_add_state(l, i, sl_mixer_state_bytes(&m->layers[i], m->hp.hidden),
-                                        err);
+            rc = sl_kv_layout_add_state(l, i, sl_mixer_state_bytes(m, &m->layers[i]), err);
     return rc;
 }
 

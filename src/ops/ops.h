@@ -390,8 +390,8 @@ struct sl_op_cut_gate { /* x = max(x - (mean + deviations * standard deviation),
     float deviations;
 };
 
-/* Recurrences are computed token after token, whatever a span's length, so that a text has the same
- * bits however it is cut into spans. Their state is float32 (struct sl_state_view). */
+/* Recurrences are computed in one order, whatever a span's length, so that a text has the same bits
+ * however it is cut into spans. Their state is float32 (struct sl_state_view). */
 
 /* A causal convolution of each channel: out[t, c] = act(bias[c] + sum over i of w[i, c] * in[t -
  * (n_taps - 1) + i, c]) * post[t, c] with in = x * pre. State: in of the n_taps - 1 tokens before,
@@ -430,7 +430,7 @@ struct sl_op_delta_rule {
                    them */
     float l2_eps, scale, beta_scale;
     int32_t n_heads, n_k_heads, k_dim, v_dim;
-    struct sl_state_view state; /* [n_heads, k_dim, v_dim] */
+    struct sl_state_view state; /* of sl_backend.delta_bytes, as the backend lays it out */
     float *out;                 /* [T, n_heads, v_dim] */
 };
 
@@ -663,6 +663,8 @@ struct sl_backend_vt {
     /* Copies host memory into such memory, done when it returns. */
     void (*upload)(struct sl_backend *be, void *dst, const void *src, size_t n_bytes);
     enum sl_dtype kv_dtype; /* of pages, unless the user says */
+    /* Bytes of the state of delta_rule, a multiple of 4. */
+    size_t (*delta_bytes)(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row);
     /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
      * then, data and the values of scales must stay valid as long as it. scales: of FP8 for
      * products, or NULL. A format without a route is SL_EUNSUPPORTED. */

@@ -1,163 +1,168 @@
 /* SPDX-License-Identifier: MIT
- * The gated delta rule for few tokens, which is decode: a head's state is read once, 16 bytes a
- * lane and load, and written once. Eight groups of lanes have the rows, and meet in shared memory.
+ * The gated delta rule for few tokens of a sequence, which is decode and drafts. A block has a
+ * head, or some of its columns: a warp for sixteen of them, whose loads of the state are under way
+ * while the first warp prepares the token.
  *
- * Bound by memory. Qwen3.5-9B has 32 heads of [128, 128] in a layer, 2.1 MB: a batch of 64 reads
- * and writes 268 MB, 62 us at the 4.3 TB/s that an H200 gives to reads and writes mixed. A block of
- * 256 threads has a whole head in 64 registers a thread, all of whose 64 KB of loads are under way
- * at once; two such blocks on a multiprocessor are 128 KB, where 36 KB cover the latency. So one
- * block computes while the other loads or stores. A token's arithmetic is 4 x 128 x 128 = 65,536
- * multiplications and additions of a block, 512 cycles of a multiprocessor or 0.3 us, of the 0.93
- * us (2 blocks, 264 at once) in which it moves 128 KB.
- *
- * Few sequences do not fill the device with whole heads: then a head's columns are shared by blocks
- * of 32 columns, 128 bytes of each row.
+ * Bound by memory. Qwen3.5-9B has 32 heads of [128, 128] in a layer: a batch of 64 reads 134 MB of
+ * states and, on average over a chunk, 9 MB of tokens before, and writes 8 MB: 36 us at 4.2 TB/s,
+ * where a rule that writes the state behind each token moves 268 MB. A head's 64 KB are under way
+ * at once, in 64 registers a thread, and two such blocks fit on a multiprocessor.
  */
-#include "cuda/state/delta.cuh"
+#include "cuda/state/delta_chunk.cuh"
 
-template <int J, bool BY_ROW>
-static __global__ void __launch_bounds__(256, J > 4 ? 1 : 2) delta_few_kernel(delta_args a)
+#define DELTA_WARPS(KS) ((KS) > 8 ? 4 : 8) /* that have columns, at most */
+
+template <int KS> struct delta_room {
+    delta_stage<KS> stage;
+    static constexpr int ld_v = 16 * DELTA_WARPS(KS) + 4;
+    float v[SL_DELTA_CHUNK * ld_v];
+};
+
+template <int KS>
+static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
+    delta_few_kernel(delta_args a)
 {
-    typedef delta_token<J, BY_ROW> at;
-    SL_SMEM(float, room); /* tokens' vectors, groups' sums of p and of out, gates */
-    const int n_lanes = static_cast<int>(blockDim.x) / SL_STATE_GROUPS, n_cols = 4 * n_lanes;
-    const int group = static_cast<int>(threadIdx.x) / n_lanes;
-    const int lane_col = 4 * (static_cast<int>(threadIdx.x) % n_lanes);
+    SL_SMEM(delta_room<KS>, room);
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x % 32);
+    const int n_warps = static_cast<int>(blockDim.x) / 32;
+    const int v_tiles = SL_CEIL_DIV(a.v_dim, 16);
     const int head = static_cast<int>(blockIdx.x) / a.n_parts;
-    const int col = static_cast<int>(blockIdx.x) % a.n_parts * n_cols + lane_col;
-    float *sum_p = room + SL_STATE_FEW * at::floats, *sum_o = sum_p + SL_STATE_GROUPS * n_cols;
-    float2 *gates = reinterpret_cast<float2 *>(sum_o + SL_STATE_GROUPS * n_cols);
+    const int part = static_cast<int>(blockIdx.x) % a.n_parts;
+    const int tile = part * n_warps + warp, col = 16 * tile + lane / 4;
+    const bool prepares = warp == 0, computes = tile < v_tiles;
+    const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
     sl_grid_launch_dependents();
     sl_grid_wait();
     const struct sl_span span = a.pages.spans[blockIdx.y];
-    if (span.n > SL_STATE_FEW)
+    if (span.n > a.few)
         return;
-    const int64_t first = static_cast<int64_t>(head) * a.k_dim * a.v_dim;
     const float *begin = a.pages.begin(span);
-    sl_state_quads<J> state;
-    state.load(begin != nullptr ? begin + first : nullptr, a.v_dim, group, a.k_dim, col, a.v_dim);
-    const float *values = a.v + span.first * a.ld + static_cast<int64_t>(head) * a.v_dim;
-    float4 v = sl_load4(values, col, a.v_dim, true);
+    const delta_head old = delta_head_at<KS>(const_cast<float *>(begin), head, v_tiles);
+    const float *lies = begin; /* the page in which the state of the chunk's begin is already */
+    delta_columns<KS> cols;
+    if (computes && begin != nullptr)
+        cols.load(old, tile, span.pos % SL_DELTA_CHUNK != 0);
+    else
+        cols.clear();
     int32_t end = a.pages.next_end(span, 0);
-    int32_t page = a.pages.page_of(span, end);
-    for (int i = static_cast<int>(threadIdx.x) / 32 * 4; i < 2 * span.n;
-         i += static_cast<int>(blockDim.x) / 8) {
-        const int mine = i + static_cast<int>(threadIdx.x % 32) / 8, token = mine / 2;
-        delta_vector<J, BY_ROW>(a, head, span.first + token, mine % 2 == 0, token < span.n,
-                                room + token * at::floats);
-    }
-    if (static_cast<int>(threadIdx.x) < span.n)
-        gates[threadIdx.x] = delta_gates<BY_ROW>(a, head, span.first + threadIdx.x);
-    __syncthreads();
-    for (int32_t t = 0; t < span.n; t++) {
-        const float *token = room + t * at::floats;
-        const float2 gate = gates[t];
-        *reinterpret_cast<float4 *>(sum_p + group * n_cols + lane_col) =
-            state.dot(token + (BY_ROW ? at::kd : at::k), group);
+    for (int32_t t = 0; t < span.n;) {
+        const delta_piece p = delta_piece_at(span, t);
+        float *out = a.out + p.row * ld_out + static_cast<int64_t>(head) * a.v_dim + col;
+        if (prepares)
+            delta_prepare<KS, 1>(a, head, p, old, &room->stage);
+        delta_values(a, head, p, 16 * part * n_warps, 16 * n_warps, static_cast<int>(threadIdx.x),
+                     static_cast<int>(blockDim.x), room->v, delta_room<KS>::ld_v);
         __syncthreads();
-        const float4 p = sl_sum_groups4(sum_p + lane_col, n_cols);
-        const float4 delta =
-            make_float4(delta_of<BY_ROW>(gate, p.x, v.x), delta_of<BY_ROW>(gate, p.y, v.y),
-                        delta_of<BY_ROW>(gate, p.z, v.z), delta_of<BY_ROW>(gate, p.w, v.w));
-        if (t + 1 < span.n)
-            v = sl_load4(values + (t + 1) * a.ld, col, a.v_dim, true);
-#pragma unroll
-        for (int j = 0; j < J; j++) {
-            const int row = SL_STATE_STRIDE * j + 4 * group;
-            const float4 k = *reinterpret_cast<const float4 *>(token + at::k + row);
-            float4 d = make_float4(gate.x, gate.x, gate.x, gate.x);
-            if (BY_ROW)
-                d = *reinterpret_cast<const float4 *>(token + at::decay + row);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float by = sl_part(d, i);
-                float4 &s = state.s[4 * j + i];
-                s = sl_fma4(sl_part(k, i), delta, sl_mul4(make_float4(by, by, by, by), s));
-            }
-        }
-        *reinterpret_cast<float4 *>(sum_o + group * n_cols + lane_col) =
-            state.dot(token + at::q, group);
-        if (t == end) {
-            if (page >= 0)
-                state.store(a.pages.page(page) + first, a.v_dim, group, a.k_dim, col, a.v_dim);
-            if (t + 1 < span.n) {
-                end = a.pages.next_end(span, t + 1);
-                page = a.pages.page_of(span, end);
-            }
-        }
-        __syncthreads();
-        const int c = col - lane_col + static_cast<int>(threadIdx.x);
-        if (static_cast<int>(threadIdx.x) < n_cols && c < a.v_dim)
-            a.out[((span.first + t) * static_cast<int64_t>(a.n_heads) + head) * a.v_dim + c] =
-                sl_sum_groups1(sum_o + threadIdx.x, n_cols);
+        if (computes)
+            cols.template solve<delta_room<KS>::ld_v>(
+                room->stage, p, room->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
+        auto keep = [&](float *page, int n) {
+            const delta_head to = delta_head_at<KS>(page, head, v_tiles);
+            const bool whole = n == SL_DELTA_CHUNK;
+            if (computes && page != lies)
+                cols.store_state(to, tile);
+            if (computes && !whole)
+                cols.store_tokens(to, tile);
+            if (prepares && !whole && part == 0)
+                delta_keep<KS>(room->stage, to, page == begin && t == 0 ? p.from : 0, n);
+            if (whole)
+                lies = page;
+        };
+        auto advance = [&] {
+            lies = nullptr;
+            if (computes)
+                cols.advance(room->stage);
+        };
+        delta_ends(a.pages, span, t, p, &end, keep, advance);
+        t += p.to - p.from;
+        if (t < span.n)
+            __syncthreads();
     }
 }
 
-/* Lanes of a group: as few as give every multiprocessor a block or two, or a whole head's. */
-static int lanes_of(const struct sl_cuda *cu, const struct sl_op_delta_rule *a)
+/* Warps with columns in a block: those of a whole head, or fewer while there is less than a block
+ * for each multiprocessor. Only where every span is one token: blocks that share a head share the
+ * tokens in its page, which a longer span may write before another block has read them. */
+static int warps_of(const struct sl_cuda *cu, const struct sl_batch *b, const delta_args &a,
+                    int most)
 {
-    const int64_t heads = static_cast<int64_t>(a->batch->n_spans) * a->n_heads;
-    int n = 32;
-    while (n > 8 && (4 * n / 2 >= a->v_dim ||
-                     heads * SL_CEIL_DIV(a->v_dim, 4 * n) < 2 * static_cast<int64_t>(cu->n_sms)))
-        n /= 2;
+    const int v_tiles = SL_CEIL_DIV(a.v_dim, 16);
+    int n = SL_MIN(v_tiles, most);
+    if (b->n_tokens == b->n_spans)
+        while (n > 2 &&
+               static_cast<int64_t>(b->n_spans) * a.n_heads * SL_CEIL_DIV(v_tiles, n) < cu->n_sms)
+            n = SL_CEIL_DIV(n, 2);
     return n;
 }
 
-template <int J, bool BY_ROW> static void few(struct sl_cuda *cu, const delta_args &a, int n_lanes)
+template <int KS> static void few(struct sl_cuda *cu, const struct sl_batch *b, delta_args a)
 {
-    const size_t smem =
-        sizeof(float) * static_cast<size_t>(SL_STATE_FEW * (delta_token<J, BY_ROW>::floats + 2) +
-                                            2 * SL_STATE_GROUPS * 4 * n_lanes);
+    const int n_warps = warps_of(cu, b, a, DELTA_WARPS(KS));
+    a.n_parts = SL_CEIL_DIV(SL_CEIL_DIV(a.v_dim, 16), n_warps);
     sl_launch(
-        cu, delta_few_kernel<J, BY_ROW>,
+        cu, delta_few_kernel<KS>,
         dim3(static_cast<unsigned>(a.n_heads * a.n_parts), static_cast<unsigned>(a.pages.n_spans)),
-        dim3(static_cast<unsigned>(SL_STATE_GROUPS * n_lanes)), smem, a);
+        dim3(static_cast<unsigned>(32 * n_warps)), sizeof(delta_room<KS>), a);
+}
+
+static void by_chunks(struct sl_cuda *cu, const struct sl_batch *b, delta_args a)
+{
+    const int ks = delta_k_tiles(a.k_dim), most = ks > 8 ? DELTA_WARPS(16) : DELTA_WARPS(8);
+    const bool whole = SL_CEIL_DIV(a.v_dim, 16) <= most;
+    a.few = whole || b->n_tokens == b->n_spans ? SL_STATE_FEW : 0;
+    const int32_t n_rows = sl_wide_rows(b, a.few);
+    if (n_rows > 0)
+        sl_cuda_delta_wide(cu, &a, n_rows);
+    if (sl_wide_leaves(b, a.few))
+        (ks <= 1   ? few<1>
+         : ks <= 2 ? few<2>
+         : ks <= 4 ? few<4>
+         : ks <= 8 ? few<8>
+                   : few<16>)(cu, b, a);
+}
+
+extern "C" size_t sl_cuda_delta_bytes(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row)
+{
+    if (by_row)
+        return sizeof(float) * static_cast<size_t>(n_heads) * static_cast<size_t>(k_dim) *
+               static_cast<size_t>(v_dim);
+    return static_cast<size_t>(n_heads) *
+           delta_head_bytes(delta_k_tiles(k_dim), SL_CEIL_DIV(v_dim, 16));
 }
 
 extern "C" void sl_cuda_delta_rule(struct sl_backend *be, const struct sl_op_delta_rule *a)
 {
-    struct sl_cuda *cu = sl_cuda(be);
     const uint8_t *pool = a->state.pool + a->state.offset;
-    delta_args k = {sl_state_pages_of(a->batch, &a->state),
-                    a->q,
-                    a->k,
-                    a->v,
-                    a->ld,
-                    a->decay_in,
-                    a->beta_in,
-                    a->a,
-                    a->dt_bias,
-                    a->l2_eps,
-                    a->scale,
-                    a->beta_scale,
-                    a->n_heads,
-                    a->n_k_heads,
-                    a->k_dim,
-                    a->v_dim,
-                    1,
-                    a->tiled,
-                    a->k_dim % 4 == 0 && a->ld % 4 == 0 && sl_aligned16(a->q) &&
-                        sl_aligned16(a->k) && sl_aligned16(a->decay_in),
-                    a->v_dim % 4 == 0 && a->ld % 4 == 0 && sl_aligned16(a->v) &&
-                        sl_aligned16(pool) && a->state.page_bytes % 16 == 0,
-                    a->out,
-                    0};
+    const bool wide_v = a->v_dim % 4 == 0 && a->ld % 4 == 0 && sl_aligned16(a->v);
+    const bool wide_pages = sl_aligned16(pool) && a->state.page_bytes % 16 == 0;
+    const delta_args k = {sl_state_pages_of(a->batch, &a->state),
+                          a->q,
+                          a->k,
+                          a->v,
+                          a->ld,
+                          a->decay_in,
+                          a->beta_in,
+                          a->a,
+                          a->dt_bias,
+                          a->l2_eps,
+                          a->scale,
+                          a->beta_scale,
+                          a->n_heads,
+                          a->n_k_heads,
+                          a->k_dim,
+                          a->v_dim,
+                          1,
+                          a->tiled,
+                          a->k_dim % 4 == 0 && a->ld % 4 == 0 && sl_aligned16(a->q) &&
+                              sl_aligned16(a->k) && sl_aligned16(a->decay_in),
+                          wide_v && (wide_pages || !a->by_row),
+                          a->out,
+                          0};
     SL_ASSERT(a->k_dim <= SL_MAX_STATE_DIM && a->v_dim <= SL_MAX_STATE_DIM &&
               a->n_heads % a->n_k_heads == 0);
-    k.few = k.wide_v ? SL_STATE_FEW : 0;
-    const int32_t n_rows = sl_wide_rows(a->batch, k.few);
-    if (n_rows > 0)
-        sl_cuda_delta_wide(cu, &k, a->by_row, n_rows);
-    if (!sl_wide_leaves(a->batch, k.few))
-        return;
-    const int n_lanes = lanes_of(cu, a), j = SL_CEIL_DIV(a->k_dim, SL_STATE_STRIDE);
-    k.n_parts = SL_CEIL_DIV(a->v_dim, 4 * n_lanes);
+    SL_ASSERT(a->by_row || (wide_pages && a->state.block_size % SL_DELTA_CHUNK == 0));
     if (a->by_row)
-        (j <= 1 ? few<1, true> : j <= 4 ? few<4, true> : few<8, true>)(cu, k, n_lanes);
+        sl_cuda_delta_rows(sl_cuda(be), a->batch, k);
     else
-        (j <= 1   ? few<1, false>
-         : j <= 2 ? few<2, false>
-         : j <= 4 ? few<4, false>
-                  : few<8, false>)(cu, k, n_lanes);
+        by_chunks(sl_cuda(be), a->batch, k);
 }

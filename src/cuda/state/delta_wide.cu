@@ -1,243 +1,173 @@
 /* SPDX-License-Identifier: MIT
- * The gated delta rule for many tokens of a sequence: prompts. A block has some columns of a head's
- * state in registers; four warps compute token after token, four others bring the tokens in: they
- * norm q and k, make the gates and hand sixteen tokens over at a time, by two barriers.
+ * The gated delta rule for many tokens of a sequence: prompts. Four warps of a block have sixteen
+ * columns each of a head's state in registers, and go from chunk to chunk. Eight others prepare the
+ * chunks, each one of eight, so that a chunk may take one of them eight times as long.
  *
- * A warp has eight columns: lane l the rows of group l / 4 (state.cuh) and two columns, 4 (l % 4) /
- * 2 .. So a token takes 16 values of k and of q from shared memory (8 loads of 16 bytes, of which
- * the lanes of a group read the same), and a sum three shuffles. More columns and fewer rows would
- * take fewer loads and more shuffles one after the other; four lanes for a column only two, but
- * twice the loads, which the 128 bytes a cycle of shared memory do not give.
- *
- * An estimate, not a measurement. Of a token a warp issues 32 x 4 multiplications and additions
- * (two columns, 16 rows: decay, k S, update, q S), 10 loads, 9 shuffles, 9 additions behind them
- * and about 40 other instructions, as compiled: 195 cycles of a scheduler, which has one such warp.
- * The chain from one delta to the next is 64 cycles of update and sum, three times 31 of shuffle
- * and addition, 10 of delta: 167. So 200 cycles a token, with every head's 128 columns on four
- * multiprocessors, 128 of 132 for 32 heads: 8,192 tokens of a layer of Qwen3.5-9B are 1.6 million
- * cycles, 0.9 ms at 1.8 GHz, of which the FMA units alone would take 0.58. Several sequences, or
- * more heads, come one after the other.
+ * Of a chunk a warp with columns has 52 products, of which the first eight of k S and of q S come
+ * one behind the other in four chains, then D R, X mix, and what the next chunk waits for: the
+ * update's sixteen, which do not depend on each other. An estimate, not a measurement: 700 cycles,
+ * so 8,192 tokens are 0.2 ms.
  */
-#include "cuda/state/delta.cuh"
+#include "cuda/state/delta_chunk.cuh"
 
-template <int J, int C, bool BY_ROW> struct wide_tile {
-    typedef delta_token<J, BY_ROW> at;
-    static constexpr int n_cols = SL_WIDE_WARPS * 4 * C; /* of a block */
-    static constexpr int v = at::floats, gates = v + n_cols;
-    static constexpr int floats = gates + 4; /* of a token in the ring */
-    static constexpr size_t bars = 0, ring = 64;
-    static constexpr size_t bytes = ring + sizeof(float) * SL_WIDE_RING * floats;
-};
+#define DELTA_PREPARERS(KS) ((KS) > 8 ? 6 : 8)
+#define DELTA_COLUMNS(KS)   ((KS) > 8 ? 2 : 4) /* warps with columns */
 
-/* Hand-over number i of the block: two places in turns. */
-struct wide_turn {
-    uint64_t *full, *empty;
-    uint32_t i;
-    __device__ __forceinline__ uint32_t parity() const
-    {
-        return i / 2 & 1;
-    }
-};
-
-template <int J, int C, bool BY_ROW>
-static __device__ __forceinline__ void bring(const delta_args &a, const struct sl_span &span,
-                                             int head, int first_col, float *ring, wide_turn *turn)
-{
-    typedef wide_tile<J, C, BY_ROW> tile;
-    const int thread = static_cast<int>(threadIdx.x) - 32 * SL_WIDE_WARPS;
-    const int warp = thread / 32, lane = thread % 32;
-    const float *values = a.v + static_cast<int64_t>(head) * a.v_dim;
-    for (int32_t t = 0; t < span.n; t += SL_WIDE_TOKENS, turn->i++) {
-        const int32_t n = min(span.n - t, SL_WIDE_TOKENS);
-        const int64_t row = span.first + t;
-        float *to = ring + turn->i % 2 * SL_WIDE_TOKENS * tile::floats;
-        sl_mbar_wait(&turn->empty[turn->i % 2], turn->parity() ^ 1);
-#pragma unroll
-        for (int i = 0; i < 2 * SL_WIDE_TOKENS; i += 4 * SL_WIDE_WARPS) {
-            const int mine = i + 4 * warp + lane / 8, token = mine / 2;
-            delta_vector<J, BY_ROW>(a, head, row + token, mine % 2 == 0, token < n,
-                                    to + token * tile::floats);
-        }
-        for (int i = thread; i < n * (tile::n_cols / 4); i += 32 * SL_WIDE_WARPS) {
-            const int token = i / (tile::n_cols / 4), quad = i % (tile::n_cols / 4);
-            *reinterpret_cast<float4 *>(to + token * tile::floats + tile::v + 4 * quad) =
-                sl_load4(values + (row + token) * a.ld, first_col + 4 * quad, a.v_dim, a.wide_v);
-        }
-        if (thread < n)
-            *reinterpret_cast<float2 *>(to + thread * tile::floats + tile::gates) =
-                delta_gates<BY_ROW>(a, head, row + thread);
-        sl_mbar_arrive_warp(&turn->full[turn->i % 2]);
-    }
-}
-
-/* What a lane knows of the token before it comes to it. */
-template <int J, int C> struct wide_ahead {
-    float k[4 * J];
-    float delta[C];
-};
-
-template <int J, int C, bool BY_ROW> struct wide_lane {
-    typedef wide_tile<J, C, BY_ROW> tile;
-    typedef typename tile::at at;
-    sl_state_cols<J, C> s; /* behind the last token */
-    float decayed[4 * J][C];
-    int group, col; /* in the block */
-
-    /* From the state behind the token before: delta of this one, and the state decayed for it. */
-    __device__ __forceinline__ void look(const float *token, wide_ahead<J, C> *next)
-    {
-        float sum[C], rows[4 * J];
-        const float2 gate = *reinterpret_cast<const float2 *>(token + tile::gates);
-        sl_group_rows<J>(token + at::k, group, next->k);
-        if (BY_ROW) {
-            sl_group_rows<J>(token + at::kd, group, rows);
-            s.dot(rows, sum);
-            sl_group_rows<J>(token + at::decay, group, rows);
-        } else {
-            s.dot(next->k, sum);
-        }
-#pragma unroll
-        for (int c = 0; c < C; c++)
-            sum[c] = sl_sum_groups<2>(sum[c]);
-#pragma unroll
-        for (int r = 0; r < 4 * J; r++)
-#pragma unroll
-            for (int c = 0; c < C; c++)
-                decayed[r][c] = __fmul_rn(BY_ROW ? rows[r] : gate.x, s.s[r][c]);
-#pragma unroll
-        for (int c = 0; c < C; c++)
-            next->delta[c] = delta_of<BY_ROW>(gate, sum[c], token[tile::v + col + c]);
-    }
-    __device__ __forceinline__ void update(const wide_ahead<J, C> &now)
-    {
-#pragma unroll
-        for (int r = 0; r < 4 * J; r++)
-#pragma unroll
-            for (int c = 0; c < C; c++)
-                s.s[r][c] = __fmaf_rn(now.k[r], now.delta[c], decayed[r][c]);
-    }
-    /* The output of column col + group % C, in the lanes of the first C groups. */
-    __device__ __forceinline__ float output(const float (&q)[4 * J]) const
-    {
-        float sum[C];
-        s.dot(q, sum);
-        if (C == 1)
-            return sl_sum_groups<2>(sum[0]);
-        const bool odd = group % 2 != 0; /* neighbours share the two columns */
-        const float keep = odd ? sum[C - 1] : sum[0], give = odd ? sum[0] : sum[C - 1];
-        float out = __fadd_rn(keep, __shfl_xor_sync(0xffffffffu, give, 4));
-        out = __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 8));
-        return __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 16));
-    }
-};
-
-template <int J, int C, bool BY_ROW>
-static __device__ __forceinline__ void compute(const delta_args &a, const struct sl_span &span,
-                                               int head, int first_col, const float *ring,
-                                               wide_turn *turn)
-{
-    typedef wide_tile<J, C, BY_ROW> tile;
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x) / 32;
-    wide_lane<J, C, BY_ROW> me;
-    me.group = lane / 4;
-    me.col = C * (4 * warp + lane % 4);
-    const int32_t col = first_col + me.col, out_col = col + me.group % C;
-    const bool writes = me.group < C && out_col < a.v_dim;
-    const int64_t at = static_cast<int64_t>(head) * a.k_dim * a.v_dim;
-    const float *begin = a.pages.begin(span);
-    float *out = a.out + (span.first * static_cast<int64_t>(a.n_heads) + head) * a.v_dim + out_col;
-    int32_t end = a.pages.next_end(span, 0), page = a.pages.page_of(span, end);
-    uint32_t place = turn->i % 2 * SL_WIDE_TOKENS; /* of the token in the ring */
-    wide_ahead<J, C> ahead[2];
-    me.s.load(begin != nullptr ? begin + at : nullptr, a.v_dim, me.group, a.k_dim, col, a.v_dim);
-    sl_mbar_wait(&turn->full[turn->i % 2], turn->parity());
-    me.look(ring + place * tile::floats, &ahead[0]);
-
-    auto step = [&](int32_t t, const wide_ahead<J, C> &now, wide_ahead<J, C> *next) {
-        const bool more = t + 1 < span.n;
-        float q[4 * J];
-        sl_group_rows<J>(ring + place * tile::floats + tile::at::q, me.group, q);
-        if (more) {
-            place = (place + 1) % SL_WIDE_RING;
-            if (place % SL_WIDE_TOKENS == 0) {
-                sl_mbar_arrive_warp(&turn->empty[turn->i % 2]);
-                turn->i++;
-                sl_mbar_wait(&turn->full[turn->i % 2], turn->parity());
-            }
-        }
-        me.update(now);
-        me.look(ring + place * tile::floats, next); /* of the last token's own, for nothing */
-        const float o = me.output(q);
-        if (writes)
-            *out = o;
-        out += static_cast<int64_t>(a.n_heads) * a.v_dim;
-        if (t == end) {
-            if (page >= 0)
-                me.s.store(a.pages.page(page) + at, a.v_dim, me.group, a.k_dim, col, a.v_dim);
-            if (more) {
-                end = a.pages.next_end(span, t + 1);
-                page = a.pages.page_of(span, end);
-            }
-        }
+template <int KS> struct delta_ring {
+    static constexpr int n_cols = 16 * DELTA_COLUMNS(KS), ld_v = n_cols + 4;
+    struct place {
+        delta_stage<KS> stage;
+        float v[SL_DELTA_CHUNK * ld_v];
     };
-#pragma unroll 1
-    for (int32_t t = 0; t < span.n; t += 2) {
-        step(t, ahead[0], &ahead[1]);
-        if (t + 1 < span.n)
-            step(t + 1, ahead[1], &ahead[0]);
+    uint64_t full[DELTA_PREPARERS(KS)], empty[DELTA_PREPARERS(KS)];
+    int32_t room[4];
+    place places[DELTA_PREPARERS(KS)];
+};
+
+/* A head of a span, columns from 16 * tile on. */
+struct delta_work {
+    struct sl_span span;
+    int head, tile;
+    bool keeps; /* tokens in pages */
+};
+
+/* A preparer brings every eighth chunk; `turn` counts the block's chunks. */
+template <int KS>
+static __device__ __forceinline__ void bring(const delta_args &a, const delta_work &w,
+                                             delta_ring<KS> *ring, uint32_t *turn)
+{
+    const int warp = static_cast<int>(threadIdx.x) / 32 - DELTA_COLUMNS(KS);
+    const int lane = static_cast<int>(threadIdx.x % 32), v_tiles = SL_CEIL_DIV(a.v_dim, 16);
+    const bool starts_inside = w.span.pos % SL_DELTA_CHUNK != 0;
+    const delta_head old =
+        delta_head_at<KS>(const_cast<float *>(a.pages.begin(w.span)), w.head, v_tiles);
+    int32_t end = a.pages.next_end(w.span, 0);
+    typename delta_ring<KS>::place *place = &ring->places[warp];
+    for (int32_t t = 0; t < w.span.n; ++*turn) {
+        const delta_piece p = delta_piece_at(w.span, t);
+        const bool mine = static_cast<int>(*turn % DELTA_PREPARERS(KS)) == warp;
+        if (mine) {
+            sl_mbar_wait(&ring->empty[warp], (*turn / DELTA_PREPARERS(KS) & 1) ^ 1);
+            delta_values(a, w.head, p, 16 * w.tile, delta_ring<KS>::n_cols, lane, 32, place->v,
+                         delta_ring<KS>::ld_v);
+            delta_prepare<KS, (KS > 8 ? 1 : 2)>(a, w.head, p, old, &place->stage);
+        }
+        /* Where a page is changed in place: nobody writes its tokens before they have been read. */
+        if (t == 0 && starts_inside)
+            sl_bar_sync(1, 32 * DELTA_PREPARERS(KS));
+        auto keep = [&](float *page, int n) {
+            if (mine && w.keeps && n < SL_DELTA_CHUNK)
+                delta_keep<KS>(place->stage, delta_head_at<KS>(page, w.head, v_tiles), 0, n);
+        };
+        delta_ends(a.pages, w.span, t, p, &end, keep, [] {});
+        if (mine)
+            sl_mbar_arrive_warp(&ring->full[warp]);
+        t += p.to - p.from;
     }
-    sl_mbar_arrive_warp(&turn->empty[turn->i % 2]);
-    turn->i++;
 }
 
-template <int J, int C, bool BY_ROW>
-static __global__ void __launch_bounds__(SL_WIDE_THREADS, 1) delta_wide_kernel(delta_args a)
+template <int KS>
+static __device__ __forceinline__ void compute(const delta_args &a, const delta_work &w,
+                                               delta_ring<KS> *ring, uint32_t *turn)
 {
-    typedef wide_tile<J, C, BY_ROW> tile;
-    SL_SMEM(uint8_t, smem);
-    uint64_t *bars = reinterpret_cast<uint64_t *>(smem + tile::bars);
-    int32_t *room = reinterpret_cast<int32_t *>(bars + 4);
-    float *ring = reinterpret_cast<float *>(smem + tile::ring);
-    const int head = static_cast<int>(blockIdx.x) / a.n_parts;
-    const int first_col = static_cast<int>(blockIdx.x) % a.n_parts * tile::n_cols;
-    wide_turn turn = {bars, bars + 2, 0};
-    sl_mbar_init_all(bars, 4, SL_WIDE_WARPS * SL_WARP_ARRIVALS);
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x % 32);
+    const int v_tiles = SL_CEIL_DIV(a.v_dim, 16), tile = w.tile + warp, col = 16 * tile + lane / 4;
+    const bool computes = tile < v_tiles;
+    const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
+    const float *begin = a.pages.begin(w.span), *lies = begin;
+    int32_t end = a.pages.next_end(w.span, 0);
+    delta_columns<KS> cols;
+    if (computes && begin != nullptr)
+        cols.load(delta_head_at<KS>(const_cast<float *>(begin), w.head, v_tiles), tile,
+                  w.span.pos % SL_DELTA_CHUNK != 0);
+    else
+        cols.clear();
+#pragma unroll 1
+    for (int32_t t = 0; t < w.span.n; ++*turn) {
+        const delta_piece p = delta_piece_at(w.span, t);
+        const uint32_t at = *turn % DELTA_PREPARERS(KS);
+        const typename delta_ring<KS>::place *place = &ring->places[at];
+        float *out = a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col;
+        sl_mbar_wait(&ring->full[at], *turn / DELTA_PREPARERS(KS) & 1);
+        if (computes)
+            cols.template solve<delta_ring<KS>::ld_v>(
+                place->stage, p, place->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
+        auto keep = [&](float *page, int n) {
+            const delta_head to = delta_head_at<KS>(page, w.head, v_tiles);
+            if (computes && page != lies)
+                cols.store_state(to, tile);
+            if (computes && n < SL_DELTA_CHUNK)
+                cols.store_tokens(to, tile);
+            else
+                lies = page;
+        };
+        auto advance = [&] {
+            lies = nullptr;
+            if (computes)
+                cols.advance(place->stage);
+        };
+        delta_ends(a.pages, w.span, t, p, &end, keep, advance);
+        sl_mbar_arrive_warp(&ring->empty[at]);
+        t += p.to - p.from;
+    }
+}
+
+/* Whether a span begins and ends inside of chunks of one block, whose page it changes in place.
+ * Then blocks that share a head must not share its tokens: one has all columns, one part after the
+ * other, and keeps the tokens with the last. */
+static __device__ __forceinline__ bool in_place(const struct sl_state_pages &p,
+                                                const struct sl_span &s)
+{
+    return s.pos % SL_DELTA_CHUNK != 0 &&
+           (s.pos - 1) / p.block_size == (s.pos + s.n - 1 - s.n_drafts) / p.block_size;
+}
+
+template <int KS>
+static __global__ void __launch_bounds__(32 * (DELTA_PREPARERS(KS) + DELTA_COLUMNS(KS)), 1)
+    delta_wide_kernel(delta_args a)
+{
+    SL_SMEM(delta_ring<KS>, ring);
+    const int part = static_cast<int>(blockIdx.x) % a.n_parts;
+    uint32_t turn = 0;
+    sl_mbar_init_all(ring->full, DELTA_PREPARERS(KS), SL_WARP_ARRIVALS);
+    sl_mbar_init_all(ring->empty, DELTA_PREPARERS(KS), DELTA_COLUMNS(KS) * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
     __syncthreads();
     sl_grid_launch_dependents();
     sl_grid_wait();
     for (int32_t i = static_cast<int32_t>(blockIdx.y);; i += static_cast<int32_t>(gridDim.y)) {
-        const int32_t which = sl_wide_span(a.pages, a.few, i, room);
+        const int32_t which = sl_wide_span(a.pages, a.few, i, ring->room);
         if (which < 0)
             return;
-        const struct sl_span span = a.pages.spans[which];
-        if (threadIdx.x < 32 * SL_WIDE_WARPS)
-            compute<J, C, BY_ROW>(a, span, head, first_col, ring, &turn);
-        else
-            bring<J, C, BY_ROW>(a, span, head, first_col, ring, &turn);
+        delta_work w = {a.pages.spans[which], static_cast<int>(blockIdx.x) / a.n_parts, 0, false};
+        const bool alone = in_place(a.pages, w.span);
+        if (alone && part > 0)
+            continue;
+        for (int n = alone ? 0 : part; n < (alone ? a.n_parts : part + 1); n++) {
+            w.tile = n * DELTA_COLUMNS(KS);
+            w.keeps = n == (alone ? a.n_parts - 1 : 0);
+            if (threadIdx.x < 32 * DELTA_COLUMNS(KS))
+                compute<KS>(a, w, ring, &turn);
+            else
+                bring<KS>(a, w, ring, &turn);
+        }
     }
 }
 
-template <int J, int C, bool BY_ROW>
-static void launch(struct sl_cuda *cu, delta_args a, int32_t n_rows)
+template <int KS> static void launch(struct sl_cuda *cu, delta_args a, int32_t n_rows)
 {
-    typedef wide_tile<J, C, BY_ROW> tile;
-    a.n_parts = SL_CEIL_DIV(a.v_dim, tile::n_cols);
-    sl_launch(cu, delta_wide_kernel<J, C, BY_ROW>,
+    a.n_parts = SL_CEIL_DIV(a.v_dim, delta_ring<KS>::n_cols);
+    sl_launch(cu, delta_wide_kernel<KS>,
               dim3(static_cast<unsigned>(a.n_heads * a.n_parts), static_cast<unsigned>(n_rows)),
-              dim3(SL_WIDE_THREADS), tile::bytes, a);
+              dim3(32 * (DELTA_PREPARERS(KS) + DELTA_COLUMNS(KS))), sizeof(delta_ring<KS>), a);
 }
 
-void sl_cuda_delta_wide(struct sl_cuda *cu, const delta_args *a, bool by_row, int32_t n_rows)
+void sl_cuda_delta_wide(struct sl_cuda *cu, const delta_args *a, int32_t n_rows)
 {
-    const int j = SL_CEIL_DIV(a->k_dim, SL_STATE_STRIDE);
-    if (by_row)
-        (j <= 1   ? launch<1, 2, true>
-         : j <= 4 ? launch<4, 2, true>
-                  : launch<8, 1, true>)(cu, *a, n_rows);
-    else
-        (j <= 1   ? launch<1, 2, false>
-         : j <= 2 ? launch<2, 2, false>
-         : j <= 4 ? launch<4, 2, false>
-                  : launch<8, 1, false>)(cu, *a, n_rows);
+    const int ks = delta_k_tiles(a->k_dim);
+    (ks <= 1   ? launch<1>
+     : ks <= 2 ? launch<2>
+     : ks <= 4 ? launch<4>
+     : ks <= 8 ? launch<8>
+               : launch<16>)(cu, *a, n_rows);
 }

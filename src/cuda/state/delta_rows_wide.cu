@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT
+ * The gated delta rule by row for many tokens of a sequence: prompts. A block has some columns of a
+ * head's state in registers; four warps compute token after token, four others bring the tokens in:
+ * they norm q and k, make the gates and hand sixteen tokens over at a time, by two barriers.
+ *
+ * A warp has eight columns: lane l the rows of group l / 4 (state.cuh) and two columns, 4 (l % 4) /
+ * 2 .. So a token takes 16 values of k and of q from shared memory (8 loads of 16 bytes, of which
+ * the lanes of a group read the same), and a sum three shuffles. More columns and fewer rows would
+ * take fewer loads and more shuffles one after the other; four lanes for a column only two, but
+ * twice the loads, which the 128 bytes a cycle of shared memory do not give.
+ */
+#include "cuda/state/delta_rows.cuh"
+
+template <int J, int C> struct wide_tile {
+    typedef delta_token<J> at;
+    static constexpr int n_cols = SL_WIDE_WARPS * 4 * C; /* of a block */
+    static constexpr int v = at::floats, beta = v + n_cols;
+    static constexpr int floats = beta + 4; /* of a token in the ring */
+    static constexpr size_t bars = 0, ring = 64;
+    static constexpr size_t bytes = ring + sizeof(float) * SL_WIDE_RING * floats;
+};
+
+/* Hand-over number i of the block: two places in turns. */
+struct wide_turn {
+    uint64_t *full, *empty;
+    uint32_t i;
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return i / 2 & 1;
+    }
+};
+
+template <int J, int C>
+static __device__ __forceinline__ void bring(const delta_args &a, const struct sl_span &span,
+                                             int head, int first_col, float *ring, wide_turn *turn)
+{
+    typedef wide_tile<J, C> tile;
+    const int thread = static_cast<int>(threadIdx.x) - 32 * SL_WIDE_WARPS;
+    const int warp = thread / 32, lane = thread % 32;
+    const float *values = a.v + static_cast<int64_t>(head) * a.v_dim;
+    for (int32_t t = 0; t < span.n; t += SL_WIDE_TOKENS, turn->i++) {
+        const int32_t n = min(span.n - t, SL_WIDE_TOKENS);
+        const int64_t row = span.first + t;
+        float *to = ring + turn->i % 2 * SL_WIDE_TOKENS * tile::floats;
+        sl_mbar_wait(&turn->empty[turn->i % 2], turn->parity() ^ 1);
+#pragma unroll
+        for (int i = 0; i < 2 * SL_WIDE_TOKENS; i += 4 * SL_WIDE_WARPS) {
+            const int mine = i + 4 * warp + lane / 8, token = mine / 2;
+            delta_vector<J>(a, head, row + token, mine % 2 == 0, token < n,
+                            to + token * tile::floats);
+        }
+        for (int i = thread; i < n * (tile::n_cols / 4); i += 32 * SL_WIDE_WARPS) {
+            const int token = i / (tile::n_cols / 4), quad = i % (tile::n_cols / 4);
+            *reinterpret_cast<float4 *>(to + token * tile::floats + tile::v + 4 * quad) =
+                sl_load4(values + (row + token) * a.ld, first_col + 4 * quad, a.v_dim, a.wide_v);
+        }
+        if (thread < n)
+            to[thread * tile::floats + tile::beta] = delta_beta(a, head, row + thread);
+        sl_mbar_arrive_warp(&turn->full[turn->i % 2]);
+    }
+}
+
+/* What a lane knows of the token before it comes to it. */
+template <int J, int C> struct wide_ahead {
+    float k[4 * J];
+    float delta[C];
+};
+
+template <int J, int C> struct wide_lane {
+    typedef wide_tile<J, C> tile;
+    typedef typename tile::at at;
+    sl_state_cols<J, C> s; /* behind the last token */
+    float decayed[4 * J][C];
+    int group, col; /* in the block */
+
+    /* From the state behind the token before: delta of this one, and the state decayed for it. */
+    __device__ __forceinline__ void look(const float *token, wide_ahead<J, C> *next)
+    {
+        float sum[C], rows[4 * J];
+        const float beta = token[tile::beta];
+        sl_group_rows<J>(token + at::k, group, next->k);
+        sl_group_rows<J>(token + at::kd, group, rows);
+        s.dot(rows, sum);
+        sl_group_rows<J>(token + at::decay, group, rows);
+#pragma unroll
+        for (int c = 0; c < C; c++)
+            sum[c] = sl_sum_groups<2>(sum[c]);
+#pragma unroll
+        for (int r = 0; r < 4 * J; r++)
+#pragma unroll
+            for (int c = 0; c < C; c++)
+                decayed[r][c] = __fmul_rn(rows[r], s.s[r][c]);
+#pragma unroll
+        for (int c = 0; c < C; c++)
+            next->delta[c] = delta_of(beta, sum[c], token[tile::v + col + c]);
+    }
+    __device__ __forceinline__ void update(const wide_ahead<J, C> &now)
+    {
+#pragma unroll
+        for (int r = 0; r < 4 * J; r++)
+#pragma unroll
+            for (int c = 0; c < C; c++)
+                s.s[r][c] = __fmaf_rn(now.k[r], now.delta[c], decayed[r][c]);
+    }
+    /* The output of column col + group % C, in the lanes of the first C groups. */
+    __device__ __forceinline__ float output(const float (&q)[4 * J]) const
+    {
+        float sum[C];
+        s.dot(q, sum);
+        if (C == 1)
+            return sl_sum_groups<2>(sum[0]);
+        const bool odd = group % 2 != 0; /* neighbours share the two columns */
+        const float keep = odd ? sum[C - 1] : sum[0], give = odd ? sum[0] : sum[C - 1];
+        float out = __fadd_rn(keep, __shfl_xor_sync(0xffffffffu, give, 4));
+        out = __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 8));
+        return __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 16));
+    }
+};
+
+template <int J, int C>
+static __device__ __forceinline__ void compute(const delta_args &a, const struct sl_span &span,
+                                               int head, int first_col, const float *ring,
+                                               wide_turn *turn)
+{
+    typedef wide_tile<J, C> tile;
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x) / 32;
+    wide_lane<J, C> me;
+    me.group = lane / 4;
+    me.col = C * (4 * warp + lane % 4);
+    const int32_t col = first_col + me.col, out_col = col + me.group % C;
+    const bool writes = me.group < C && out_col < a.v_dim;
+    const int64_t at = static_cast<int64_t>(head) * a.k_dim * a.v_dim;
+    const float *begin = a.pages.begin(span);
+    float *out = a.out + (span.first * static_cast<int64_t>(a.n_heads) + head) * a.v_dim + out_col;
+    int32_t end = a.pages.next_end(span, 0), page = a.pages.page_of(span, end);
+    uint32_t place = turn->i % 2 * SL_WIDE_TOKENS; /* of the token in the ring */
+    wide_ahead<J, C> ahead[2];
+    me.s.load(begin != nullptr ? begin + at : nullptr, a.v_dim, me.group, a.k_dim, col, a.v_dim);
+    sl_mbar_wait(&turn->full[turn->i % 2], turn->parity());
+    me.look(ring + place * tile::floats, &ahead[0]);
+
+    auto step = [&](int32_t t, const wide_ahead<J, C> &now, wide_ahead<J, C> *next) {
+        const bool more = t + 1 < span.n;
+        float q[4 * J];
+        sl_group_rows<J>(ring + place * tile::floats + tile::at::q, me.group, q);
+        if (more) {
+            place = (place + 1) % SL_WIDE_RING;
+            if (place % SL_WIDE_TOKENS == 0) {
+                sl_mbar_arrive_warp(&turn->empty[turn->i % 2]);
+                turn->i++;
+                sl_mbar_wait(&turn->full[turn->i % 2], turn->parity());
+            }
+        }
+        me.update(now);
+        me.look(ring + place * tile::floats, next); /* of the last token's own, for nothing */
+        const float o = me.output(q);
+        if (writes)
+            *out = o;
+        out += static_cast<int64_t>(a.n_heads) * a.v_dim;
+        if (t == end) {
+            if (page >= 0)
+                me.s.store(a.pages.page(page) + at, a.v_dim, me.group, a.k_dim, col, a.v_dim);
+            if (more) {
+                end = a.pages.next_end(span, t + 1);
+                page = a.pages.page_of(span, end);
+            }
+        }
+    };
+#pragma unroll 1
+    for (int32_t t = 0; t < span.n; t += 2) {
+        step(t, ahead[0], &ahead[1]);
+        if (t + 1 < span.n)
+            step(t + 1, ahead[1], &ahead[0]);
+    }
+    sl_mbar_arrive_warp(&turn->empty[turn->i % 2]);
+    turn->i++;
+}
+
+template <int J, int C>
+static __global__ void __launch_bounds__(SL_WIDE_THREADS, 1) delta_rows_wide_kernel(delta_args a)
+{
+    typedef wide_tile<J, C> tile;
+    SL_SMEM(uint8_t, smem);
+    uint64_t *bars = reinterpret_cast<uint64_t *>(smem + tile::bars);
+    int32_t *room = reinterpret_cast<int32_t *>(bars + 4);
+    float *ring = reinterpret_cast<float *>(smem + tile::ring);
+    const int head = static_cast<int>(blockIdx.x) / a.n_parts;
+    const int first_col = static_cast<int>(blockIdx.x) % a.n_parts * tile::n_cols;
+    wide_turn turn = {bars, bars + 2, 0};
+    sl_mbar_init_all(bars, 4, SL_WIDE_WARPS * SL_WARP_ARRIVALS);
+    sl_mbar_fence_init();
+    __syncthreads();
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (int32_t i = static_cast<int32_t>(blockIdx.y);; i += static_cast<int32_t>(gridDim.y)) {
+        const int32_t which = sl_wide_span(a.pages, a.few, i, room);
+        if (which < 0)
+            return;
+        const struct sl_span span = a.pages.spans[which];
+        if (threadIdx.x < 32 * SL_WIDE_WARPS)
+            compute<J, C>(a, span, head, first_col, ring, &turn);
+        else
+            bring<J, C>(a, span, head, first_col, ring, &turn);
+    }
+}
+
+template <int J, int C> static void launch(struct sl_cuda *cu, delta_args a, int32_t n_rows)
+{
+    typedef wide_tile<J, C> tile;
+    a.n_parts = SL_CEIL_DIV(a.v_dim, tile::n_cols);
+    sl_launch(cu, delta_rows_wide_kernel<J, C>,
+              dim3(static_cast<unsigned>(a.n_heads * a.n_parts), static_cast<unsigned>(n_rows)),
+              dim3(SL_WIDE_THREADS), tile::bytes, a);
+}
+
+void sl_cuda_delta_rows_wide(struct sl_cuda *cu, const delta_args *a, int32_t n_rows)
+{
+    const int j = SL_CEIL_DIV(a->k_dim, SL_STATE_STRIDE);
+    (j <= 1 ? launch<1, 2> : j <= 4 ? launch<4, 2> : launch<8, 1>)(cu, *a, n_rows);
+}
