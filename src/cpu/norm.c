@@ -135,8 +135,11 @@ void sl_cpu_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a
 void sl_cpu_copy_rows(struct sl_backend *be, const struct sl_op_copy_rows *a)
 {
     (void)be;
+    const float *x = a->x; /* activations are floats too */
+    float *out = a->out;
     for (int32_t i = 0; i < a->n; i++)
-        memcpy(a->out + i * a->ld_out, a->x + i * a->ld_x, (size_t)a->h * sizeof(float));
+        memcpy(out + i * a->ld_out, x + (a->rows != NULL ? a->rows[i] : i) * a->ld_x,
+               (size_t)a->h * sizeof *out);
 }
 
 struct read_job {

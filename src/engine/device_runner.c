@@ -80,6 +80,7 @@ struct sl_device_runner {
     struct sl_lora_rows lora_rows;
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] of the last collect */
     float *pooled; /* [max_logits, n_out] of the last collect, embeddings or scores; NULL: tokens */
+    struct sl_device_draft *draft; /* NULL: no model drafts */
 };
 
 static const struct sl_sample_row padding = {
@@ -137,6 +138,19 @@ static uint64_t gated_bytes(const struct sl_model *m, const struct sl_device_run
     return (uint64_t)SL_MIN(cfg->max_tokens, 1024) * 2 * (uint64_t)widest * sizeof(float);
 }
 
+static struct sl_device_draft_config draft_of(const struct sl_model *m, const struct sl_run *run,
+                                              const struct sl_device_runner_config *cfg)
+{
+    return (struct sl_device_draft_config){.model = cfg->draft,
+                                           .run = cfg->draft_run,
+                                           .target_run = run,
+                                           .n_vocab = sl_model_facts(m)->n_vocab,
+                                           .max_tokens = cfg->max_tokens,
+                                           .max_seqs = cfg->max_seqs,
+                                           .max_drafts = cfg->max_drafts,
+                                           .max_model_len = cfg->max_model_len};
+}
+
 static struct sl_step_limits limits_of(const struct sl_model *m,
                                        const struct sl_device_runner_config *cfg)
 {
@@ -171,6 +185,8 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
     }
     for (int32_t g = 0; g < cfg->kv.n_groups; g++)
         lim.scratch_pages[g] = cfg->kv.groups[g].state ? -1 : cfg->n_pages[g];
+    const struct sl_device_draft_config draft = draft_of(m, NULL, cfg);
+    sl_device_draft_limits(&draft, &lim);
     return lim;
 }
 
@@ -179,11 +195,12 @@ uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
 {
     const struct sl_device_vt *dev = be->vt->device;
     struct sl_step_limits lim = limits_of(m, cfg);
+    const struct sl_device_draft_config draft = draft_of(m, NULL, cfg);
     uint64_t sampling = 0;
     if (!pools(m))
         sampling = dev->sample_scratch(be, cfg->max_logits, sl_model_facts(m)->n_vocab) +
                    counts_bytes(m, cfg);
-    return dev->steps_bytes(be, &lim) + sampling +
+    return dev->steps_bytes(be, &lim) + sampling + sl_device_draft_bytes(&draft, be) +
            (uint64_t)cfg->max_loras * sl_model_lora_bytes(m, cfg->max_lora_rank) +
            table_bytes(m, cfg);
 }
@@ -607,7 +624,14 @@ static void times(const void *ctx, struct sl_device_times *out)
 static uint64_t progress(const void *ctx)
 {
     const struct sl_device_runner *d = ctx;
-    return sl_run_progress(d->run);
+    return sl_run_progress(d->run) + sl_device_draft_progress(d->draft);
+}
+
+static int draft(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    SL_ASSERT(d->n_late == 0); /* rows of the step that has landed are still there */
+    return sl_device_draft_run(d->draft, pass, err);
 }
 
 static void forget(void *ctx, const struct sl_counts *counts)
@@ -643,7 +667,8 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
             return sl_fail(err, SL_ENOMEM, "out of device memory for %d adapters of rank %d",
                            d->cfg.max_loras, d->cfg.max_lora_rank);
     }
-    return 0;
+    const struct sl_device_draft_config drafts = draft_of(d->m, d->run, &d->cfg);
+    return sl_device_draft_create(&drafts, d->be, &d->draft, err);
 }
 
 int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, struct sl_run *run,
@@ -698,6 +723,7 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     if (d == NULL)
         return;
     d->dev->forget(d->be, d);
+    sl_device_draft_destroy(d->draft);
     if (d->lora_table != NULL)
         d->be->vt->free(d->be, d->lora_table, table_bytes(d->m, &d->cfg));
     if (d->lora_mem != NULL)
@@ -728,7 +754,8 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
     *r = (struct sl_runner){.ctx = d,
                             .n_vocab = d->n_vocab,
                             .max_logits = d->cfg.max_logits,
-                            .max_flights = d->pooled != NULL ? 1 : SL_MAX_FLIGHTS,
+                            .max_flights =
+                                d->pooled != NULL || d->draft != NULL ? 1 : SL_MAX_FLIGHTS,
                             .blind = d->pooled != NULL,
                             .n_pooled = d->pooled != NULL ? f->n_out : 0,
                             .whole = f->whole,
@@ -738,4 +765,11 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
                             .forget = forget,
                             .times = times,
                             .progress = progress};
+    if (d->draft == NULL)
+        return;
+    const struct sl_model_facts *small = sl_model_facts(d->cfg.draft);
+    r->draft = draft;
+    r->n_draft_vocab = small->n_vocab;
+    r->draft_context = small->context;
+    r->draft_rows = small->draft_width > 0;
 }

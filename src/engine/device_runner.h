@@ -8,6 +8,7 @@
 #ifndef SL_ENGINE_DEVICE_RUNNER_H
 #define SL_ENGINE_DEVICE_RUNNER_H
 
+#include "engine/device_draft.h"
 #include "engine/runner.h"
 #include "models/model.h"
 
@@ -20,6 +21,8 @@ struct sl_device_runner_config {
     int32_t n_pages[SL_MAX_KV_GROUPS]; /* of each group; pools of keys have one more, for padding */
     struct sl_kv_layout kv;
     int32_t max_loras, max_lora_rank; /* adapters on the device; 0: none */
+    const struct sl_model *draft;     /* a model that drafts, or NULL; */
+    struct sl_run *draft_run;         /* for create: of it */
 };
 
 /* Device memory create takes. */

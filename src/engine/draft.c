@@ -21,9 +21,16 @@
 #define LACKS_USUALLY 16 /* tokens */
 #define SPREAD        64
 
+/* For what is written behind a sequence's blocks: all drafts of a pass, and one token more where a
+ * device makes spans even (device_draft.c). */
+static int32_t spare_pages(int32_t n_drafts, int32_t block_size)
+{
+    return SL_CEIL_DIV(n_drafts + 1, block_size);
+}
+
 int32_t sl_drafter_n_pages(int32_t n_pages, int32_t max_seqs, int32_t n_drafts, int32_t block_size)
 {
-    return n_pages + max_seqs * SL_CEIL_DIV(n_drafts, block_size);
+    return n_pages + 1 + max_seqs * spare_pages(n_drafts, block_size);
 }
 
 int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
@@ -36,7 +43,7 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     struct sl_drafter *d = eng->drafter = sl_calloc(1, sizeof *d);
     if (d == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts");
-    d->n_spare = SL_CEIL_DIV(eng->speculative.num_speculative_tokens, i->block_size);
+    d->n_spare = spare_pages(eng->speculative.num_speculative_tokens, i->block_size);
     const size_t n_table = (size_t)(SL_CEIL_DIV(i->max_model_len, i->block_size) + d->n_spare);
     d->pages = sl_calloc((size_t)g->cfg.n_pages, sizeof *d->pages);
     d->tokens = sl_calloc(n_tokens, sizeof *d->tokens);
@@ -280,14 +287,14 @@ static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, in
     struct sl_drafter *d = eng->drafter;
     struct sl_batch *b = &d->pass.batch;
     const struct sl_seq *seq = &rs->seq;
-    const int32_t i = b->n_spans++, bs = eng->info.block_size;
-    const int32_t n_blocks = seq->blocks.n, n_own = eng->kv.groups[0].cfg.n_pages;
-    const int32_t n_seq_table = SL_CEIL_DIV(eng->info.max_model_len, bs) + d->n_spare;
-    int32_t *table = d->tables + (size_t)i * (size_t)n_seq_table;
+    const int32_t i = b->n_spans++, n_blocks = seq->blocks.n;
+    const int32_t n_own = eng->kv.groups[0].cfg.n_pages + 1; /* that one is of a device's padding */
+    int32_t *table = d->tables + d->n_table;
     SL_ASSERT(n > 0 && b->n_tokens + n <= eng->info.max_num_batched_tokens);
     d->of[i] = rs;
     d->spans[i] =
-        (struct sl_span){.first = b->n_tokens, .n = n, .pos = from, .table_idx = i * n_seq_table};
+        (struct sl_span){.first = b->n_tokens, .n = n, .pos = from, .table_idx = d->n_table};
+    d->n_table += n_blocks + d->n_spare;
     memcpy(table, seq->blocks.pages[0], (size_t)n_blocks * sizeof *table);
     for (int32_t k = 0; k < d->n_spare; k++)
         table[n_blocks + k] = n_own + i * d->n_spare + k;
@@ -346,6 +353,7 @@ static void build_pass(struct sl_engine *eng)
                            .block_tables = d->tables,
                            .n_tables = 1,
                            .logit_rows = d->logit_rows};
+    d->n_table = 0;
     d->pass.sources = eng->runner.draft_rows ? d->sources : NULL;
     if (eng->runner.draft_rows) {
         add_rows(eng, true);

@@ -55,11 +55,13 @@ struct sl_drafter {
     struct sl_span *spans;       /* [max_seqs] */
     int32_t *logit_rows, *wanted, *drafts, *sources;
     struct sl_rseq **of; /* [max_seqs] the sequence of each span */
-    int32_t *tables;     /* [max_seqs, blocks of the longest sequence and spare ones] */
-    int32_t n_spare;     /* pages behind a sequence's blocks, in one pass */
+    int32_t *tables; /* [n_table] of [max_seqs, blocks of the longest sequence and spare ones] */
+    int32_t n_table;
+    int32_t n_spare; /* pages behind a sequence's blocks, in one pass */
 };
 
-/* Pages of the drafter's pool, beside n_pages of the target's: spare ones come last. */
+/* Pages of the drafter's pool, beside n_pages of the target's: behind those one for padding, then
+ * spare ones. */
 int32_t sl_drafter_n_pages(int32_t n_pages, int32_t max_seqs, int32_t n_drafts, int32_t block_size);
 
 SL_MUST_CHECK int sl_drafter_init(struct sl_engine *eng, struct sl_error *err);

@@ -11,23 +11,39 @@
 #include "base/check.h"
 #include "models/internal.h"
 
-static void copy(struct sl_run *r, const float *x, int64_t ld_x, int32_t n, int32_t h, float *out,
+enum { FLOATS, ACTS }; /* formats of rows: floats, the backend's activations */
+
+struct rows {
+    const void *at;
+    int64_t ld;
+    int format;
+    const int32_t *idx; /* NULL: row i */
+};
+
+static void copy(struct sl_run *r, struct rows x, int32_t n, int32_t h, int format, void *out,
                  int64_t ld_out)
 {
-    r->m->be->vt->copy_rows(
-        r->m->be, &(struct sl_op_copy_rows){
-                      .x = x, .ld_x = ld_x, .n = n, .h = h, .out = out, .ld_out = ld_out});
+    r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = x.at,
+                                                                .ld_x = x.ld,
+                                                                .rows = x.idx,
+                                                                .n = n,
+                                                                .h = h,
+                                                                .x_act = x.format == ACTS,
+                                                                .out_act = format == ACTS,
+                                                                .out = out,
+                                                                .ld_out = ld_out});
 }
 
-/* w NULL: out = x */
-static void norm(struct sl_run *r, const float *x, const float *w, int32_t n, int32_t h, float *out)
+/* out: activations; w NULL: out = x */
+static void norm(struct sl_run *r, const float *x, const float *w, int32_t n, int32_t h, void *out)
 {
     r->m->be->vt->rmsnorm(
         r->m->be, &(struct sl_op_rmsnorm){
                       .x = x, .w = w, .eps = (float)r->m->hp.norm_eps, .n = n, .h = h, .out = out});
 }
 
-static void product(struct sl_run *r, const float *x, enum sl_slot slot, int32_t n, float *out)
+/* x: activations */
+static void product(struct sl_run *r, const void *x, enum sl_slot slot, int32_t n, float *out)
 {
     const struct sl_weight *w = sl_run_mat(r, 0, slot);
     r->m->be->vt->linear(
@@ -51,7 +67,8 @@ void sl_run_keep(struct sl_run *r, int32_t layer, const float *x, int32_t n)
     for (int32_t i = 0; i < n_taps; i++) {
         const bool normed = r->cfg.taps[i] == SL_TAP_NORMED;
         if ((normed ? r->m->hp.n_layers : r->cfg.taps[i]) == layer)
-            copy(r, normed ? r->norm : x, h, n, h, r->taps + i * h, (int64_t)n_taps * h);
+            copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL}, n, h,
+                 FLOATS, r->taps + i * h, (int64_t)n_taps * h);
     }
 }
 
@@ -63,31 +80,51 @@ const float *sl_run_taps(const struct sl_run *r)
 
 /* ---------------------------------------------------------------- of the drafter */
 
-/* x = a product of the target's rows, which may be normed, each or all taps of a token as one. */
+bool sl_draft_norms_taps(const struct sl_model *m)
+{
+    for (int32_t i = 0; sl_is_draft(m) && i < m->desc->n_weights; i++)
+        if (m->desc->weights[i].slot == SL_SLOT_TAPS_NORM ||
+            m->desc->weights[i].slot == SL_SLOT_TAP_NORMS)
+            return true;
+    return false;
+}
+
+/* r->x = a product of the target's rows, which may be normed, each or all taps of a token as one.
+ * r->norm is used up: it is as wide as one row of the target, or wider. */
 static void join_taps(struct sl_run *r, int32_t n)
 {
     const struct sl_draft_hparams *d = &r->m->hp.draft;
     const float *each = sl_run_vec(r, 0, SL_SLOT_TAP_NORMS),
-                *all = sl_run_vec(r, 0, SL_SLOT_TAPS_NORM), *x = r->draft_rows;
+                *all = sl_run_vec(r, 0, SL_SLOT_TAPS_NORM);
     const int32_t h = d->target_hidden, wide = d->n_taps * h;
-    float *apart = r->norm; /* for a moment: as wide as one row of the target, or wider */
+    const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
+    struct rows x = {r->draft_rows, wide, FLOATS, r->draft_sources};
     if (all != NULL) {
-        norm(r, x, all, n, wide, r->taps_in);
-        x = r->taps_in;
+        copy(r, x, n, wide, FLOATS, r->taps_wide, wide);
+        norm(r, r->taps_wide, all, n, wide, r->taps_in);
+        x = (struct rows){r->taps_in, wide, ACTS, NULL};
     }
     for (int32_t i = 0; i < d->n_taps && each != NULL; i++) {
-        copy(r, x + i * h, wide, n, h, apart, h);
-        norm(r, apart, each + i * h, n, h, apart);
-        copy(r, apart, h, n, h, r->taps_in + i * h, wide);
+        const size_t at = (size_t)(i * h), each_bytes = x.format == ACTS ? act : sizeof(float);
+        struct rows tap = x;
+        tap.at = (const uint8_t *)x.at + at * each_bytes;
+        copy(r, tap, n, h, FLOATS, r->taps_wide, h);
+        norm(r, r->taps_wide, each + at, n, h, r->norm);
+        copy(r, (struct rows){r->norm, h, ACTS, NULL}, n, h, ACTS, (uint8_t *)r->taps_in + at * act,
+             wide);
     }
-    product(r, each != NULL ? r->taps_in : x, SL_SLOT_TAPS_IN, n, r->x);
+    if (all == NULL && each == NULL)
+        copy(r, x, n, wide, ACTS, r->taps_in, wide);
+    product(r, r->taps_in, SL_SLOT_TAPS_IN, n, r->x);
 }
 
-/* Half `idx` of the rows that lie in r->norm. */
-static void put_half(struct sl_run *r, const float *x, int32_t idx, int32_t n)
+/* Half `idx` of the rows that lie in r->norm, from r->y. */
+static void put_half(struct sl_run *r, int32_t idx, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
-    copy(r, x, h, n, h, (float *)r->norm + idx * h, 2 * (int64_t)h);
+    const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
+    copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, ACTS,
+         (uint8_t *)r->norm + (size_t)(idx * h) * act, 2 * (int64_t)h);
 }
 
 void sl_draft_begin(struct sl_run *r, int32_t n)
@@ -95,38 +132,41 @@ void sl_draft_begin(struct sl_run *r, int32_t n)
     const struct sl_draft_hparams *d = &r->m->hp.draft;
     const int32_t h = r->m->hp.hidden;
     const bool joined = r->m->layers[0].joined;
-    const float *hidden = r->draft_rows, *w_e = joined ? sl_run_vec(r, 0, SL_SLOT_ATTN_NORM)
-                                                       : sl_run_vec(r, 0, SL_SLOT_DRAFT_EMBED_NORM);
+    const float *w_e =
+        joined ? sl_run_vec(r, 0, SL_SLOT_ATTN_NORM) : sl_run_vec(r, 0, SL_SLOT_DRAFT_EMBED_NORM);
     norm(r, r->x, w_e, n, h, r->y);
-    if (joined && !r->draft_own) {
+    if (joined && !r->draft_own)
         join_taps(r, n); /* to r->x, by way of r->norm */
-        hidden = r->x;
-    }
-    put_half(r, r->y, d->hidden_first ? 1 : 0, n);
-    norm(r, hidden, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, h, r->y);
-    put_half(r, r->y, d->hidden_first ? 0 : 1, n);
+    else
+        copy(r, (struct rows){r->draft_rows, h, FLOATS, r->draft_sources}, n, h, FLOATS, r->x, h);
+    put_half(r, d->hidden_first ? 1 : 0, n);
+    norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, h, r->y);
+    put_half(r, d->hidden_first ? 0 : 1, n);
     if (!joined)
         product(r, r->norm, SL_SLOT_DRAFT_JOIN, n, r->x);
     else if (d->normed_residual)
-        copy(r, r->y, h, n, h, r->x, h);
-    else if (r->draft_own)
-        copy(r, hidden, h, n, h, r->x, h);
+        copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, FLOATS, r->x, h);
 }
 
 void sl_draft_end(struct sl_run *r, const float *x, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
-    copy(r, r->m->hp.draft.normed_output ? r->norm : x, h, n, h, r->hidden, h);
+    const bool normed = r->m->hp.draft.normed_output;
+    if (n > 0)
+        copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL}, n, h, FLOATS,
+             r->hidden, h);
 }
 
 const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch,
-                                  const float *hidden, bool own)
+                                  const float *hidden, const int32_t *sources, bool own)
 {
     SL_ASSERT(sl_is_draft(r->m) && hidden != NULL);
     r->draft_rows = hidden;
+    r->draft_sources = sources;
     r->draft_own = own;
     const float *logits = sl_run_enqueue(r, batch);
     r->draft_rows = NULL;
+    r->draft_sources = NULL;
     return logits;
 }
 

@@ -258,6 +258,8 @@ SL_MUST_CHECK int sl_eagle3_read_ids(const struct sl_ckpt *ckpt, const struct sl
                                      int32_t **out, struct sl_error *err);
 /* draft_run.c: is the stream of every row wanted behind the last layer? Of a tap. */
 bool sl_run_keeps_end(const struct sl_run *r);
+/* Does a drafter norm the rows of its target before their product? */
+bool sl_draft_norms_taps(const struct sl_model *m);
 /* Keeps x[n] as it enters a layer, or as it leaves the last one. */
 void sl_run_keep(struct sl_run *r, int32_t layer, const float *x, int32_t n);
 /* A drafter's r->x and r->norm before the first layer, of its embeddings in r->x. */
@@ -366,9 +368,11 @@ struct sl_run {
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
     struct sl_rank rank;           /* if there are several */
     float *taps;                   /* [T, n_taps * H] kept for a drafter; of a drafter: */
-    float *taps_in;                /* [T, n_taps * H'] normed, */
+    void *taps_in;                 /* activations [T, n_taps * H'], */
+    float *taps_wide;              /* the same before norms, */
     float *hidden;                 /* [max_logits, H] for its next step, */
-    const float *draft_rows;       /* and what this step is made of, */
+    const float *draft_rows;       /* and what this step is made of: these rows, */
+    const int32_t *draft_sources;  /* of them these for its tokens, */
     bool draft_own;                /* its own or the target's */
     float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */

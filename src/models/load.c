@@ -490,15 +490,9 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
                      "a vector for each token (token_embed) is not built for this device: choose "
                      "device cpu");
 
-    if (rc == 0 && sl_is_draft(m) && be->vt->copy_rows == NULL)
-        rc = sl_fail(err, SL_EUNSUPPORTED,
-                     "drafters that read hidden rows of the model (mtp, eagle3) have no kernel on "
-                     "this device: choose device cpu");
-
     SL_ASSERT(m->be == NULL);
     if (rc != 0)
         return rc;
-    SL_ASSERT(!sl_is_draft(m) || be->vt->act_dtype == SL_DTYPE_F32);
     m->be = be;
     for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];

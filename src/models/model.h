@@ -121,7 +121,7 @@ struct sl_run_config {
     struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */
     /* Hidden rows that are kept of every token of a step, for a drafter: the residual stream as it
      * enters layer taps[i] (the number of layers: as it leaves the last one), or SL_TAP_NORMED:
-     * behind the final norm. On the host only. */
+     * behind the final norm. */
     int32_t n_taps, taps[SL_MAX_TAPS];
 };
 
@@ -137,10 +137,11 @@ void sl_run_destroy(struct sl_run *r);
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
 /* [n_tokens, n_taps * hidden] of the last step, a token's taps side by side; until the next one. */
 const float *sl_run_taps(const struct sl_run *r);
-/* A step of a drafter that reads hidden rows: [n_tokens, draft_width] as its target's sl_run_taps
- * gives them, or if they are its own, [n_tokens, draft_hidden] as sl_run_hidden does. */
+/* A step of a drafter that reads hidden rows, of which sources [n_tokens] says those that go with
+ * its tokens (NULL: row i): rows of draft_width as its target's sl_run_taps gives them, or if they
+ * are its own, of draft_hidden as sl_run_hidden does. */
 const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch,
-                                  const float *hidden, bool own);
+                                  const float *hidden, const int32_t *sources, bool own);
 /* [n_logits, draft_hidden] of a drafter's last step: what its next one reads, if those rows go on.
  * Until then, but may be passed to it. */
 const float *sl_run_hidden(const struct sl_run *r);

@@ -43,7 +43,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 52 + SL_MAX_ROPES };
+enum { N_CUTS = 53 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -189,7 +189,9 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
         {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
         {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * h * f},
-        {offsetof(struct sl_run, taps_in), t * (uint64_t)m->facts.draft_width * f},
+        {offsetof(struct sl_run, taps_in), t * (uint64_t)m->facts.draft_width * act},
+        {offsetof(struct sl_run, taps_wide),
+         sl_draft_norms_taps(m) ? t * (uint64_t)m->facts.draft_width * f : 0},
         {offsetof(struct sl_run, hidden), rows * (uint64_t)m->facts.draft_hidden * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
@@ -222,10 +224,6 @@ static int check_taps(const struct sl_model *m, const struct sl_run_config *cfg,
     for (int32_t i = 0; i < cfg->n_taps; i++)
         SL_ASSERT(cfg->taps[i] == SL_TAP_NORMED ||
                   (cfg->taps[i] >= 0 && cfg->taps[i] <= m->hp.n_layers));
-    if (m->be->vt->copy_rows == NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "hidden rows for a drafter (mtp, eagle3) cannot be kept on this device: "
-                       "choose device cpu");
     if (m->hp.n_streams > 0)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "a model of several residual streams (AltUp) has no hidden rows that a "

@@ -27,6 +27,8 @@ struct sl_device_times {
     uint64_t n_steps;
     double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on.
                                Between the parts of a step it waits: that counts as gap */
+    uint64_t n_again;       /* steps that followed others (struct sl_step), and what they took */
+    double again_ms;
     /* Of calls of the host in the middle of steps (struct sl_host_experts), all there were. */
     uint64_t n_host_calls, n_host_rows;
     double host_ms; /* that the host computed for them */
@@ -53,6 +55,8 @@ struct sl_step_limits {
     int32_t max_context; /* positions of a sequence */
     int32_t n_kinds;     /* 0: no layer has attention */
     struct sl_heads heads[SL_MAX_HEAD_KINDS];
+    int32_t draft_kind;     /* of the first layer of a model that drafts */
+    int32_t max_again;      /* steps of its that follow a step; 0: there is none */
     bool whole;             /* rows see keys behind their own in every layer */
     uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */
     uint32_t result_bytes;  /* of a wanted row, what it says besides the id; 0: nothing */
@@ -77,6 +81,7 @@ enum sl_step_part {
     SL_STEP_WHOLE,
     SL_STEP_FORWARD, /* up to the logits: no params, nothing extra */
     SL_STEP_CHOICE,  /* the rest: of the batch n_logits counts, params lie where extra begins */
+    SL_STEP_AGAIN,   /* forward only: one of those that follow a step (n_again) */
 };
 
 /* With host pointers what a step is to do; with device pointers what forward gets. */
@@ -93,6 +98,12 @@ struct sl_step {
      * numbers of tokens, spans and logits matter. */
     uint32_t variant;
     bool want_results; /* host only: somebody will read results */
+    /* Of a model that drafts: page ids are of the first group, and the i-th wanted row, if any, is
+     * of the i-th span. */
+    bool drafts;
+    /* Of such a step: so many steps follow it of one token of each span with a wanted row, at the
+     * position behind that row: the token that the row, then that the step before chose. */
+    int32_t n_again;
     int32_t *ids;  /* [n_logits] forward only: what was chosen. The next step's tokens[i] < 0 mean
                       ids[-1 - tokens[i]]. */
     void *results; /* [n_logits, result_bytes] forward only */
@@ -156,9 +167,9 @@ struct sl_device_vt {
     /* The choice of a step enqueued as SL_STEP_FORWARD, before anything else of steps. */
     int (*choose)(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
                   void *arg, struct sl_error *err);
-    /* Sleeps until that step is done; ids [n_logits] and results [n_logits, result_bytes] stay
-     * until the step after the next is enqueued. Either may be NULL; a step without wanted rows
-     * need not be waited for. */
+    /* Sleeps until that step is done; ids [1 + n_again, n_logits] and results [n_logits,
+     * result_bytes] stay until the step after the next is enqueued. Either may be NULL; a step
+     * without wanted rows need not be waited for. */
     int (*wait)(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
                 struct sl_error *err);
     /* Sums since steps_init over the steps that were waited for. */

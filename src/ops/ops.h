@@ -493,11 +493,13 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     void *out; /* [n] rows */
 };
 
-struct sl_op_copy_rows { /* out[i] = x[i], between rows of different widths */
-    const float *x;      /* [n, h], rows ld_x apart */
+struct sl_op_copy_rows { /* out[i] = x[rows[i]], between rows of different widths and formats */
+    const void *x;       /* rows of h floats, or x_act activations, ld_x apart */
     int64_t ld_x;
+    const int32_t *rows; /* [n]; NULL: row i */
     int32_t n, h;
-    float *out; /* [n, h], rows ld_out apart */
+    bool x_act, out_act;
+    void *out; /* [n, h], rows ld_out apart; not x */
     int64_t ld_out;
 };
 

@@ -293,7 +293,8 @@ static void a_drafter_has_pages_beside(void **state)
     const struct sl_memory_plan alone = plan((struct sl_engine_config){.max_num_seqs = 4});
     const struct sl_memory_plan all =
         draft_plan((struct sl_engine_config){.max_num_seqs = 4}, json);
-    const uint64_t page = sl_kv_block_bytes(&alone.kv), spare = 4 * 2 * page;
+    const uint64_t page = sl_kv_block_bytes(&alone.kv);
+    const uint64_t spare = (1 + 4 * 2) * page; /* of padding, and two of each sequence */
     assert_int_equal(all.draft_kv.n_groups, 1);
     assert_int_equal(all.draft_kv.groups[0].n_layers, LAYERS);
     assert_int_equal(all.draft_kv.groups[0].page_bytes, page);

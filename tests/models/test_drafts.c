@@ -143,7 +143,7 @@ static void check_pair(struct pair *p, const struct golden *g, int32_t chunk, do
     for (int32_t at = 0; at < g->n - 1; at += chunk) {
         const int32_t n = SL_MIN(chunk, g->n - 1 - at);
         const struct sl_batch b = batch_of(g->ids + at + 1, at, n, true);
-        logits = sl_run_enqueue_draft(p->draft.run, &b, rows + at * width, false);
+        logits = sl_run_enqueue_draft(p->draft.run, &b, rows + at * width, NULL, false);
         check_rows(logits, g->logits + at * v, n, v, "entries of the model's rows", worst);
         logits += (n - 1) * v;
         memcpy(own, sl_run_hidden(p->draft.run) + (n - 1) * f->draft_hidden,
@@ -156,7 +156,7 @@ static void check_pair(struct pair *p, const struct golden *g, int32_t chunk, do
             best = logits[k] > logits[best] ? k : best;
         assert_int_equal(sl_model_draft_token(p->draft.model, best), g->drafts[i]);
         const struct sl_batch b = batch_of(g->drafts + i, g->n - 1 + i, 1, true);
-        logits = sl_run_enqueue_draft(p->draft.run, &b, hidden, true);
+        logits = sl_run_enqueue_draft(p->draft.run, &b, hidden, NULL, true);
         check_rows(logits, g->more + i * v, 1, v, "an entry of the drafter's own row", worst);
         hidden = sl_run_hidden(p->draft.run);
     }

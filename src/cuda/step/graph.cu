@@ -26,8 +26,8 @@ struct sl_cuda_graph *sl_cuda_graph_find(struct sl_cuda_steps *s, const struct s
     for (int32_t i = 0; i < s->n_graphs; i++) {
         struct sl_cuda_graph *g = &s->graph[i];
         if (g->n_spans == dev->batch.n_spans && g->n_spans * g->width == dev->batch.n_tokens &&
-            g->variant == dev->variant && g->part == dev->part && g->arg == arg &&
-            g->forward == forward)
+            g->n_logits == dev->batch.n_logits && g->variant == dev->variant &&
+            g->part == dev->part && g->arg == arg && g->forward == forward)
             return g;
     }
     return NULL;
@@ -93,6 +93,7 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
     g->forward = forward;
     g->n_spans = dev->batch.n_spans;
     g->width = dev->batch.n_tokens / dev->batch.n_spans;
+    g->n_logits = dev->batch.n_logits;
     g->variant = dev->variant;
     g->part = dev->part;
     g->n_host_calls = s->n_host_calls;

@@ -78,7 +78,8 @@ static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t 
             .n_bytes +
         static_cast<size_t>(SL_MAX(lim->n_groups, 1) - 1) * static_cast<size_t>(table_stride(lim)) *
             sizeof(int32_t);
-    *result_offset = SL_ROUND_UP(static_cast<size_t>(lim->max_logits) * sizeof(int32_t),
+    const size_t ids = static_cast<size_t>(lim->max_logits) * sizeof(int32_t);
+    *result_offset = SL_ROUND_UP(SL_MAX(ids, sl_cuda_kept_bytes(lim)), /* either, in a slot */
                                  static_cast<size_t>(SL_CUDA_ALIGN));
     *out_bytes = *result_offset +
                  static_cast<size_t>(lim->max_logits) * static_cast<size_t>(lim->result_bytes);
@@ -103,8 +104,8 @@ uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits 
     size_t in_bytes, result_offset, out_bytes;
     sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
     return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
-           SL_LIN_BYTES + lim->adapter_bytes + sl_cuda_lora_rows_bytes(lim->adapter_mats) +
-           (lim->host_hidden > 0 ? SL_CUDA_ALIGN : 0);
+           sl_cuda_again_bytes(lim) + sl_cuda_kept_bytes(lim) + SL_LIN_BYTES + lim->adapter_bytes +
+           sl_cuda_lora_rows_bytes(lim->adapter_mats) + (lim->host_hidden > 0 ? SL_CUDA_ALIGN : 0);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -114,7 +115,8 @@ static int init_slot(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct s
 {
     void *p = NULL;
     size_t n_bytes = 0, in_at = place(&n_bytes, s->in_bytes),
-           out_at = place(&n_bytes, s->out_bytes), extra_at = place(&n_bytes, s->extra_bytes);
+           out_at = place(&n_bytes, s->out_bytes), extra_at = place(&n_bytes, s->extra_bytes),
+           again_at = place(&n_bytes, s->again_bytes);
     cudaError_t e = cudaMallocHost(&p, n_bytes);
     if (e != cudaSuccess) {
         cudaGetLastError();
@@ -126,6 +128,7 @@ static int init_slot(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct s
     slot->in = static_cast<uint8_t *>(p) + in_at;
     slot->out = static_cast<uint8_t *>(p) + out_at;
     slot->extra = static_cast<uint8_t *>(p) + extra_at;
+    slot->again = static_cast<uint8_t *>(p) + again_at;
     e = cudaEventCreateWithFlags(&slot->done, cudaEventBlockingSync | cudaEventDisableTiming);
     if (e == cudaSuccess)
         return 0;
@@ -197,6 +200,8 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         s->max_width = SL_MIN(SL_MAX(lim->max_width, 1), lim->block_size);
     sizes_of(lim, &s->in_bytes, &s->result_offset, &s->out_bytes);
     s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
+    s->again_bytes = sl_cuda_again_bytes(lim);
+    s->kept_bytes = sl_cuda_kept_bytes(lim);
     for (int i = 0; i < SL_CUDA_DEPTH && rc == 0; i++)
         rc = init_slot(cu, s, &s->slot[i], err);
     if (rc == 0)
@@ -208,6 +213,10 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         rc = take(cu, &s->out, s->out_bytes, "a step's results", err);
     if (rc == 0)
         rc = take(cu, &s->extra, s->extra_bytes, "a step's lists", err);
+    if (rc == 0)
+        rc = take(cu, &s->again, s->again_bytes, "the steps behind a step", err);
+    if (rc == 0)
+        rc = take(cu, &s->kept, s->kept_bytes, "drafts", err);
     if (rc == 0)
         rc = take(cu, &cu->workspace, cu->workspace_bytes, "the workspace of attention", err);
     if (rc == 0)
@@ -259,6 +268,8 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     sl_cuda_free(cu, s->in, s->in_bytes);
     sl_cuda_free(cu, s->out, s->out_bytes);
     sl_cuda_free(cu, s->extra, s->extra_bytes);
+    sl_cuda_free(cu, s->again, s->again_bytes);
+    sl_cuda_free(cu, s->kept, s->kept_bytes);
     sl_cuda_free(cu, cu->workspace, cu->workspace_bytes);
     sl_cuda_free(cu, s->products, SL_LIN_BYTES);
     sl_cuda_free(cu, s->mixed, s->lim.adapter_bytes);
@@ -273,27 +284,32 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
 
 /* ------------------------------------------------------------------ the block */
 
-/* Tokens of each span of a decode step: the same few of all, all rows of which are wanted. 0: it is
- * none, or it may not be padded. */
-static int32_t decode_width(const struct sl_cuda_steps *s, const struct sl_batch *b)
+/* Tokens of each span of a decode step: the same few of all, all rows of which are wanted; or, of a
+ * model that drafts, one of each. 0: it is none, or it may not be padded. */
+static int32_t decode_width(const struct sl_cuda_steps *s, const struct sl_step *step)
 {
+    const struct sl_batch *b = &step->batch;
     const int32_t width = b->spans[0].n;
-    if (width > s->max_width || b->n_tokens != b->n_spans * width || b->n_logits != b->n_tokens)
+    if (width > s->max_width || b->n_tokens != b->n_spans * width ||
+        b->n_logits != (step->drafts ? b->n_spans : b->n_tokens))
         return 0;
     for (int32_t i = 1; i < b->n_spans; i++)
         if (b->spans[i].n != width)
             return 0;
     for (int32_t i = 0; i < b->n_logits; i++)
-        if (b->logit_rows[i] != i)
+        if (b->logit_rows[i] != i && !step->drafts)
             return 0;
     return width;
 }
 
 /* Spans that a decode step of this width is padded to. */
-static int32_t padded_spans(const struct sl_cuda_steps *s, int32_t n_spans, int32_t width)
+static int32_t padded_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
+                            int32_t width)
 {
-    const int32_t most = SL_MIN(s->lim.max_tokens, s->lim.max_logits) / width;
-    return sl_cuda_rung(n_spans, SL_MIN(most, s->lim.max_spans));
+    const int32_t rows = SL_MIN(s->lim.max_tokens, s->lim.max_logits);
+    const int32_t most =
+        step->drafts ? SL_MIN(s->lim.max_tokens / width, s->lim.max_logits) : rows / width;
+    return sl_cuda_rung(step->batch.n_spans, SL_MIN(most, s->lim.max_spans));
 }
 
 static void put(uint8_t *to, const void *from, int32_t n, size_t each)
@@ -302,12 +318,18 @@ static void put(uint8_t *to, const void *from, int32_t n, size_t each)
         memcpy(to, from, static_cast<size_t>(n) * each);
 }
 
+/* What the step tells the sampler of each row. */
+static size_t params_each(const struct sl_cuda_steps *s, const struct sl_step *step)
+{
+    return step->part == SL_STEP_FORWARD || step->drafts ? 0 : s->lim.param_bytes;
+}
+
 /* Writes spans of padding from first on. */
 static void pad_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
                       const struct sl_cuda_block_layout *l, int32_t first, int32_t n, int32_t width,
                       int32_t table_idx, uint8_t *in)
 {
-    const size_t each = step->part == SL_STEP_FORWARD ? 0 : s->lim.param_bytes;
+    const size_t each = params_each(s, step);
     int32_t *tokens = reinterpret_cast<int32_t *>(in + l->tokens);
     int32_t *positions = reinterpret_cast<int32_t *>(in + l->positions);
     int32_t *rows = reinterpret_cast<int32_t *>(in + l->logit_rows);
@@ -317,7 +339,10 @@ static void pad_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
     for (int32_t i = first * width; i < (first + n) * width; i++) {
         tokens[i] = 0;
         positions[i] = i % width;
-        rows[i] = i;
+    }
+    const int32_t each_rows = step->drafts ? 1 : width;
+    for (int32_t i = first * each_rows; i < (first + n) * each_rows; i++) {
+        rows[i] = step->drafts ? i * width : i;
         put(in + l->params + static_cast<size_t>(i) * each, step->params_pad, 1, each);
     }
 }
@@ -358,11 +383,18 @@ static void put_adapters(struct sl_cuda_steps *s, const struct sl_batch *b,
     dev->lora = dev->logit_lora = &s->lora;
 }
 
+/* Groups of pages that the step has. */
+static int32_t n_tables_of(const struct sl_cuda_steps *s, const struct sl_step *step)
+{
+    return step->drafts ? 1 : SL_MAX(s->lim.n_groups, 1);
+}
+
 /* Each group's page ids, and behind them the page of its padding. */
-static void put_tables(const struct sl_cuda_steps *s, const struct sl_batch *b, int32_t n_table,
+static void put_tables(const struct sl_cuda_steps *s, const struct sl_step *step, int32_t n_table,
                        int32_t *tables)
 {
-    for (int32_t g = 0; g < SL_MAX(s->lim.n_groups, 1); g++, tables += table_stride(&s->lim)) {
+    const struct sl_batch *b = &step->batch;
+    for (int32_t g = 0; g < n_tables_of(s, step); g++, tables += table_stride(&s->lim)) {
         const int32_t *from = sl_batch_tables(b, g);
         memcpy(tables, from, static_cast<size_t>(n_table) * sizeof *tables);
         tables[n_table] = s->lim.scratch_pages[g];
@@ -375,17 +407,17 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
                          struct sl_step *dev)
 {
     const struct sl_batch *b = &step->batch;
-    size_t each = step->part == SL_STEP_FORWARD ? 0 : s->lim.param_bytes;
+    const size_t each = params_each(s, step);
     int32_t n_table = table_len(b, s->lim.block_size), n_pad = 0;
-    const int32_t width = decode_width(s, b);
+    const int32_t width = decode_width(s, step);
     SL_ASSERT(b->n_tokens >= 1 && b->n_tokens <= s->lim.max_tokens);
     SL_ASSERT(b->n_spans >= 1 && b->n_spans <= s->lim.max_spans);
     SL_ASSERT(b->n_logits >= 0 && b->n_logits <= s->lim.max_logits && n_table <= s->lim.max_table);
     if (width > 0)
-        n_pad = padded_spans(s, b->n_spans, width) - b->n_spans;
-    const int32_t pad_rows = n_pad * width;
+        n_pad = padded_spans(s, step, width) - b->n_spans;
+    const int32_t pad_rows = n_pad * width, pad_logits = step->drafts ? n_pad : pad_rows;
     struct sl_cuda_block_layout l =
-        layout_of(b->n_tokens + pad_rows, b->n_spans + n_pad, b->n_logits + pad_rows, n_table + 1,
+        layout_of(b->n_tokens + pad_rows, b->n_spans + n_pad, b->n_logits + pad_logits, n_table + 1,
                   each, b->second_from != NULL, b->lora != NULL, s->host != NULL);
     SL_ASSERT(b->second_from == NULL || (s->lim.whole && n_pad == 0));
     if (s->host != NULL)
@@ -398,12 +430,12 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
         put(in + l.second_from, b->second_from, b->n_spans, sizeof *b->second_from);
     put(in + l.logit_rows, b->logit_rows, b->n_logits, sizeof *b->logit_rows);
     put(in + l.params, step->params, b->n_logits, each);
-    put_tables(s, b, n_table, reinterpret_cast<int32_t *>(in + l.tables));
+    put_tables(s, step, n_table, reinterpret_cast<int32_t *>(in + l.tables));
     if (n_pad > 0)
         pad_spans(s, step, &l, b->n_spans, n_pad, width, n_table, in);
     dev->batch.n_tokens = b->n_tokens + pad_rows;
     dev->batch.n_spans = b->n_spans + n_pad;
-    dev->batch.n_logits = b->n_logits + pad_rows;
+    dev->batch.n_logits = b->n_logits + pad_logits;
     dev->batch.tokens = reinterpret_cast<const int32_t *>(s->in + l.tokens);
     dev->batch.positions = reinterpret_cast<const int32_t *>(s->in + l.positions);
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
@@ -411,13 +443,14 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
         dev->batch.second_from = reinterpret_cast<const int32_t *>(s->in + l.second_from);
     dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->in + l.logit_rows);
     dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->in + l.tables);
-    dev->batch.n_tables = SL_MAX(s->lim.n_groups, 1);
+    dev->batch.n_tables = n_tables_of(s, step);
     dev->batch.table_stride = table_stride(&s->lim);
     put_adapters(s, b, &l, pad_rows, in, &dev->batch);
     dev->params = each > 0 ? s->in + l.params : NULL;
     dev->extra = s->extra;
     dev->variant = step->variant;
     dev->part = step->part;
+    dev->drafts = step->drafts;
     dev->ids = reinterpret_cast<int32_t *>(s->out);
     dev->results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
     return l.n_bytes;
@@ -438,10 +471,17 @@ static struct sl_cuda_slot *take_slot(struct sl_cuda *cu, struct sl_cuda_steps *
     return slot;
 }
 
+/* May steps follow it? Then what it chose is kept, whether any do or not. */
+static bool follows(const struct sl_cuda_steps *s, const struct sl_step *step)
+{
+    return step->drafts && step->batch.n_logits > 0 && s->lim.max_again > 0;
+}
+
 void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
                      void *arg)
 {
-    const struct sl_heads *heads = &cu->steps->lim.heads[0];
+    const struct sl_step_limits *lim = &cu->steps->lim;
+    const struct sl_heads *heads = &lim->heads[dev->drafts ? lim->draft_kind : 0];
     if (dev->part == SL_STEP_CHOICE) {
         forward(arg, dev);
         return;
@@ -450,11 +490,13 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
     cu->lora_rows = NULL;
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
-    if (cu->steps->lim.n_kinds > 0)
+    if (lim->n_kinds > 0)
         sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim,
-                               cu->steps->lim.whole);
+                               lim->whole);
     forward(arg, dev);
     sl_cuda_fuse_end(cu);
+    if (follows(cu->steps, dev))
+        sl_cuda_again_keep(cu, dev);
 }
 
 static void send_extra(struct sl_cuda *cu, const struct sl_cuda_steps *s,
@@ -495,10 +537,12 @@ static void fetch(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct sl_c
     size_t n = static_cast<size_t>(step->batch.n_logits);
     if (n == 0)
         return;
-    sl_cuda_check(
-        cu,
-        cudaMemcpyAsync(slot->out, s->out, n * sizeof(int32_t), cudaMemcpyDeviceToHost, cu->stream),
-        "cudaMemcpyAsync of ids");
+    const bool kept = follows(s, step);
+    const size_t n_ids = kept ? n * (1 + static_cast<size_t>(step->n_again)) : n;
+    sl_cuda_check(cu,
+                  cudaMemcpyAsync(slot->out, kept ? s->kept : s->out, n_ids * sizeof(int32_t),
+                                  cudaMemcpyDeviceToHost, cu->stream),
+                  "cudaMemcpyAsync of ids");
     if (s->lim.result_bytes > 0 && step->want_results)
         sl_cuda_check(cu,
                       cudaMemcpyAsync(slot->out + s->result_offset, s->out + s->result_offset,
@@ -534,46 +578,63 @@ static void finish(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_cuda_s
     sl_cuda_check(cu, cudaEventRecord(slot->done, cu->stream), "cudaEventRecord");
 }
 
+/* By its graph, if there is one. Returns whether one should be made. */
+static bool enqueue(struct sl_cuda *cu, const struct sl_step *dev, bool same, sl_forward_fn forward,
+                    void *arg)
+{
+    struct sl_cuda_steps *s = cu->steps;
+    const struct sl_cuda_graph *g = same ? sl_cuda_graph_find(s, dev, forward, arg) : NULL;
+    if (g != NULL && g->exec != NULL) {
+        sl_cuda_host_expect(s->host, g->n_host_calls);
+        sl_cuda_check(cu, cudaGraphLaunch(g->exec, cu->stream), "cudaGraphLaunch");
+        cu->counts.replayed++;
+    } else {
+        sl_cuda_forward(cu, dev, forward, arg);
+        cu->counts.eager++;
+    }
+    return same && g == NULL;
+}
+
 int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
                  void *arg, uint64_t *ticket, struct sl_error *err)
 {
     struct sl_cuda *cu = sl_cuda(be);
     struct sl_cuda_steps *s = cu->steps;
     SL_ASSERT(s != NULL && !s->half && step->part != SL_STEP_CHOICE);
+    SL_ASSERT(step->n_again == 0 || follows(s, step));
     sl_cuda_use(cu);
     struct sl_cuda_slot *slot = take_slot(cu, s);
     int rc = sl_cuda_report(cu, err);
     if (rc != 0)
         return rc;
-    struct sl_step dev = {};
+    struct sl_step dev = {}, again = {};
     size_t n_bytes = fill_block(s, step, slot->in, &dev);
     const struct sl_cuda_slot *before = last_slot(s);
     struct sl_cuda_clock *clock = &s->clock[(s->n_steps + 1) % SL_CUDA_CLOCKS];
     clock->follows = before->ticket != 0 && !before->waited;
     clock->in_parts = step->part == SL_STEP_FORWARD;
+    clock->n_again = step->n_again;
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
     send_block(cu, s, slot, n_bytes, &dev.batch);
     send_extra(cu, s, slot, step);
-    const bool decode = decode_width(s, &step->batch) > 0;
-    struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
-    if (g != NULL && g->exec != NULL) {
-        sl_cuda_host_expect(s->host, g->n_host_calls);
-        sl_cuda_check(cu, cudaGraphLaunch(g->exec, cu->stream), "cudaGraphLaunch");
-        cu->counts.replayed++;
-    } else {
-        sl_cuda_forward(cu, &dev, forward, arg);
-        cu->counts.eager++;
-    }
+    if (follows(s, step))
+        sl_cuda_again_send(cu, step, slot->again, &again);
+    const bool record = enqueue(cu, &dev, decode_width(s, step) > 0, forward, arg);
     slot->ticket = *ticket = ++s->n_steps;
     slot->waited = false;
     s->half = clock->in_parts;
-    if (s->half)
+    if (s->half || step->n_again > 0)
         sl_cuda_check(cu, cudaEventRecord(clock->paused, cu->stream), "cudaEventRecord");
-    else
+    bool record_again = false;
+    for (int32_t i = 0; i < step->n_again; i++)
+        record_again = enqueue(cu, &again, s->max_width > 0, forward, arg);
+    if (!s->half)
         finish(cu, s, slot, step);
     /* While the device runs the step, which loaded every kernel it needs. */
-    if (decode && g == NULL && cu->error == cudaSuccess)
+    if (record && cu->error == cudaSuccess)
         sl_cuda_graph_record(cu, &dev, forward, arg);
+    if (record_again && cu->error == cudaSuccess)
+        sl_cuda_graph_record(cu, &again, forward, arg);
     rc = sl_cuda_report(cu, err);
     s->half = s->half && rc == 0;
     return rc;
@@ -612,7 +673,15 @@ static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
 {
     const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
     const struct sl_cuda_clock *before = &s->clock[(ticket - 1) % SL_CUDA_CLOCKS];
-    float busy, gap, pause = 0;
+    float busy, gap, pause = 0, again;
+    if (now->n_again > 0) {
+        if (cudaEventElapsedTime(&again, now->paused, now->done) == cudaSuccess) {
+            s->times.n_again += static_cast<uint64_t>(now->n_again);
+            s->times.again_ms += (double)again;
+        } else {
+            cudaGetLastError();
+        }
+    }
     if (!now->follows)
         return;
     if (cudaEventElapsedTime(&busy, now->begun, now->done) != cudaSuccess ||

@@ -16,7 +16,8 @@
 struct sl_cuda_graph {
     const void *arg;
     sl_forward_fn forward;
-    int32_t n_spans, width; /* padded; tokens of each, all of whose rows are wanted */
+    int32_t n_spans, width; /* padded; tokens of each */
+    int32_t n_logits;       /* all rows are wanted, or one of each */
     uint32_t variant;
     enum sl_step_part part;
     int32_t n_host_calls; /* in it */
@@ -35,7 +36,7 @@ struct sl_cuda_block_layout {
 struct sl_cuda_slot { /* pinned memory of one step */
     uint8_t *in;
     uint8_t *out; /* ids, then results from result_offset */
-    uint8_t *extra;
+    uint8_t *extra, *again;
     cudaEvent_t done;
     uint64_t ticket; /* 0: never used */
     bool waited;     /* the event was seen */
@@ -46,6 +47,7 @@ struct sl_cuda_slot { /* pinned memory of one step */
 struct sl_cuda_clock { /* of one step */
     cudaEvent_t begun, done;
     cudaEvent_t paused, resumed; /* of a step in two parts: between them */
+    int32_t n_again;             /* steps between paused and done */
     bool follows;                /* enqueued before the step ahead of it was waited for */
     bool in_parts;
 };
@@ -64,7 +66,9 @@ struct sl_cuda_steps {
     uint8_t *products;        /* device: SL_LIN_BYTES (linear.h) */
     uint8_t *mixed;           /* device: lim.adapter_bytes */
     uint8_t *by_row;          /* device: rows' adapters (lora.h) */
-    size_t extra_bytes;
+    uint8_t *again;           /* device: the block of the steps behind a step */
+    uint8_t *kept;            /* device: [1 + max_again, n] ids of a step and those */
+    size_t extra_bytes, again_bytes, kept_bytes;
     struct sl_cuda_slot slot[SL_CUDA_DEPTH];
     uint64_t n_steps; /* also the last ticket */
     bool half;        /* the last one still lacks its choice */
@@ -111,6 +115,16 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
                           void *arg);
 extern "C" void sl_cuda_forget(struct sl_backend *be, const void *arg);
 void sl_cuda_graphs_deinit(struct sl_cuda_steps *s);
+
+/* drafts.cu. Bytes of the block of steps behind a step, and of the ids that are kept of all. */
+size_t sl_cuda_again_bytes(const struct sl_step_limits *lim);
+size_t sl_cuda_kept_bytes(const struct sl_step_limits *lim);
+/* Writes the block for the steps behind the step `first` to pinned memory and sends it; dev becomes
+ * the step that all of them are. */
+void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t *in,
+                        struct sl_step *dev);
+/* Behind the first step and each of those: keeps its ids. */
+void sl_cuda_again_keep(struct sl_cuda *cu, const struct sl_step *dev);
 
 /* host.cu. Calls of the host in the middle of a step. create: *out is to be destroyed even if it
  * fails. */

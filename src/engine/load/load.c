@@ -118,32 +118,40 @@ static int load_text_parts(struct sl_loaded *l, const struct sl_engine_config *c
     return rc;
 }
 
-/* Refused before loading: what no kernel of the device can do. */
+/* Refused before loading: what no kernel of the device can do, in layers of one of the models. */
+static int check_heads(const struct sl_loaded *l, const struct sl_heads *h, enum sl_dtype pages,
+                       struct sl_error *err)
+{
+    char values[48] = "";
+    if (l->backend->vt->device->supports(l->backend, h, pages))
+        return 0;
+    if (h->v_dim != h->head_dim)
+        snprintf(values, sizeof values, " (values of %d)", h->v_dim);
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "attention with %d heads of %d dimensions%s, %d key heads and pages of %s has "
+                   "no kernel on this device: choose device cpu",
+                   h->n_heads, h->head_dim, values, h->n_kv_heads, sl_dtype_info(pages)->name);
+}
+
 static int check_device(const struct sl_loaded *l, struct sl_error *err)
 {
-    const struct sl_device_vt *dev = l->backend->vt->device;
-    struct sl_heads kinds[SL_MAX_HEAD_KINDS];
-    const int32_t n = sl_model_heads(l->model, kinds, SL_MAX_HEAD_KINDS);
-    if (dev == NULL)
+    struct sl_heads kinds[SL_MAX_HEAD_KINDS], more[SL_MAX_HEAD_KINDS];
+    const bool drafts = l->draft.model != NULL && sl_speculative_loads(&l->plan.speculative);
+    if (l->backend->vt->device == NULL)
         return 0;
-    if (n > SL_MAX_HEAD_KINDS)
+    const int32_t n = sl_model_heads(l->model, kinds, SL_MAX_HEAD_KINDS);
+    const int32_t n_more = drafts ? sl_model_heads(l->draft.model, more, SL_MAX_HEAD_KINDS) : 0;
+    if (n + n_more > SL_MAX_HEAD_KINDS)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "layers with %d different numbers or sizes of heads: a device runs at most "
                        "%d",
-                       n, SL_MAX_HEAD_KINDS);
-    for (int32_t i = 0; i < n; i++) {
-        const struct sl_heads *h = &kinds[i];
-        char values[48] = "";
-        if (h->v_dim != h->head_dim)
-            snprintf(values, sizeof values, " (values of %d)", h->v_dim);
-        if (!dev->supports(l->backend, h, l->plan.kv.dtype))
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "attention with %d heads of %d dimensions%s, %d key heads and pages of "
-                           "%s has no kernel on this device: choose device cpu",
-                           h->n_heads, h->head_dim, values, h->n_kv_heads,
-                           sl_dtype_info(l->plan.kv.dtype)->name);
-    }
-    return 0;
+                       n + n_more, SL_MAX_HEAD_KINDS);
+    int rc = 0;
+    for (int32_t i = 0; i < n && rc == 0; i++)
+        rc = check_heads(l, &kinds[i], l->plan.kv.dtype, err);
+    for (int32_t i = 0; i < n_more && rc == 0; i++)
+        rc = check_heads(l, &more[i], l->plan.draft_kv.dtype, err);
+    return rc != 0 && n_more > 0 ? sl_error_prefix(err, rc, "speculative-config") : rc;
 }
 
 /* Tells the engines that share with this one what it takes; its pages have a floor among theirs. */
@@ -171,7 +179,7 @@ static void discard_page(void *user, int32_t page)
     if (l->kv_pool[0] != NULL && !l->plan.on_device)
         sl_memory_drop(l->kv_pool[0] + (size_t)page * n_bytes, n_bytes);
     n_bytes = l->plan.draft_kv.groups[0].page_bytes;
-    if (l->draft.pool != NULL)
+    if (l->draft.pool != NULL && !l->plan.on_device)
         sl_memory_drop(l->draft.pool + (size_t)page * n_bytes, n_bytes);
 }
 
@@ -214,13 +222,14 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
 
 /* One step on the CPU at a time: those of engines that share it take turns. A CPU does not fail. */
 static const float *take_step(const struct sl_loaded *l, struct sl_run *run,
-                              const struct sl_batch *batch, const float *hidden, bool own)
+                              const struct sl_batch *batch, const float *hidden,
+                              const int32_t *sources, bool own)
 {
     struct sl_shared *shared = l->cfg.shared;
     if (shared != NULL)
         sl_turn_take(&shared->steps);
-    const float *rows =
-        hidden != NULL ? sl_run_enqueue_draft(run, batch, hidden, own) : sl_run_enqueue(run, batch);
+    const float *rows = hidden != NULL ? sl_run_enqueue_draft(run, batch, hidden, sources, own)
+                                       : sl_run_enqueue(run, batch);
     if (shared == NULL)
         return rows;
     atomic_fetch_add_explicit(&shared->n_steps, 1, memory_order_relaxed);
@@ -233,7 +242,7 @@ static int run_step(void *ctx, const struct sl_batch *batch, const float **logit
 {
     const struct sl_loaded *l = ctx;
     (void)err;
-    *logits = take_step(l, l->run, batch, NULL, false);
+    *logits = take_step(l, l->run, batch, NULL, NULL, false);
     return 0;
 }
 
@@ -243,11 +252,9 @@ static int run_draft(void *ctx, const struct sl_batch *batch, const int32_t *sou
     const struct sl_loaded *l = ctx;
     (void)err;
     const float *hidden = NULL;
-    if (l->draft.rows != NULL)
-        hidden =
-            sl_load_draft_rows(&l->draft, own ? sl_run_hidden(l->draft.run) : sl_run_taps(l->run),
-                               sources, batch->n_tokens, own);
-    *rows = take_step(l, l->draft.run, batch, hidden, own);
+    if (sl_load_draft_reads_rows(&l->draft))
+        hidden = own ? sl_run_hidden(l->draft.run) : sl_run_taps(l->run);
+    *rows = take_step(l, l->draft.run, batch, hidden, sources, own);
     return 0;
 }
 
@@ -293,7 +300,7 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
         m.draft = run_draft;
         m.n_draft_vocab = sl_model_facts(l->draft.model)->n_vocab;
         m.draft_context = sl_model_facts(l->draft.model)->context;
-        m.draft_rows = l->draft.rows != NULL;
+        m.draft_rows = sl_load_draft_reads_rows(&l->draft);
         m.draft_token = m.draft_rows ? draft_token : NULL;
         m.n_draft_row = sl_model_facts(l->draft.model)->n_row;
     }
@@ -312,6 +319,8 @@ static int load_device_runner(struct sl_loaded *l, struct sl_error *err)
     if (rc != 0)
         return rc;
     sl_memory_plan_runner(&l->plan, &cfg);
+    cfg.draft = l->draft.model;
+    cfg.draft_run = l->draft.run;
     return sl_device_runner_create(l->model, l->backend, l->run, &cfg, &l->device_runner, err);
 }
 

@@ -92,7 +92,7 @@ int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_model
 
 void sl_load_draft_close(struct sl_load_draft *d)
 {
-    SL_ASSERT(d->run == NULL && d->pool == NULL && d->rows == NULL);
+    SL_ASSERT(d->run == NULL && d->pool == NULL);
     if (d->model != NULL)
         sl_model_close(d->model);
     if (d->ckpt != NULL)
@@ -131,12 +131,6 @@ int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *pl
         return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a model that drafts",
                        (double)n_bytes / 1e9);
     d->pool_bytes = n_bytes;
-    const struct sl_model_facts *f = sl_model_facts(d->model);
-    const int32_t width = SL_MAX(f->draft_width, f->draft_hidden);
-    d->rows_bytes = (uint64_t)plan->max_num_batched_tokens * (uint64_t)width * sizeof(float);
-    d->rows = width > 0 ? be->vt->alloc(be, d->rows_bytes) : NULL;
-    if (width > 0 && d->rows == NULL)
-        return sl_fail(err, SL_ENOMEM, "no memory for the hidden rows that a drafter reads");
     const struct sl_run_config run = {.max_tokens = plan->max_num_batched_tokens,
                                       .max_logits = plan->max_num_seqs,
                                       .kv = plan->draft_kv,
@@ -144,27 +138,18 @@ int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *pl
     return sl_run_create(d->model, &run, &d->run, err);
 }
 
-const float *sl_load_draft_rows(const struct sl_load_draft *d, const float *rows,
-                                const int32_t *sources, int32_t n, bool own)
+bool sl_load_draft_reads_rows(const struct sl_load_draft *d)
 {
-    const struct sl_model_facts *f = sl_model_facts(d->model);
-    const size_t width = (size_t)(own ? f->draft_hidden : f->draft_width);
-    SL_ASSERT(d->rows != NULL && sources != NULL);
-    for (int32_t i = 0; i < n; i++)
-        memcpy(d->rows + (size_t)i * width, rows + (size_t)sources[i] * width,
-               width * sizeof *rows);
-    return d->rows;
+    return d->model != NULL && sl_model_facts(d->model)->draft_width > 0;
 }
 
 void sl_load_draft_stop(struct sl_load_draft *d, struct sl_backend *be)
 {
+    SL_ASSERT(d->run == NULL || d->model != NULL);
     if (d->run != NULL)
         sl_run_destroy(d->run);
     if (d->pool != NULL)
         be->vt->free(be, d->pool, d->pool_bytes);
-    if (d->rows != NULL)
-        be->vt->free(be, d->rows, d->rows_bytes);
-    d->rows = NULL;
     d->run = NULL;
     d->pool = NULL;
 }

@@ -15,8 +15,6 @@ struct sl_load_draft { /* zero-initialise */
     struct sl_run *run;
     uint8_t *pool;
     uint64_t pool_bytes;
-    float *rows; /* hidden rows of a step, of a drafter that reads them */
-    uint64_t rows_bytes;
 };
 
 /* Finds the drafter that cfg names. Refuses one whose vocabulary is not tok. One that reads hidden
@@ -31,9 +29,8 @@ SL_MUST_CHECK int sl_load_draft_weights(struct sl_load_draft *d, const struct sl
 /* Pages and activations. */
 SL_MUST_CHECK int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *plan,
                                       struct sl_backend *be, struct sl_error *err);
-/* n of the rows that a step left, of the model or (own) of the drafter, side by side. */
-const float *sl_load_draft_rows(const struct sl_load_draft *d, const float *rows,
-                                const int32_t *sources, int32_t n, bool own);
+/* Does it read hidden rows of the model? */
+bool sl_load_draft_reads_rows(const struct sl_load_draft *d);
 void sl_load_draft_stop(struct sl_load_draft *d, struct sl_backend *be);
 void sl_load_draft_close(struct sl_load_draft *d); /* it is stopped */
 

@@ -497,10 +497,7 @@ static void plan_draft_memory(const struct sl_model *draft, struct sl_backend *b
 {
     const struct sl_run_config run = {
         .max_tokens = p->max_num_batched_tokens, .max_logits = p->max_num_seqs, .kv = p->draft_kv};
-    const struct sl_model_facts *f = sl_model_facts(draft);
-    const int64_t width = SL_MAX(f->draft_width, f->draft_hidden);
-    p->draft_activation_bytes = sl_run_bytes(draft, be, &run) +
-                                (uint64_t)(p->max_num_batched_tokens * width) * sizeof(float);
+    p->draft_activation_bytes = sl_run_bytes(draft, be, &run);
     p->activation_bytes += p->draft_activation_bytes;
 }
 
@@ -521,6 +518,7 @@ static void plan_step_memory(const struct sl_model *model, const struct sl_model
         return;
     struct sl_device_runner_config runner;
     sl_memory_plan_runner(p, &runner);
+    runner.draft = draft;
     p->runner_bytes = sl_device_runner_bytes(model, be, &runner);
     struct sl_step_limits rows = {.max_tokens = p->max_num_batched_tokens};
     sl_model_host_rows(model, &rows.host_hidden, &rows.host_top_k);
@@ -571,10 +569,6 @@ static enum sl_dtype auto_kv_dtype(const struct sl_model_facts *f, const struct 
 static int plan_draft_model(const struct sl_model *draft, const struct sl_engine_config *cfg,
                             struct sl_backend *be, struct sl_memory_plan *p, struct sl_error *err)
 {
-    if (be->vt->device != NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: a model that drafts does not run on a GPU yet: choose "
-                       "device cpu, or method ngram");
     if (p->n_ranks > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model that drafts does not run beside ranks "

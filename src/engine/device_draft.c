@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT
+ * A pass's first step has what the drafter lacks of the texts. Where that is a few tokens of each
+ * sequence, its spans are made equally long, so that it is one of few recorded steps: what is added
+ * behind a sequence's last token lies where the drafts will, and is overwritten by them before any
+ * row sees it. The steps behind it have a token of each sequence, whoever wants fewer drafts: at
+ * these sizes a step takes as long as its weights are read.
+ */
+#include "engine/device_draft.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+#include <string.h>
+
+#define EVEN_TOKENS 64 /* a step of more takes longer for each */
+#define PAD_SPANS   32 /* that a backend may add to a step (sl_step_limits.scratch_pages) */
+
+struct sl_device_draft {
+    struct sl_device_draft_config cfg;
+    struct sl_backend *be;
+    const struct sl_device_vt *dev;
+    bool reads_rows;
+    int32_t n_row, n_choice; /* logits of a row; of those the first that may be chosen */
+    void *scratch;           /* device, of the sampler */
+    size_t scratch_bytes;
+    struct sl_sample_row *rows; /* device: [max_seqs] greedy */
+    int32_t *idx;               /* device: [max_seqs] columns that were chosen, */
+    int32_t *map;               /* device: [1 + n_row] and their tokens, behind that of -1 */
+    /* The first step with even spans. */
+    int32_t *tokens, *positions, *sources; /* [EVEN_TOKENS] */
+    struct sl_span *spans;
+    int32_t *logit_rows;
+};
+
+static size_t rows_bytes(const struct sl_device_draft_config *cfg)
+{
+    return (size_t)cfg->max_seqs * sizeof(struct sl_sample_row);
+}
+
+static size_t idx_bytes(const struct sl_device_draft_config *cfg)
+{
+    return (size_t)cfg->max_seqs * sizeof(int32_t);
+}
+
+static size_t map_bytes(const struct sl_device_draft_config *cfg)
+{
+    return ((size_t)sl_model_facts(cfg->model)->n_row + 1) * sizeof(int32_t);
+}
+
+/* Has it a numbering of tokens of its own? */
+static bool maps(const struct sl_model *m)
+{
+    return sl_model_facts(m)->draft_width > 0;
+}
+
+static void add_kinds(const struct sl_model *m, struct sl_step_limits *lim)
+{
+    struct sl_heads kinds[SL_MAX_HEAD_KINDS];
+    const int32_t n = SL_MIN(sl_model_heads(m, kinds, SL_MAX_HEAD_KINDS), SL_MAX_HEAD_KINDS);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = 0;
+        while (at < lim->n_kinds && memcmp(&lim->heads[at], &kinds[i], sizeof kinds[i]) != 0)
+            at++;
+        if (at == SL_MAX_HEAD_KINDS) /* refused when it was loaded */
+            continue;
+        lim->heads[at] = kinds[i];
+        lim->n_kinds = SL_MAX(lim->n_kinds, at + 1);
+        if (i == 0)
+            lim->draft_kind = at;
+    }
+}
+
+void sl_device_draft_limits(const struct sl_device_draft_config *cfg, struct sl_step_limits *lim)
+{
+    if (cfg->model == NULL)
+        return;
+    const int64_t ahead = cfg->max_drafts + 1;
+    const int64_t each =
+        SL_CEIL_DIV(cfg->max_model_len, lim->block_size) + SL_CEIL_DIV(ahead, lim->block_size);
+    add_kinds(cfg->model, lim);
+    lim->max_again = cfg->max_drafts - 1;
+    lim->max_context = (int32_t)SL_MIN(cfg->max_model_len + ahead, INT32_MAX);
+    lim->max_table = (int32_t)SL_MIN(SL_MAX(lim->max_table, cfg->max_seqs * each), INT32_MAX - 1);
+    if (maps(cfg->model))
+        lim->extra_bytes = SL_MAX(lim->extra_bytes, (uint64_t)cfg->max_tokens * sizeof(int32_t));
+}
+
+uint64_t sl_device_draft_bytes(const struct sl_device_draft_config *cfg, struct sl_backend *be)
+{
+    if (cfg->model == NULL)
+        return 0;
+    return be->vt->device->sample_scratch(be, cfg->max_seqs, sl_model_facts(cfg->model)->n_row) +
+           rows_bytes(cfg) + (maps(cfg->model) ? map_bytes(cfg) + idx_bytes(cfg) : 0);
+}
+
+/* ------------------------------------------------------------------ start and end */
+
+static int put_map(struct sl_device_draft *d, struct sl_error *err)
+{
+    int32_t *ids = sl_calloc((size_t)d->n_row + 1, sizeof *ids); /* the first is of no column */
+    if (ids == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for the tokens of a drafter");
+    for (int32_t i = 0; i < d->n_row; i++)
+        ids[i + 1] = sl_model_draft_token(d->cfg.model, i);
+    d->be->vt->upload(d->be, d->map, ids, map_bytes(&d->cfg));
+    sl_free(ids);
+    return 0;
+}
+
+static int put_rows(struct sl_device_draft *d, struct sl_error *err)
+{
+    struct sl_sample_row *rows = sl_calloc((size_t)d->cfg.max_seqs, sizeof *rows);
+    if (rows == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %d sequences", d->cfg.max_seqs);
+    for (int32_t i = 0; i < d->cfg.max_seqs; i++)
+        rows[i] = (struct sl_sample_row){.n_top = -1, .top_p = 1, .repetition_penalty = 1};
+    d->be->vt->upload(d->be, d->rows, rows, rows_bytes(&d->cfg));
+    sl_free(rows);
+    return 0;
+}
+
+static int take_device_memory(struct sl_device_draft *d, struct sl_error *err)
+{
+    const struct sl_backend_vt *vt = d->be->vt;
+    d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_seqs, d->n_row);
+    d->scratch = vt->alloc(d->be, d->scratch_bytes);
+    d->rows = vt->alloc(d->be, rows_bytes(&d->cfg));
+    d->idx = d->reads_rows ? vt->alloc(d->be, idx_bytes(&d->cfg)) : NULL;
+    d->map = d->reads_rows ? vt->alloc(d->be, map_bytes(&d->cfg)) : NULL;
+    if (d->scratch == NULL || d->rows == NULL ||
+        (d->reads_rows && (d->idx == NULL || d->map == NULL)))
+        return sl_fail(err, SL_ENOMEM, "out of device memory for drafts of %d sequences",
+                       d->cfg.max_seqs);
+    int rc = put_rows(d, err);
+    return rc == 0 && d->reads_rows ? put_map(d, err) : rc;
+}
+
+int sl_device_draft_create(const struct sl_device_draft_config *cfg, struct sl_backend *be,
+                           struct sl_device_draft **out, struct sl_error *err)
+{
+    *out = NULL;
+    if (cfg->model == NULL)
+        return 0;
+    SL_ASSERT(cfg->run != NULL && cfg->target_run != NULL && be->vt->device != NULL);
+    SL_ASSERT(cfg->max_drafts >= 1 && cfg->max_drafts <= SL_MAX_DRAFTED);
+    struct sl_device_draft *d = sl_calloc(1, sizeof *d);
+    if (d == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a model that drafts");
+    const struct sl_model_facts *f = sl_model_facts(cfg->model);
+    d->cfg = *cfg;
+    d->be = be;
+    d->dev = be->vt->device;
+    d->reads_rows = maps(cfg->model);
+    d->n_row = f->n_row;
+    d->n_choice = d->reads_rows ? f->n_row : SL_MIN(cfg->n_vocab, f->n_row);
+    d->tokens = sl_calloc(EVEN_TOKENS, sizeof *d->tokens);
+    d->positions = sl_calloc(EVEN_TOKENS, sizeof *d->positions);
+    d->sources = sl_calloc(EVEN_TOKENS, sizeof *d->sources);
+    d->logit_rows = sl_calloc(EVEN_TOKENS, sizeof *d->logit_rows);
+    d->spans = sl_calloc(EVEN_TOKENS, sizeof *d->spans);
+    int rc = d->tokens != NULL && d->positions != NULL && d->sources != NULL &&
+                     d->logit_rows != NULL && d->spans != NULL
+                 ? take_device_memory(d, err)
+                 : sl_fail(err, SL_ENOMEM, "out of memory for a model that drafts");
+    if (rc != 0) {
+        sl_device_draft_destroy(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+void sl_device_draft_destroy(struct sl_device_draft *d)
+{
+    if (d == NULL)
+        return;
+    const struct sl_backend_vt *vt = d->be->vt;
+    d->dev->forget(d->be, d);
+    if (d->map != NULL)
+        vt->free(d->be, d->map, map_bytes(&d->cfg));
+    if (d->idx != NULL)
+        vt->free(d->be, d->idx, idx_bytes(&d->cfg));
+    if (d->rows != NULL)
+        vt->free(d->be, d->rows, rows_bytes(&d->cfg));
+    if (d->scratch != NULL)
+        vt->free(d->be, d->scratch, d->scratch_bytes);
+    sl_free(d->spans);
+    sl_free(d->logit_rows);
+    sl_free(d->sources);
+    sl_free(d->positions);
+    sl_free(d->tokens);
+    sl_free(d);
+}
+
+/* ------------------------------------------------------------------ a pass */
+
+static void forward(void *arg, const struct sl_step *step)
+{
+    struct sl_device_draft *d = arg;
+    const bool own = step->part == SL_STEP_AGAIN;
+    if (!d->reads_rows)
+        (void)sl_run_enqueue(d->cfg.run, &step->batch);
+    else if (own)
+        (void)sl_run_enqueue_draft(d->cfg.run, &step->batch, sl_run_hidden(d->cfg.run), NULL, true);
+    else
+        (void)sl_run_enqueue_draft(d->cfg.run, &step->batch, sl_run_taps(d->cfg.target_run),
+                                   step->extra, false);
+    const int32_t n = step->batch.n_logits;
+    if (n == 0)
+        return;
+    d->dev->sample(d->be, &(struct sl_op_sample){.logits = sl_run_logits(d->cfg.run),
+                                                 .ld = d->n_row,
+                                                 .n = n,
+                                                 .n_vocab = d->n_choice,
+                                                 .rows = d->rows,
+                                                 .ids = d->reads_rows ? d->idx : step->ids,
+                                                 .scratch = d->scratch,
+                                                 .max_n = d->cfg.max_seqs});
+    if (d->reads_rows)
+        d->be->vt->gather_rows(d->be, &(struct sl_op_gather_rows){.x = d->map + 1,
+                                                                  .rows = d->idx,
+                                                                  .n = n,
+                                                                  .row_bytes = sizeof *d->map,
+                                                                  .out = step->ids});
+}
+
+/* Tokens that each span gets; 0: they stay as they are. Two lengths, so that few steps are
+ * recorded. */
+static int32_t even_width(const struct sl_device_draft *d, const struct sl_batch *b)
+{
+    const int32_t most = d->cfg.max_drafts + 1;
+    int32_t n = 0;
+    for (int32_t i = 0; i < b->n_spans; i++)
+        n = SL_MAX(n, b->spans[i].n);
+    if (b->n_logits != b->n_spans || n <= 1 || n > most ||
+        (int64_t)b->n_spans * most > SL_MIN(EVEN_TOKENS, d->cfg.max_tokens))
+        return 0;
+    return most;
+}
+
+/* What is added to a span is token 0 beside the hidden row of the span's last token. */
+static struct sl_batch even_spans(struct sl_device_draft *d, const struct sl_draft_pass *p,
+                                  int32_t width)
+{
+    struct sl_batch b = p->batch;
+    for (int32_t i = 0; i < b.n_spans; i++) {
+        const struct sl_span *s = &b.spans[i];
+        const int32_t first = i * width;
+        SL_ASSERT(b.logit_rows[i] == s->first + s->n - 1 && first + width <= EVEN_TOKENS);
+        for (int32_t k = 0; k < width; k++) {
+            const int32_t from = s->first + SL_MIN(k, s->n - 1);
+            d->tokens[first + k] = k < s->n ? b.tokens[from] : 0;
+            d->positions[first + k] = s->pos + k;
+            d->sources[first + k] = p->sources != NULL ? p->sources[from] : 0;
+        }
+        d->spans[i] =
+            (struct sl_span){.first = first, .n = width, .pos = s->pos, .table_idx = s->table_idx};
+        d->logit_rows[i] = first + s->n - 1;
+    }
+    b.n_tokens = b.n_spans * width;
+    b.tokens = d->tokens;
+    b.positions = d->positions;
+    b.spans = d->spans;
+    b.logit_rows = d->logit_rows;
+    return b;
+}
+
+/* Hidden rows travel by number, in what is extra; those of padding are the first one's. */
+static void put_sources(struct sl_device_draft *d, const int32_t *sources, struct sl_step *step)
+{
+    const int32_t n = step->batch.n_tokens;
+    const int32_t n_pad = SL_MIN(PAD_SPANS * step->batch.spans[0].n, d->cfg.max_tokens - n);
+    int32_t *to = d->dev->extra_host(d->be);
+    SL_ASSERT(n >= 1 && n_pad >= 0);
+    memcpy(to, sources, (size_t)n * sizeof *to);
+    memset(to + n, 0, (size_t)n_pad * sizeof *to);
+    step->extra = to;
+    step->extra_bytes = (size_t)(n + n_pad) * sizeof *to;
+}
+
+static void take_drafts(const struct sl_draft_pass *p, const int32_t *ids, int32_t n_steps)
+{
+    const int32_t n = p->batch.n_logits;
+    SL_ASSERT(n_steps >= 1 && n_steps <= SL_MAX_DRAFTED);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0; k < SL_MIN(n_steps, p->wanted[i]); k++)
+            p->drafts[i * SL_MAX_DRAFTED + k] = SL_MAX(ids[k * n + i], 0); /* -1: no numbers */
+}
+
+int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
+{
+    struct sl_step step = {.batch = p->batch, .part = SL_STEP_WHOLE, .drafts = true};
+    struct sl_device_times before, after;
+    const int32_t *ids = NULL;
+    uint64_t ticket;
+    const uint64_t t0 = sl_now_ns();
+    SL_ASSERT(d->reads_rows == (p->sources != NULL) && p->batch.n_logits <= p->batch.n_spans);
+    for (int32_t i = 0; i < p->batch.n_logits; i++)
+        step.n_again = SL_MAX(step.n_again, p->wanted[i] - 1);
+    const int32_t width = even_width(d, &p->batch);
+    if (width > 0)
+        step.batch = even_spans(d, p, width);
+    if (d->reads_rows)
+        put_sources(d, width > 0 ? d->sources : p->sources, &step);
+    memset(p->seconds, 0, sizeof p->seconds);
+    d->dev->times(d->be, &before);
+    int rc = d->dev->step(d->be, &step, forward, d, &ticket, err);
+    if (rc != 0 || step.batch.n_logits == 0) /* then nobody waits for it */
+        return rc;
+    rc = d->dev->wait(d->be, ticket, &ids, NULL, err);
+    if (rc != 0)
+        return rc;
+    d->dev->times(d->be, &after);
+    take_drafts(p, ids, 1 + step.n_again);
+    const double behind = (after.again_ms - before.again_ms) / 1e3;
+    p->seconds[0] = SL_MAX((double)(sl_now_ns() - t0) / 1e9 - behind, 0.0);
+    for (int32_t k = 1; k <= step.n_again; k++)
+        p->seconds[k] = behind / step.n_again;
+    return 0;
+}
+
+uint64_t sl_device_draft_progress(const struct sl_device_draft *d)
+{
+    return d != NULL ? sl_run_progress(d->cfg.run) : 0;
+}
