@@ -36,6 +36,7 @@ static const char help[] =
     "  --vocab N|bytes   tokens; \"bytes\" writes a tokenizer of single bytes (both may be given)\n"
     "  --bos N  --eos N  ids named in the metadata, to go with --tokenizer\n"
     "  --tied, --untied  does the output matrix share the embedding\n"
+    "  --mtp             with a module that predicts further tokens, where the family has one\n"
     "  --window N        sliding window of mistral, 0 = none\n"
     "  --rope NAME       plain, linear, llama3, yarn (default plain)\n"
     "  --theta X  --factor X  --original-context N\n"
@@ -50,6 +51,10 @@ static const char help[] =
     "                    (default 16, twice the rank)\n"
     "  --targets LIST    q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj (default all)\n"
     "  --rslora          scaled by alpha / sqrt(rank)\n"
+    "a drafter instead\n"
+    "  --eagle3-of PATH  writes a random EAGLE-3 drafter of that model: one layer of its shape;\n"
+    "                    --dtype, --seed and --out as above\n"
+    "  --draft-vocab N   tokens that it can say (default a quarter of the model's)\n"
     "how\n"
     "  --format NAME     hf or gguf (default hf)\n"
     "  --dtype NAME      f32, f16, bf16; hf also fp8, int4; GGUF also q8_0, q4_0, q4_k and\n"
@@ -74,9 +79,9 @@ struct args {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
     const char *experts, *top_experts, *expert_intermediate, *experts_dtype;
     const char *state_heads, *state_groups, *state_key_dim, *state_value_dim;
-    const char *adapter_of, *rank, *alpha, *targets;
+    const char *adapter_of, *rank, *alpha, *targets, *eagle3_of, *draft_vocab;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
-    bool bytes, tied, untied, old_config, rslora, int4_symmetric, int4_head, quiet, help;
+    bool bytes, tied, untied, mtp, old_config, rslora, int4_symmetric, int4_head, quiet, help;
 };
 
 struct flag {
@@ -129,6 +134,9 @@ static const struct flag flags[] = {
     VALUE("--factor", factor),
     VALUE("--original-context", original_context),
     VALUE("--seed", seed),
+    SWITCH("--mtp", mtp),
+    VALUE("--eagle3-of", eagle3_of),
+    VALUE("--draft-vocab", draft_vocab),
     VALUE("--adapter-of", adapter_of),
     VALUE("--rank", rank),
     VALUE("--alpha", alpha),
@@ -395,6 +403,38 @@ static int copy_tokenizer(const char *from, const char *to, struct sl_error *err
     return rc;
 }
 
+static int write_eagle3(const struct args *a, struct sl_error *err)
+{
+    struct sl_synth_eagle3 spec = {.seed = 1};
+    struct sl_ckpt *ckpt = NULL;
+    struct sl_model *m = NULL;
+    const int d = sl_dtype_from_name(a->dtype ? a->dtype : "bf16");
+    int rc = 0;
+    if (d != SL_DTYPE_F32 && d != SL_DTYPE_F16 && d != SL_DTYPE_BF16)
+        rc = sl_fail(err, SL_EINVAL, "--dtype of a drafter is f32, f16 or bf16");
+    else if (a->seed != NULL && !sl_parse_u64(a->seed, strlen(a->seed), &spec.seed))
+        rc = sl_fail(err, SL_EINVAL, "--seed is \"%.40s\", must be a whole number", a->seed);
+    else if (a->out == NULL)
+        rc = sl_fail(err, SL_EINVAL, "--out PATH says where to write (mkmodel --help)");
+    spec.dtype = (enum sl_dtype)d;
+    if (rc == 0)
+        rc = sl_ckpt_open(a->eagle3_of, &ckpt, err);
+    if (rc == 0)
+        rc = sl_model_open(ckpt, &m, err);
+    if (rc == 0) {
+        spec.n_vocab = SL_MAX(sl_model_facts(m)->n_vocab / 4, 1);
+        rc = set_int("--draft-vocab", a->draft_vocab, 1, sl_model_facts(m)->n_vocab, &spec.n_vocab,
+                     err);
+    }
+    if (rc == 0)
+        rc = sl_synth_eagle3_write(m, &spec, a->out, err);
+    if (m != NULL)
+        sl_model_close(m);
+    if (ckpt != NULL)
+        sl_ckpt_close(ckpt);
+    return rc;
+}
+
 static int write_adapter(const struct args *a, struct sl_error *err)
 {
     struct sl_synth_lora spec = {
@@ -458,14 +498,15 @@ int main(int argc, char **argv)
         fputs(help, stdout);
         return 0;
     }
-    if (a.adapter_of != NULL) {
-        if (write_adapter(&a, &err) == 0)
+    if (a.adapter_of != NULL || a.eagle3_of != NULL) {
+        if ((a.eagle3_of != NULL ? write_eagle3(&a, &err) : write_adapter(&a, &err)) == 0)
             return 0;
         fprintf(stderr, "mkmodel: %s\n", err.msg);
         return 1;
     }
     if (set_shape(&a, &s, &err) != 0 || set_format(&a, &s, &err) != 0)
         goto usage;
+    s.mtp = a.mtp;
     if (!a.quiet) {
         s.progress = show;
         s.progress_arg = &meter;

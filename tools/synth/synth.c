@@ -99,6 +99,32 @@ struct sink {
     uint64_t done, total;
 };
 
+/* The module of MTP is the layer behind the last one; folders may have other names for it. */
+static bool of_module(const struct sl_synth *s, const struct sl_model_desc *desc, int32_t layer)
+{
+    return layer == s->hp.n_layers && desc->mtp != NULL;
+}
+
+static bool module_renamed(const struct sl_synth *s, const struct sl_model_desc *desc)
+{
+    return desc->mtp->hf_layers != NULL && s->format == SL_CKPT_HF;
+}
+
+static int32_t module_layer(const struct sl_synth *s, const struct sl_model_desc *desc)
+{
+    return module_renamed(s, desc) ? 0 : s->hp.n_layers;
+}
+
+static const char *module_name(const struct sl_synth *s, const struct sl_model_desc *desc,
+                               const char *pattern, char out[SL_MAX_TENSOR_NAME])
+{
+    static const char layers[] = "model.layers.*.";
+    if (!module_renamed(s, desc) || strncmp(pattern, layers, strlen(layers)) != 0)
+        return pattern;
+    snprintf(out, SL_MAX_TENSOR_NAME, "%s%s", desc->mtp->hf_layers, pattern + strlen(layers));
+    return out;
+}
+
 static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
                      const struct sl_layer_desc *layers, const struct sl_weight_desc *w,
                      int32_t layer, int32_t mat, struct tensor *t)
@@ -116,10 +142,17 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
         return false;
     if ((w->flags & SL_W_TIED) != 0 && shape->tied_to != layer)
         return false;
-    const int32_t layer_id = (w->flags & SL_W_OF_USE) != 0 ? shape->tied_to : layer;
+    const int32_t layer_id = (w->flags & SL_W_OF_USE) != 0 ? shape->tied_to
+                             : of_module(s, desc, layer)   ? module_layer(s, desc)
+                                                           : layer;
     const int32_t mat_id = (w->flags & SL_W_OF_USE) != 0 ? shape->use : mat;
     *t = (struct tensor){
         .w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2, .layer = layer};
+    char renamed[2][SL_MAX_TENSOR_NAME];
+    if (of_module(s, desc, layer)) {
+        pattern = module_name(s, desc, pattern, renamed[0]);
+        key = module_name(s, desc, key, renamed[1]);
+    }
     sl_bind_name(pattern, layer_id, mat_id, t->name);
     sl_bind_name(key, layer_id, mat_id, canonical);
     const int32_t of_stack = w->mats != SL_DIM_NONE && strchr(key, '#') == NULL ? mat : 0;
@@ -626,6 +659,35 @@ static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *des
         for (int32_t i = 0; i < desc->n_weights && rc == 0; i++)
             if ((desc->weights[i].slot >= SL_SLOT_FIRST_GLOBAL) == (l < 0))
                 rc = each_mat(s, desc, &desc->weights[i], l, writing, k, err);
+    if (!s->mtp)
+        return rc;
+    for (int32_t i = 0; i < desc->n_weights && rc == 0; i++)
+        if (desc->weights[i].slot < SL_SLOT_FIRST_GLOBAL)
+            rc = each_mat(s, desc, &desc->weights[i], s->hp.n_layers, writing, k, err);
+    for (int32_t i = 0; i < desc->mtp->n_weights && rc == 0; i++)
+        if (desc->mtp->weights[i].hf != NULL)
+            rc = each_mat(s, desc, &desc->mtp->weights[i], s->hp.n_layers, writing, k, err);
+    return rc;
+}
+
+/* And of the module, as the family plans the layer behind the last one. */
+static int plan_layers(const struct sl_synth *s, const struct sl_model_desc *desc,
+                       const struct sl_model_name *name, struct sl_layer_desc *layers,
+                       struct sl_error *err)
+{
+    const int32_t n = s->hp.n_layers;
+    if (!s->mtp)
+        return sl_plan(desc, name, &s->hp, layers, err);
+    struct sl_hparams *hp = sl_malloc(sizeof *hp);
+    if (hp == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for %d layers", n);
+    *hp = s->hp;
+    hp->n_layers = n + 1;
+    hp->attn_layers[n] = (uint8_t)desc->mtp->attends;
+    hp->layer_types[n] = (uint8_t)desc->mtp->windowed;
+    hp->mlp_types[n] = (uint8_t)desc->mtp->experts;
+    int rc = sl_plan(desc, name, hp, layers, err);
+    sl_free(hp);
     return rc;
 }
 
@@ -706,10 +768,15 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */
     if (s->format == SL_CKPT_GGUF && own.hp.ropes[0].scaling == SL_ROPE_LONG)
         own.hp.has |= SL_HAS_ROPE_FACTORS;
-    struct sl_layer_desc *layers = sl_calloc((size_t)own.hp.n_layers, sizeof *layers);
+    if (s->mtp &&
+        (desc->mtp == NULL || s->format != SL_CKPT_HF || own.hp.n_layers >= SL_MAX_LAYERS))
+        return sl_fail(err, SL_EINVAL, "%s has no module that predicts further tokens in a folder",
+                       s->name);
+    own.hp.n_nextn = s->mtp ? 1 : own.hp.n_nextn;
+    struct sl_layer_desc *layers = sl_calloc((size_t)own.hp.n_layers + 1, sizeof *layers);
     if (layers == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %d layers", own.hp.n_layers);
-    rc = sl_plan(desc, name, &own.hp, layers, err);
+    rc = plan_layers(&own, desc, name, layers, err);
     if (rc == 0)
         rc = s->format == SL_CKPT_GGUF ? write_gguf(&own, desc, name, layers, path, err)
                                        : write_folder(&own, desc, name, layers, path, err);

@@ -32,6 +32,7 @@ struct sl_synth {
     bool int4_symmetric, int4_head; /* without zero points; the output matrix too */
     enum sl_ckpt_kind format;
     uint64_t seed;
+    bool mtp;         /* with the module that predicts further tokens, in a folder */
     bool byte_vocab;  /* writes a tokenizer whose tokens are the 256 bytes, then bos and eos */
     int32_t bos, eos; /* ids the metadata names; 0 = none, byte_vocab sets its own */
     bool old_rope;    /* config.json: rope_theta and rope_scaling instead of rope_parameters */
@@ -61,6 +62,17 @@ struct sl_synth_lora { /* a random adapter of a model, as PEFT writes it */
 
 struct sl_model;
 
+struct sl_synth_eagle3 { /* a random drafter of a model, as SafeAILab writes it: one layer of its
+                            shape */
+    int32_t n_vocab;     /* of drafts: tokens of the model, evenly spread */
+    enum sl_dtype dtype; /* F32, F16 or BF16 */
+    uint64_t seed;
+};
+
+/* path: a folder, made if absent. */
+SL_MUST_CHECK int sl_synth_eagle3_write(const struct sl_model *m,
+                                        const struct sl_synth_eagle3 *spec, const char *path,
+                                        struct sl_error *err);
 /* path: a folder, made if absent. */
 SL_MUST_CHECK int sl_synth_lora_write(const struct sl_model *m, const struct sl_synth_lora *spec,
                                       const char *path, struct sl_error *err);

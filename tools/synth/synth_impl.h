@@ -33,6 +33,11 @@ SL_MUST_CHECK int sl_synth_int4_declare(const struct sl_synth_int4 *m, struct sl
                                         struct sl_error *err);
 SL_MUST_CHECK int sl_synth_int4_write(const struct sl_synth_int4 *m, struct sl_st_writer *w,
                                       struct sl_error *err);
+/* synth_lora.c: the next tensor's values, evenly spread with standard deviation scale, in F32, F16
+ * or BF16. */
+SL_MUST_CHECK int sl_synth_write_even(struct sl_st_writer *w, enum sl_dtype dtype, uint64_t key,
+                                      float scale, int64_t n_rows, int64_t n_cols,
+                                      struct sl_error *err);
 /* quantization_config of config.json */
 void sl_synth_int4_config(const struct sl_synth *s, struct sl_buf *b);
 

@@ -10,7 +10,7 @@
 #include "io/safetensors_write.h"
 #include "models/internal.h"
 #include "models/lora.h"
-#include "synth/synth.h"
+#include "synth/synth_impl.h"
 
 #include <errno.h>
 #include <math.h>
@@ -58,10 +58,10 @@ static void declare(const struct sl_synth_lora *spec, struct sl_st_writer *w, co
     sl_st_writer_add_tensor(w, name, spec->dtype, 2, b);
 }
 
-static int write_matrix(const struct sl_synth_lora *spec, struct sl_st_writer *w, uint64_t key,
-                        float scale, int64_t n_rows, int64_t n_cols, struct sl_error *err)
+int sl_synth_write_even(struct sl_st_writer *w, enum sl_dtype dtype, uint64_t key, float scale,
+                        int64_t n_rows, int64_t n_cols, struct sl_error *err)
 {
-    const struct sl_dtype_info *info = sl_dtype_info(spec->dtype);
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
     float *room = sl_calloc((size_t)n_cols * ROWS, 2 * sizeof *room);
     int rc = room != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for a matrix");
     for (int64_t r = 0; r < n_rows && rc == 0; r += ROWS) {
@@ -95,9 +95,9 @@ static int each_matrix(const struct sl_model *m, const struct sl_synth_lora *spe
         const double scale =
             spec->rslora ? spec->alpha / sqrt(spec->rank) : spec->alpha / spec->rank;
         const float b = (float)(spec->size / (scale * sqrt(spec->rank)));
-        rc = write_matrix(spec, w, key, a, spec->rank, n_cols, err);
+        rc = sl_synth_write_even(w, spec->dtype, key, a, spec->rank, n_cols, err);
         if (rc == 0)
-            rc = write_matrix(spec, w, key + 1, b, n_rows, spec->rank, err);
+            rc = sl_synth_write_even(w, spec->dtype, key + 1, b, n_rows, spec->rank, err);
     }
     return rc;
 }
