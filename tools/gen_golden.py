@@ -350,6 +350,29 @@ STEP3 = dict(  # full layers have four heads of which half is rotated, windowed 
 
 # As FAMILIES, with experts.
 SPARSE = dict(num_experts_per_tok=2)
+MIMO = dict(  # 12 dimensions of a key, of which 4 are rotated, 8 of a value
+    SPARSE,
+    head_dim=12,
+    v_head_dim=8,
+    num_hidden_layers=4,
+    num_key_value_heads=1,
+    intermediate_size=32,
+    n_routed_experts=5,
+    moe_intermediate_size=8,
+    routed_scaling_factor=1.5,
+    sliding_window=9,
+    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    attention_bias=True,
+    rope_parameters=dict(
+        full_attention=dict(plain(500.0), partial_rotary_factor=0.334),
+        sliding_attention=dict(plain(30.0), partial_rotary_factor=0.334),
+    ),
+)
+# Of V2.5: q, k and v in one tensor.
+MIMO_RANKS = dict(
+    MIMO, num_hidden_layers=3, num_key_value_heads=2, attention_bias=False,
+    layer_types=["full_attention", "sliding_attention", "full_attention"],
+)
 MULTIPLIERS = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)
 EXPERTS = {
     "afmoe": (  # three layers are windowed and rotated, the fourth neither
@@ -611,29 +634,9 @@ EXPERTS = {
         torch.bfloat16,
         "old",
     ),
-    "mimo_v2_flash": (  # 12 dimensions of a key, of which 4 are rotated, 8 of a value
-        "MiMoV2Flash",
-        dict(
-            SPARSE,
-            head_dim=12,
-            v_head_dim=8,
-            num_hidden_layers=4,
-            num_key_value_heads=1,
-            intermediate_size=32,
-            n_routed_experts=5,
-            moe_intermediate_size=8,
-            routed_scaling_factor=1.5,
-            sliding_window=9,
-            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
-            attention_bias=True,
-            rope_parameters=dict(
-                full_attention=dict(plain(500.0), partial_rotary_factor=0.334),
-                sliding_attention=dict(plain(30.0), partial_rotary_factor=0.334),
-            ),
-        ),
-        torch.bfloat16,
-        "new",
-    ),
+    "mimo_v2": ("MiMoV2Flash", MIMO_RANKS, torch.bfloat16, "mimo_v2"),
+    "mimo_v2_blocks": ("MiMoV2Flash", MIMO_RANKS, torch.bfloat16, "mimo_v2"),  # of FP8
+    "mimo_v2_flash": ("MiMoV2Flash", MIMO, torch.bfloat16, "new"),
     "step3p5": ("Step3p7", STEP3, torch.bfloat16, "step3p5"),
     "step3p7": (  # without limits, and with a router scale of 1
         "Step3p7",
@@ -1525,6 +1528,8 @@ def config_json(config, spelling):
         c["hybrid_override_pattern"] = "".join(kinds[k] for k in c.pop("layers_block_type"))
     if spelling == "step3p5":
         c = step3p5_config(c)
+    if spelling == "mimo_v2":
+        c = mimo_v2_config(c)
     if spelling == "hub":  # the model of text in one that reads images as well
         kind = c["model_type"].removesuffix("_text")
         wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
@@ -1669,6 +1674,81 @@ def to_fp8(stored):
     return packed
 
 
+FP8_ROWS = 16  # of a block of scales: those of a rank of MIMO_RANKS are 2.75 blocks in full layers
+
+
+def qkv_by_rank(config, stored):
+    """q, k and v of a layer in one tensor: those of the first rank, then those of the second one, and so on."""
+    ranks, out = config.num_key_value_heads, {}
+    for name, t in stored.items():
+        if name.endswith("self_attn.q_proj.weight"):
+            qkv = [stored[name.replace("q_proj", p)].chunk(ranks) for p in ("q_proj", "k_proj", "v_proj")]
+            out[name.replace("q_proj", "qkv_proj")] = torch.cat([x for rank in zip(*qkv) for x in rank])
+        elif not name.endswith(("k_proj.weight", "v_proj.weight")):
+            out[name] = t
+    return out
+
+
+def of_ranks(config, fused):
+    """The same of a fused tensor's parts: q, k, v."""
+    dims = (config.num_attention_heads * config.head_dim, config.head_dim, config.v_head_dim)
+    rest = fused.shape[0] - dims[0]
+    kv = rest // (config.head_dim + config.v_head_dim)
+    sizes = [n // config.num_key_value_heads for n in (dims[0], kv * dims[1], kv * dims[2])]
+    parts = zip(*(rank.split(sizes) for rank in fused.chunk(config.num_key_value_heads)))
+    return dict(zip("qkv", map(torch.cat, parts)))
+
+
+def to_fp8_blocks(config, stored):
+    """Codes and scales of blocks, which begin anew with each rank, of a model's fused q, k and v; stored gets what
+    they mean."""
+    packed = {}
+    for name, fused in qkv_by_rank(config, stored).items():
+        if not name.endswith("qkv_proj.weight"):
+            continue
+        codes, scales, values = [], [], []
+        for rank in fused.float().chunk(config.num_key_value_heads):
+            for block in rank.split(FP8_ROWS):
+                scale = block.abs().max() / 448
+                codes.append((block / scale).to(torch.float8_e4m3fn))
+                scales.append(scale.reshape(1, 1))
+                values.append(codes[-1].float() * scale)
+        packed[name], packed[name + "_scale_inv"] = torch.cat(codes), torch.cat(scales)
+        for p, t in of_ranks(config, torch.cat(values)).items():
+            stored[name.replace("qkv_proj", p + "_proj")] = t
+    return packed
+
+
+def mimo_v2_config(c):
+    """As the hub has it: 0 and 1 for each layer, and the keys before a row's own."""
+    rope = c.pop("rope_parameters")
+    windowed = [int(t == "sliding_attention") for t in c.pop("layer_types")]
+    return c | dict(
+        architectures=["MiMoV2ForCausalLM"],
+        model_type="mimo_v2",
+        add_full_attention_sink_bias=False,
+        add_swa_attention_sink_bias=True,
+        attention_projection_layout="fused_qkv",
+        hybrid_layer_pattern=windowed,
+        moe_layer_freq=[int(t == "sparse") for t in c.pop("mlp_layer_types")],
+        layernorm_epsilon=c.pop("rms_norm_eps"),
+        num_nextn_predict_layers=3,
+        partial_rotary_factor=0.334,
+        rope_parameters=rope["full_attention"],
+        rope_theta=rope["full_attention"]["rope_theta"],
+        swa_rope_theta=rope["sliding_attention"]["rope_theta"],
+        sliding_window=c["sliding_window"] - 1,
+        sliding_window_size=c["sliding_window"] - 1,
+        swa_head_dim=c["head_dim"],
+        swa_num_attention_heads=c["num_attention_heads"],
+        swa_num_key_value_heads=2 * c["num_key_value_heads"],
+        swa_v_head_dim=c["v_head_dim"],
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+        n_shared_experts=None,
+    )
+
+
 def noise_of(model, ids, logits, chunked, module):
     """How far logits move, in their standard deviations, where nothing but rounding differs."""
     step, noise = module.torch_chunk_gated_delta_rule, {}
@@ -1712,6 +1792,7 @@ def generate(name, seed):
               if not k.endswith("e_score_correction_bias")}
     packed = to_mxfp4(stored, generator) if name == "gpt_oss_mxfp4" else None
     codes = to_fp8(stored) if name.endswith("_fp8") else {}
+    blocks = to_fp8_blocks(config, stored) if name == "mimo_v2_blocks" else {}
     model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
     for embedding in model.modules():
         if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
@@ -1753,6 +1834,12 @@ def generate(name, seed):
         config.quantization_config = dict(
             quant_method="compressed-tensors", format="float-quantized", ignore=["lm_head"],
             config_groups=dict(group_0=dict(targets=["Linear"], weights=weights)))
+    if spelling == "mimo_v2":  # beside parts that are not loaded
+        stored = qkv_by_rank(config, stored) | blocks
+        stored |= {k: torch.ones(8, dtype=dtype) for k in ("model.mtp.layers.0.enorm.weight", "visual.blocks.0.norm1.weight")}
+    if blocks:
+        config.quantization_config = dict(
+            activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[FP8_ROWS, 128])
     if family == "GPTNeoX" and spelling == "old":
         stored = {"embed_out.weight" if k == "lm_head.weight" else k: v for k, v in stored.items()}
     if spelling == "hub":

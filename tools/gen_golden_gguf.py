@@ -406,6 +406,50 @@ def write_step3(name):
     print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
 
 
+def write_mimo(name):
+    """KV heads by layer, the keys before a row's own as window, and a block more whose tensors are not there."""
+    config = json.loads((MODELS / name / "config.json").read_text())
+    n = config["num_hidden_layers"]
+    full, local = (config["rope_parameters"][t] for t in ("full_attention", "sliding_attention"))
+    windowed = [int(t == "sliding_attention") for t in config["layer_types"]] + [1]
+    kv = config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "mimo2")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(n + 1)
+    writer.add_uint32("mimo2.nextn_predict_layers", 1)
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv([kv * (2 if w else 1) for w in windowed])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["v_head_dim"])
+    writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(int(config["head_dim"] * full["partial_rotary_factor"]))
+    writer.add_rope_freq_base(full["rope_theta"])
+    writer.add_rope_freq_base_swa(local["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"] - 1)
+    writer.add_sliding_window_pattern(windowed)
+    add_experts(writer, config)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MIMO2, n)
+    for hf, bits in stack(read_safetensors(MODELS / name / "model.safetensors"), False):
+        hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
+        hf = hf.replace("attention_sink_bias", "sinks.weight")
+        to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
+        assert to, hf
+        if bits.ndim == 1 or "ffn_gate_inp" in to:
+            writer.add_tensor(to, floats(bits))
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 def write_gemma3n(name):
     config, tensors = gemma_text(name)
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "gemma3n")
@@ -888,12 +932,14 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n", "step3p5"]
+    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n", "mimo_v2_flash", "step3p5"]
     for model in names:
         if model in POOLING:
             write(model, POOLING[model])
         elif model == "step3p5":
             write_step3(model)
+        elif model == "mimo_v2_flash":
+            write_mimo(model)
         elif model == "gemma3n":
             write_gemma3n(model)
         elif model in GEMMA4:

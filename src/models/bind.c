@@ -306,6 +306,22 @@ static int32_t n_turns(const struct sl_model *m, const struct sl_param *p)
     return (int32_t)sl_layer_dim(&m->hp, p->layer, w->turns);
 }
 
+/* Each part has as many rows in every round. */
+static int check_turns(const struct sl_model *m, const struct sl_param *p, const char *pattern,
+                       struct sl_error *err)
+{
+    const struct sl_weight_desc *w = p->desc;
+    for (int32_t i = 0; p->n_turns > 1 && i < SL_MAX_FUSED && w->fused[i] != SL_DIM_NONE; i++) {
+        const int64_t n_rows = sl_layer_dim(&m->hp, p->layer, w->fused[i]);
+        if (n_rows % p->n_turns != 0)
+            return sl_fail(err, SL_EFORMAT,
+                           "tensor \"%s\": part %d has %lld rows, which is not a multiple of the "
+                           "%d rounds in which parts take turns",
+                           pattern, i, (long long)n_rows, p->n_turns);
+    }
+    return 0;
+}
+
 /* The tensor of matrix i of a slot, its own or a fused one. 0: p is bound to it, or to several (of
  * four-bit numbers); 1: it is not there, and name is how it would be called. */
 static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int32_t i, bool fused,
@@ -322,11 +338,14 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, part) : 0;
     p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
     p->n_turns = fused ? n_turns(m, p) : 1;
+    int rc = check_turns(m, p, pattern, err);
+    if (rc != 0)
+        return rc;
     const bool of_use = (w->flags & SL_W_OF_USE) != 0;
     const struct sl_ckpt_tensor *t =
         find(m, pattern, of_use ? p->layer->tied_to : layer, of_use ? p->layer->use : i, name);
     if (t == NULL) {
-        int rc = (w->flags & SL_W_TRANSPOSED) != 0 ? 0 : sl_int4_bind(m, name, p, err);
+        rc = (w->flags & SL_W_TRANSPOSED) != 0 ? 0 : sl_int4_bind(m, name, p, err);
         if (rc == 0 && fused && stacked)
             rc = sl_mxfp4_bind(m, name, n, p, err);
         return rc < 0 ? rc : rc == 0;
@@ -340,7 +359,7 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     }
     if (!stacked && !fused)
         return take(m, p, t, err);
-    int rc = check_slices(p, n, t, stacked, err);
+    rc = check_slices(p, n, t, stacked, err);
     return rc != 0 ? rc : take_slice(m, p, stacked ? i : 0, n, t, err);
 }
 
@@ -461,11 +480,12 @@ static bool is_encoder_extra(const struct sl_model *m, const char *name)
 /* Of a larger model: what reads images and sounds. */
 static bool is_other_part(const struct sl_model *m, const char *name)
 {
-    static const char *const parts[] = {"vision_tower.", "vision_model.", "multi_modal_projector.",
-                                        "audio_tower.",  "embed_vision.", "embed_audio.",
-                                        "visual."};
+    static const char *const parts[] = {"vision_tower.", "vision_model.",  "multi_modal_projector.",
+                                        "audio_tower.",  "embed_vision.",  "embed_audio.",
+                                        "visual.",       "audio_encoder.", "speech_embeddings."};
     const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
-    for (size_t i = 0; i < SL_COUNT(parts) && m->name->hf_config != NULL; i++)
+    const bool larger = m->name->hf_config != NULL || m->name->other_parts;
+    for (size_t i = 0; i < SL_COUNT(parts) && larger; i++)
         if (strncmp(s, parts[i], strlen(parts[i])) == 0)
             return true;
     return false;
@@ -499,9 +519,9 @@ static bool is_draft_extra(const struct sl_model *m, const char *name)
 static bool is_behind(const struct sl_model *m, const char *name)
 {
     const char *at = strncmp(name, "blk.", 4) == 0 ? name + 4 : strstr(name, "layers.");
-    if (m->hp.n_nextn > 0 && (strncmp(name, "mtp.", 4) == 0 || /* as Qwen calls them, MiMo */
-                              strstr(name, "mtp_layers.") != NULL))
-        return true;
+    const char *s = name + sl_bind_optional_prefix(name);
+    if (strncmp(s, "mtp.", 4) == 0 || strncmp(s, "mtp_layers.", 11) == 0)
+        return true; /* as Qwen calls them and MiMo, whose configs may not count them */
     if (m->hp.n_nextn == 0 || at == NULL)
         return false;
     at += *at == 'l' ? strlen("layers.") : 0;

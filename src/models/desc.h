@@ -436,42 +436,43 @@ static inline bool sl_slot_is_rows(enum sl_slot slot)
 
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
               SL_DIM_NONE,
-              SL_DIM_H,            /* hidden */
-              SL_DIM_ADAPTER,      /* of the thin matrices beside a shared block's */
-              SL_DIM_I,            /* intermediate, of a layer: of each expert where it has some */
-              SL_DIM_E,            /* experts, of a layer */
-              SL_DIM_S,            /* intermediate of its shared expert */
-              SL_DIM_EXPERT_H,     /* width of what goes into an expert and comes out */
-              SL_DIM_LATENT,       /* the same, where it is not hidden; else there is no tensor */
-              SL_DIM_V,            /* vocabulary */
-              SL_DIM_Q,            /* n_heads * head_dim, of a layer */
-              SL_DIM_K,            /* n_kv_heads * head_dim, of a layer */
-              SL_DIM_VALUES,       /* n_kv_heads * v_dim, of a layer */
-              SL_DIM_ATT,          /* what a layer's mixer gives; attention: n_heads * v_dim */
-              SL_DIM_HD,           /* head_dim, of a layer */
-              SL_DIM_HEADS,        /* n_heads, of a layer */
-              SL_DIM_KV_HEADS,     /* n_kv_heads, of a layer */
-              SL_DIM_ROPE,         /* frequencies of the model's first table of rotations */
-              SL_DIM_FULL_HD_HALF, /* half head_dim of layers without a window */
-              SL_DIM_W,            /* width of a layer's own input */
-              SL_DIM_LAYERS_W,     /* of those of all layers */
-              SL_DIM_STREAMS,      /* residual streams, */
-              SL_DIM_STREAMS_2,    /* its square, */
-              SL_DIM_MORE_STREAMS, /* those behind the first */
-              SL_DIM_LAUREL,       /* of the thin matrices beside attention */
-              SL_DIM_V_LAYERS,     /* vocabulary of embeddings for each layer */
-              SL_DIM_CONV,         /* channels of a layer's convolution, */
-              SL_DIM_CONV_IN,      /* rows of what goes into it: with its gates */
-              SL_DIM_TAPS,         /* its taps */
-              SL_DIM_STATE_HEADS,  /* heads with a state, of a layer, */
-              SL_DIM_STATE_GROUPS, /* groups of them, */
-              SL_DIM_STATE_DT,     /* values of a token that its decay is made of, */
-              SL_DIM_STATE_ROWS,   /* heads * values of a head: what a recurrence gives, */
-              SL_DIM_STATE_KEYS,   /* groups * k_dim: of keys, or of b and c, */
-              SL_DIM_STATE_K,      /* k_dim */
-              SL_DIM_STATE_V,      /* values of a head */
-              SL_DIM_STATE_RANK,   /* of dt, Mamba 1; */
-              SL_DIM_STATE_X,      /* that and twice k_dim */
+              SL_DIM_H,        /* hidden */
+              SL_DIM_ADAPTER,  /* of the thin matrices beside a shared block's */
+              SL_DIM_I,        /* intermediate, of a layer: of each expert where it has some */
+              SL_DIM_E,        /* experts, of a layer */
+              SL_DIM_S,        /* intermediate of its shared expert */
+              SL_DIM_EXPERT_H, /* width of what goes into an expert and comes out */
+              SL_DIM_LATENT,   /* the same, where it is not hidden; else there is no tensor */
+              SL_DIM_V,        /* vocabulary */
+              SL_DIM_Q,        /* n_heads * head_dim, of a layer */
+              SL_DIM_K,        /* n_kv_heads * head_dim, of a layer */
+              SL_DIM_VALUES,   /* n_kv_heads * v_dim, of a layer */
+              SL_DIM_ATT,      /* what a layer's mixer gives; attention: n_heads * v_dim */
+              SL_DIM_HD,       /* head_dim, of a layer */
+              SL_DIM_HEADS,    /* n_heads, of a layer */
+              SL_DIM_KV_HEADS, /* n_kv_heads, of a layer, */
+              SL_DIM_MODEL_KV_HEADS, /* of the model, where those of some layers differ */
+              SL_DIM_ROPE,           /* frequencies of the model's first table of rotations */
+              SL_DIM_FULL_HD_HALF,   /* half head_dim of layers without a window */
+              SL_DIM_W,              /* width of a layer's own input */
+              SL_DIM_LAYERS_W,       /* of those of all layers */
+              SL_DIM_STREAMS,        /* residual streams, */
+              SL_DIM_STREAMS_2,      /* its square, */
+              SL_DIM_MORE_STREAMS,   /* those behind the first */
+              SL_DIM_LAUREL,         /* of the thin matrices beside attention */
+              SL_DIM_V_LAYERS,       /* vocabulary of embeddings for each layer */
+              SL_DIM_CONV,           /* channels of a layer's convolution, */
+              SL_DIM_CONV_IN,        /* rows of what goes into it: with its gates */
+              SL_DIM_TAPS,           /* its taps */
+              SL_DIM_STATE_HEADS,    /* heads with a state, of a layer, */
+              SL_DIM_STATE_GROUPS,   /* groups of them, */
+              SL_DIM_STATE_DT,       /* values of a token that its decay is made of, */
+              SL_DIM_STATE_ROWS,     /* heads * values of a head: what a recurrence gives, */
+              SL_DIM_STATE_KEYS,     /* groups * k_dim: of keys, or of b and c, */
+              SL_DIM_STATE_K,        /* k_dim */
+              SL_DIM_STATE_V,        /* values of a head */
+              SL_DIM_STATE_RANK,     /* of dt, Mamba 1; */
+              SL_DIM_STATE_X,        /* that and twice k_dim */
               SL_DIM_2H,        /* of an embedding and a hidden row, or the stream, side by side, */
               SL_DIM_MIX_IN,    /* what a layer's attention reads: that, or hidden; */
               SL_DIM_TARGET_H,  /* of a hidden row of the model drafted for, */
@@ -718,6 +719,7 @@ struct sl_model_name { /* one member of a family: how files call it */
                            are of a later family with the same gguf_architecture */
     const char *hf_config; /* the member of config.json that describes the model of text in a larger
                               one, whose other parts are not loaded; NULL: all of it does */
+    bool other_parts;      /* there may be such parts, although all of it does */
 };
 
 struct sl_model_desc {

@@ -50,6 +50,8 @@ static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
     const int64_t n_rows = p->file_rows, n_cols = w->dims[1]; /* scales are of the whole */
     const int64_t block_rows = SL_CEIL_DIV(n_rows, (int64_t)m->hp.scale_rows);
     const int64_t block_cols = SL_CEIL_DIV(n_cols, (int64_t)m->hp.scale_cols);
+    const int64_t turn_rows =
+        p->n_turns * SL_CEIL_DIV(n_rows / p->n_turns, (int64_t)m->hp.scale_rows);
     p->scale_rows = (int32_t)n_rows;
     p->scale_cols = (int32_t)n_cols;
     if (count(s) == 1 && s->n_dims <= 2)
@@ -59,7 +61,9 @@ static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
         return 0;
     p->scale_rows = m->hp.scale_rows;
     p->scale_cols = m->hp.scale_cols;
-    if (s->n_dims == 2 && s->dims[0] == block_rows && s->dims[1] == block_cols)
+    p->scales_by_turn = p->n_turns > 1 && s->dims[0] == turn_rows;
+    if (s->n_dims == 2 && (s->dims[0] == block_rows || p->scales_by_turn) &&
+        s->dims[1] == block_cols)
         return 0;
     char have[96];
     sl_bind_shape(s->n_dims, s->dims, have, sizeof have);
@@ -70,19 +74,40 @@ static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
                    (long long)block_cols, m->hp.scale_rows, m->hp.scale_cols);
 }
 
-/* A block of scales is of rows that stay together. */
-static int check_turns(const struct sl_model *m, const struct sl_param *p, struct sl_error *err)
+/* Scales in our order: those of a matrix whose rows lie apart in the file are not. */
+static bool is_ordered(const struct sl_param *p)
 {
-    for (int64_t row = 0, n; p->n_turns > 1 && p->scale_rows < p->file_rows && row < p->n_rows;
-         row += n) {
-        const int64_t from = sl_apart_row(&m->hp, p, row, &n);
-        if (from % p->scale_rows != 0 || n % p->scale_rows != 0)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "tensor \"%s\": scales of blocks of %d rows, of which parts of %lld "
-                           "rows have some each, are not supported",
-                           p->scale->name, p->scale_rows, (long long)n);
+    return p->n_turns == 1 || p->scale_rows == p->file_rows;
+}
+
+/* Rows before a row of the file that count for its block of scales. */
+static int64_t rows_before(const struct sl_param *p, int64_t file_row)
+{
+    return p->scales_by_turn ? file_row % (p->file_rows / p->n_turns) : file_row;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
     }
-    return 0;
+    return a;
+}
+
+/* A block of the file may reach over the rows of two parts; blocks as small as what a part has of
+ * it have scales of one part each. */
+static void fit_blocks(const struct sl_hparams *hp, struct sl_param *p)
+{
+    p->file_scale_rows = p->scale_rows;
+    if (is_ordered(p))
+        return;
+    for (int64_t row = 0, n, rows = p->scale_rows; row < p->n_rows; row += n) {
+        const int64_t from = rows_before(p, sl_apart_row(hp, p, row, &n));
+        rows = common_divisor(common_divisor(rows, from), n);
+        p->scale_rows = (int32_t)rows;
+    }
 }
 
 int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
@@ -109,7 +134,8 @@ int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *e
         return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s; scales must be f32, f16 or bf16",
                        p->scale->name, sl_dtype_info(p->scale->dtype)->name);
     rc = read_shape(m, w, p->scale, p, err);
-    return rc != 0 ? rc : check_turns(m, p, err);
+    fit_blocks(&m->hp, p);
+    return rc;
 }
 
 enum sl_weight_use sl_fp8_use(const struct sl_model *m, enum sl_dtype dtype)
@@ -128,9 +154,20 @@ bool sl_fp8_is_extra(const char *name)
     return false;
 }
 
+/* Scales of a row of blocks. */
+static int64_t scales_across(const struct sl_param *p)
+{
+    return SL_CEIL_DIV(p->n_cols, (int64_t)p->scale_cols);
+}
+
 uint64_t sl_fp8_scale_bytes(const struct sl_param *p)
 {
-    return p->scale != NULL ? (uint64_t)count(p->scale) * sizeof(float) : 0;
+    if (p->scale == NULL)
+        return 0;
+    const int64_t n = is_ordered(p)
+                          ? count(p->scale)
+                          : SL_CEIL_DIV(p->n_rows, (int64_t)p->scale_rows) * scales_across(p);
+    return (uint64_t)n * sizeof(float);
 }
 
 uint64_t sl_fp8_scale_bytes_of_file(const struct sl_param *p)
@@ -141,25 +178,25 @@ uint64_t sl_fp8_scale_bytes_of_file(const struct sl_param *p)
 /* Scales of rows that lie apart in the file, in our order. */
 static void order_scales(const struct sl_hparams *hp, const struct sl_param *p, const float *file)
 {
-    const size_t n_cols = (size_t)SL_CEIL_DIV(p->n_cols, (int64_t)p->scale_cols);
-    for (int64_t row = 0, n; row < p->n_rows; row += n) {
-        const int64_t from = sl_apart_row(hp, p, row, &n) / p->scale_rows;
-        memcpy(p->scale_values + (size_t)(row / p->scale_rows) * n_cols,
-               file + (size_t)from * n_cols, (size_t)(n / p->scale_rows) * n_cols * sizeof *file);
+    const int64_t turn_rows = p->file_rows / p->n_turns, n_cols = scales_across(p);
+    const int64_t per_turn = SL_CEIL_DIV(turn_rows, (int64_t)p->file_scale_rows);
+    for (int64_t row = 0, n; row < p->n_rows; row += p->scale_rows) {
+        const int64_t from = sl_apart_row(hp, p, row, &n);
+        const int64_t block = rows_before(p, from) / p->file_scale_rows +
+                              (p->scales_by_turn ? from / turn_rows * per_turn : 0);
+        memcpy(p->scale_values + row / p->scale_rows * n_cols, file + block * n_cols,
+               (size_t)n_cols * sizeof *file);
     }
 }
 
-static int load_order(const struct sl_hparams *hp, struct sl_param *p, struct sl_error *err)
+static int check_values(const struct sl_ckpt_tensor *s, const float *values, struct sl_error *err)
 {
-    const size_t n_bytes = (size_t)sl_fp8_scale_bytes(p);
-    if (p->n_turns == 1 || p->scale_rows == p->file_rows)
-        return 0;
-    float *file = sl_malloc(n_bytes);
-    if (file == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->scale->name);
-    memcpy(file, p->scale_values, n_bytes);
-    order_scales(hp, p, file);
-    sl_free(file);
+    for (int64_t i = 0; i < count(s); i++) {
+        const double v = (double)values[i];
+        if (!(v >= SCALE_MIN && v <= SCALE_MAX))
+            return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %lld is %g, must be %g to %g",
+                           s->name, (long long)i, v, SCALE_MIN, SCALE_MAX);
+    }
     return 0;
 }
 
@@ -168,18 +205,19 @@ int sl_fp8_load(const struct sl_hparams *hp, struct sl_param *p, struct sl_error
     const struct sl_ckpt_tensor *s = p->scale;
     if (s == NULL)
         return 0;
-    const size_t n_bytes = (size_t)sl_fp8_scale_bytes(p);
-    p->scale_values = sl_aligned_alloc(n_bytes);
-    if (p->scale_values == NULL)
+    float *file = NULL;
+    p->scale_values = sl_aligned_alloc((size_t)sl_fp8_scale_bytes(p));
+    if (p->scale_values != NULL && !is_ordered(p))
+        file = sl_malloc((size_t)count(s) * sizeof *file);
+    if (p->scale_values == NULL || (file == NULL && !is_ordered(p)))
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", s->name);
-    sl_dtype_info(s->dtype)->to_f32(s->data, p->scale_values, count(s));
-    for (int64_t i = 0; i < count(s); i++) {
-        const double v = (double)p->scale_values[i];
-        if (!(v >= SCALE_MIN && v <= SCALE_MAX))
-            return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %lld is %g, must be %g to %g",
-                           s->name, (long long)i, v, SCALE_MIN, SCALE_MAX);
-    }
-    return load_order(hp, p, err);
+    float *values = file != NULL ? file : p->scale_values;
+    sl_dtype_info(s->dtype)->to_f32(s->data, values, count(s));
+    int rc = check_values(s, values, err);
+    if (rc == 0 && file != NULL)
+        order_scales(hp, p, file);
+    sl_free(file);
+    return rc;
 }
 
 void sl_fp8_unload(struct sl_param *p)

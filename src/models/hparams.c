@@ -348,11 +348,18 @@ static int gguf_layer_types(const struct source *src, const struct spelling *sp,
         int rc = sl_gguf_i64(src->gguf, sp->gguf_key, &period, err);
         return rc < 0 ? rc : set_period(sp, period, hp, types, err);
     }
-    int rc = layer_array(src, sp, SL_GGUF_BOOL, hp->n_layers, &a, err);
+    /* some converters write 0 and 1 */
+    struct sl_error not_integers = {0};
+    const bool bools = sl_gguf_array(src->gguf, sp->gguf_key, SL_GGUF_ARRAY, &a, &not_integers) < 0;
+    int rc = layer_array(src, sp, bools ? SL_GGUF_BOOL : SL_GGUF_ARRAY, hp->n_layers, &a, err);
     if (rc < 0)
         return rc;
-    for (int32_t i = 0; i < hp->n_layers; i++)
-        types[i] = a.data[i] != 0 ? SL_LAYER_ON : SL_LAYER_OFF;
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        int64_t on = bools ? a.data[i] : 0;
+        if (!bools && !sl_gguf_array_i64(&a, (uint64_t)i, &on))
+            return sl_fail(err, SL_EFORMAT, "%s of layer %d is too large", sp->text, i);
+        types[i] = on != 0 ? SL_LAYER_ON : SL_LAYER_OFF;
+    }
     return 0;
 }
 

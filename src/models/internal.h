@@ -38,7 +38,9 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     float first_value;                  /* of a vector, after loading */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
-    int32_t scale_rows, scale_cols;     /* of a block of scales */
+    int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
+    int32_t file_scale_rows;            /* rows of one in the file, */
+    bool scales_by_turn;                /* where each round of parts begins a new block */
     float *scale_values;                /* as loaded, if mat borrows them */
     struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;

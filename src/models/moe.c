@@ -44,6 +44,9 @@ static int check(const struct sl_hparams *hp, const struct sl_route_rule *rule,
 
 static bool is_dense(const struct sl_hparams *hp, int32_t layer)
 {
+    const unsigned shown = hp->layer_has[layer] & (SL_HAS_DENSE | SL_HAS_EXPERTS);
+    if (shown == SL_HAS_DENSE) /* a GGUF's tensors say it */
+        return true;
     if (hp->mlp_types[layer] != SL_LAYER_BY_INDEX)
         return hp->mlp_types[layer] == SL_LAYER_OFF;
     return layer < hp->n_dense || hp->dense_layers[layer] != 0 ||

@@ -218,6 +218,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->n_heads;
     case SL_DIM_KV_HEADS:
         return l->n_kv_heads;
+    case SL_DIM_MODEL_KV_HEADS:
+        return hp->n_kv_heads;
     case SL_DIM_ROPE:
         return (hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim) / 2;
     case SL_DIM_FULL_HD_HALF:

@@ -274,7 +274,7 @@ static const struct {
       SL_EUNSUPPORTED, "layer_types[1] \"sliding_attention\" is not supported"}},
     {"mimo_v2_flash",
      {"swa_num_key_value_heads", "3", SL_EFORMAT,
-      "num_attention_heads (4) is not a multiple of the 3 key heads of windowed layers"}},
+      "has 4 heads, which is not a multiple of its 3 KV heads"}},
     {"mimo_v2_flash",
      {"add_full_attention_sink_bias", "true", SL_EUNSUPPORTED,
       "add_full_attention_sink_bias is true: not supported"}},

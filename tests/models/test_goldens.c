@@ -111,6 +111,8 @@ static const char *const goldens[] = {
     "granitemoe_swa",
     "llama4",
     "llama4_hub",
+    "mimo_v2",
+    "mimo_v2_blocks",
     "mimo_v2_flash",
     "lfm2",
     "lfm2_hub",
@@ -189,6 +191,7 @@ static const char *const ggufs[] = {"olmo2",
                                     "mamba",
                                     "falcon_mamba",
                                     "jamba",
+                                    "mimo_v2_flash",
                                     "step3p5"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 

@@ -341,6 +341,7 @@ static void test_containers(void **state)
                                         "falcon_h1",
                                         "mamba",
                                         "jamba",
+                                        "mimo_v2_flash",
                                         "step3p5"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];

@@ -64,6 +64,9 @@ static void write_variant(const struct variant *v, char *path, size_t n_path)
         fail_msg("%s", err.msg);
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
     s.hp.n_heads = 8; /* heads and key heads for four ranks */
+    if (strcmp(v->name, "mimo_v2_flash") == 0)
+        for (int32_t l = 0; l < s.hp.n_layers; l++)
+            s.hp.layer_kv_heads[l] *= 4 / s.hp.n_kv_heads;
     s.hp.n_kv_heads = 4;
     for (int32_t l = 0; l < s.hp.n_layers && s.hp.layer_heads[l] != 0; l++) {
         s.hp.layer_heads[l] *= 2;

@@ -253,7 +253,8 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
                (size_t)t->dims[0] * sizeof *out);
         return;
     }
-    bool bias = strstr(t->name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
+    const char *name = t->w->hf != NULL ? t->w->hf : t->name; /* the same values in a GGUF */
+    bool bias = strstr(name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
     const bool decay = (t->w->flags & (SL_W_MINUS_EXP | SL_W_LRU_RATE)) != 0; /* by a tenth */
     draw(t->key, decay ? 1 : 0.1f, decay ? -2 : bias || plus_one ? 0 : 1, out, t->dims[0]);
     as_container(s, t, out, t->dims[0]);

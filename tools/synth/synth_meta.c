@@ -213,7 +213,8 @@ static void config_old_rope(const struct sl_rope_desc *desc, const struct sl_hpa
 {
     sl_buf_printf(b, " \"%s\": ", desc->hf_theta);
     sl_buf_json_double(b, p->theta);
-    config_partial(desc, hp, p, b);
+    if (p == &hp->ropes[0]) /* one key for all tables */
+        config_partial(desc, hp, p, b);
     if (p->scaling == SL_ROPE_PLAIN)
         return;
     sl_buf_printf(b, ",\n \"rope_scaling\": {\"type\": \"%s\"", scaling_names[p->scaling]);
