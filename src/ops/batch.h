@@ -35,7 +35,20 @@ struct sl_batch {
     const struct sl_lora_rows *lora, *logit_lora;
     const int32_t *second_from; /* [n_spans] the position where the second text of a pair begins;
                                    NULL: there are no pairs */
+    /* Where spans is device memory, what the host knows of them: bit n is set if a span has n
+     * tokens, the last bit if one has as many or more; 0: nothing is known. */
+    uint64_t span_sizes;
 };
+
+#define SL_BATCH_SIZES 64 /* bits */
+
+static inline uint64_t sl_batch_sizes_of(const struct sl_span *spans, int32_t n)
+{
+    uint64_t sizes = 0;
+    for (int32_t i = 0; i < n; i++)
+        sizes |= (uint64_t)1 << (spans[i].n < SL_BATCH_SIZES ? spans[i].n : SL_BATCH_SIZES - 1);
+    return sizes;
+}
 
 /* A group's table. */
 static inline const int32_t *sl_batch_tables(const struct sl_batch *b, int32_t group)

@@ -10,6 +10,7 @@ extern "C" {
 #include "quant/float.h"
 }
 #include "cuda/device.h"
+#include "cuda/state/state.cuh"
 
 #include <cuda_bf16.h>
 
@@ -23,6 +24,10 @@ extern "C" {
 #include <vector>
 
 #include "device_array.h"
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
 
 static int n_failures;
 static long n_checks;
@@ -183,6 +188,8 @@ static void run_step(const operation &op, pages *pages_of, const std::vector<pie
     struct sl_batch b = {};
     b.n_tokens = n, b.n_spans = static_cast<int32_t>(spans.size()), b.n_tables = 1;
     b.spans = spans.data(), b.block_tables = table.data();
+    if (n % 2 == 0)
+        b.span_sizes = sl_batch_sizes_of(b.spans, b.n_spans);
     struct sl_state_view view = {pool, pg.page_bytes, pg.offset, pg.block_size, 0};
     floats got(n_out);
     if (!gpu) {
@@ -195,7 +202,16 @@ static void run_step(const operation &op, pages *pages_of, const std::vector<pie
         dev<float> d_out(half ? (n_out + 1) / 2 : n_out);
         b.spans = d_spans.p, b.block_tables = d_table.p;
         float *at[MAX_INPUTS] = {d_in[0].p, d_in[1].p, d_in[2].p};
+#ifdef SL_CUDA_SIM
+        const uint64_t before = sl_sim_get_counts().kernels;
+#endif
         op.call(true, &b, at, &view, d_out.p);
+#ifdef SL_CUDA_SIM /* spans of few tokens alone, or of many, are one kernel's */
+        const uint64_t few = (2u << SL_STATE_FEW) - 1;
+        const bool alike = b.span_sizes != 0 && ((b.span_sizes & few) == 0 || b.span_sizes <= few);
+        CHECK(sl_sim_get_counts().kernels - before <= (alike ? 1 : 2), "%s: launches",
+              op.name.c_str());
+#endif
         CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "%s", op.name.c_str());
         const floats raw = d_out.get();
         for (size_t i = 0; i < n_out; i++) {

@@ -316,9 +316,18 @@ static __device__ __forceinline__ int32_t sl_wide_span(const sl_state_pages &p, 
     return found;
 }
 
+/* Sizes of spans up to `few`, as bits of struct sl_batch. */
+static inline uint64_t sl_few_sizes(int32_t few)
+{
+    static_assert(SL_STATE_FEW < SL_BATCH_SIZES - 1, "few have a bit of their own");
+    return (static_cast<uint64_t>(2) << few) - 1;
+}
+
 /* Rows of blocks for the spans of a step that may have more than `few` tokens; 0: none has. */
 static inline int32_t sl_wide_rows(const struct sl_batch *b, int32_t few)
 {
+    if (b->span_sizes != 0 && (b->span_sizes & ~sl_few_sizes(few)) == 0)
+        return 0;
     const int32_t most = few > 0 ? (b->n_tokens - b->n_spans) / few : b->n_spans;
     return SL_MIN(SL_MIN(most, b->n_spans), SL_WIDE_SPANS);
 }
@@ -326,6 +335,8 @@ static inline int32_t sl_wide_rows(const struct sl_batch *b, int32_t few)
 /* Whether some span may have few tokens. */
 static inline bool sl_wide_leaves(const struct sl_batch *b, int32_t few)
 {
+    if (b->span_sizes != 0 && (b->span_sizes & sl_few_sizes(few)) == 0)
+        return false;
     return few > 0 && (b->n_spans > 1 || b->n_tokens <= few);
 }
 
