@@ -151,7 +151,7 @@
  * - The compiler had half of the exponentials behind the wait for values that stood before it, and
  *   where all stand behind it nothing is slower: the other group's products run beside them.
  *
- * 256 dimensions (attention_wg256.cuh), parts knocked out, TFLOP/s at 2,048, 8,192, 512 behind
+ * 256 dimensions (attention_single.cuh), parts knocked out, TFLOP/s at 2,048, 8,192, 512 behind
  * 131,072:
  *
  *   wide, mma.sync                                              61   85   94
@@ -189,7 +189,7 @@ static const struct version {
      "of src/cuda",
      SL_DTYPE_F16,
      {sl_attn_run_group<sl_attn_wg<F16, 64>>, sl_attn_run_group<sl_attn_wg<F16, 128>>,
-      sl_attn_run_group<sl_attn_wg256<F16>>}},
+      sl_attn_run_group<sl_attn_single<F16, 256, 2>>}},
     {"wide-fp8",
      "mma.sync, pages of FP8: the bits",
      SL_DTYPE_FP8_E4M3,
@@ -199,7 +199,7 @@ static const struct version {
      "of src/cuda, pages of FP8",
      SL_DTYPE_FP8_E4M3,
      {sl_attn_run_group<sl_attn_wg<FP8, 64>>, sl_attn_run_group<sl_attn_wg<FP8, 128>>,
-      sl_attn_run_group<sl_attn_wg256<FP8>>}},
+      sl_attn_run_group<sl_attn_single<FP8, 256, 2>>}},
 };
 
 static const struct version *version; /* that runs */

@@ -378,8 +378,11 @@ static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
     dev<uint8_t> workspace(anything(bytes));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {in.n_tokens, n_spans, 0,       nullptr, positions.p, dspans.p, tables.p,
-                         0,           0,       nullptr, nullptr, nullptr,     nullptr};
+    struct sl_batch b = {};
+    b.n_tokens = in.n_tokens, b.n_spans = n_spans;
+    b.positions = positions.p, b.spans = dspans.p, b.block_tables = tables.p;
+    if (n_sms % 2 == 0) /* what the host knows of spans changes no bit */
+        b.span_sizes = sl_batch_sizes_of(in.spans.data(), n_spans);
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;

@@ -496,15 +496,17 @@ template <typename T> static void refill(dev<T> &to, const std::vector<T> &from)
     to.settle();
 }
 
-/* One recording for any lengths: plan and two layers, replayed with other spans. */
-static void test_graph()
+/* One recording for any lengths: plan and two layers, replayed with other spans of `width` tokens.
+ */
+static void check_graph(int width)
 {
     scene s = make_scene(64, 4, 1, 16, {900, 40, 300}, 95);
+    const int n = width;
     const std::vector<std::vector<span_of>> steps = {
-        {{0, 0, 1}, {1, 3, 1}, {-1, 0, 1}},
-        {{0, 899, 1}, {1, 39, 1}, {2, 299, 1}},
-        {{2, 100, 1}, {0, 512, 1}, {1, 0, 1}},
-        {{0, 899, 1}, {-1, 0, 1}, {-1, 0, 1}},
+        {{0, 0, n}, {1, 3, n}, {-1, 0, n}},
+        {{0, 900 - n, n}, {1, 40 - n, n}, {2, 300 - n, n}},
+        {{2, 100, n}, {0, 512, n}, {1, 0, n}},
+        {{0, 900 - n, n}, {-1, 0, n}, {-1, 0, n}},
     };
     inputs most = make_inputs(s, steps[1]);
     device d(7);
@@ -513,12 +515,14 @@ static void test_graph()
     dev<int32_t> tables(most.tables), positions(most.positions);
     dev<float> q(most.q);
     dev<uint16_t> out(most.q.size());
-    struct sl_cuda_attention_limits limits = {3, 3, 1000, s.nq, s.nkv, s.hd};
+    struct sl_cuda_attention_limits limits = {most.n_tokens, 3, 1000, s.nq, s.nkv, s.hd};
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {3, 3, 0,       nullptr, positions.p, spans.p, tables.p,
-                         0, 0, nullptr, nullptr, nullptr,     nullptr};
+    struct sl_batch b = {};
+    b.n_tokens = most.n_tokens, b.n_spans = 3;
+    b.positions = positions.p, b.spans = spans.p, b.block_tables = tables.p;
+    b.span_sizes = sl_batch_sizes_of(most.spans.data(), 3);
     struct sl_op_attention op = make_op(s, most.pages);
     op.batch = &b;
     op.q = q.p;
@@ -546,6 +550,12 @@ static void test_graph()
     }
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
+}
+
+static void test_graph()
+{
+    check_graph(1);
+    check_graph(6); /* 24 rows: a token and five drafts */
 }
 
 /* Several runs, and parts of as many keys each (20 SMs), of as many splits, one: decodes only. */
@@ -584,8 +594,75 @@ static void test_many_items()
     }
 }
 
-/* Chunks of few tokens behind a long context: wide tiles in parts of splits and of runs, by every
- * kernel; also where slots are few. */
+/* A token and drafts behind it, up to 64 rows of a span and more: each row has the bits it has as a
+ * decode, with any number of drafts, beside others, on any number of SMs, with few slots. */
+static void check_drafts(const scene &s, const std::vector<int> &widths)
+{
+    const int most = *std::max_element(widths.begin(), widths.end());
+    std::vector<span_of> all;
+    for (size_t i = 0; i < s.lens.size(); i++)
+        all.push_back({(int)i, s.lens[i] - most, most});
+    rows_of want = run(s, all, 3);
+    if (s.odd_pos < 0)
+        check_rows(s, all, want, 7);
+    for (int n : widths) {
+        std::vector<span_of> some, mixed;
+        for (size_t i = 0; i < s.lens.size(); i++) {
+            const int m = i % 2 == 0 ? n : 1;
+            some.push_back({(int)i, s.lens[i] - n, n});
+            mixed.push_back({(int)i, s.lens[i] - m, m});
+        }
+        mixed.push_back({-1, 0, n});
+        same_bits("drafts", s, some, run(s, some, n % 3 == 0 ? 1 : 132), all, want);
+        same_bits("drafts beside decodes", s, mixed, run(s, mixed, 6, -1, 2), all, want);
+        same_bits("drafts, few slots", s, some, run(s, some, 40, 30), all, want);
+    }
+    for (const span_of &x : all) {
+        std::vector<span_of> one = {{x.seq, x.pos, 1}}, last = {{x.seq, x.pos + most - 1, 1}};
+        same_bits("before drafts", s, one, run(s, one, 5), all, want);
+        same_bits("a draft alone", s, last, run(s, last, 60), all, want);
+    }
+}
+
+static void test_drafts()
+{
+    static const struct {
+        int hd, nq, nkv;
+        enum sl_dtype format;
+        int window;
+        float softcap, skip;
+        bool sinks, chunks;
+    } shapes[] = {
+        {128, 8, 1, SL_DTYPE_F16, 0, 0.0f, 0.0f, false, false},
+        {128, 4, 1, SL_DTYPE_BF16, 150, 0.0f, 0.0f, true, false},
+        {64, 16, 2, SL_DTYPE_F16, 128, 0.0f, 0.0f, true, false},
+        {64, 4, 1, SL_DTYPE_BF16, 0, 5.0f, 0.0f, false, false},
+        {256, 4, 1, SL_DTYPE_F16, 0, 0.0f, 0.0f, false, false},
+        {96, 4, 1, SL_DTYPE_F16, 0, 0.0f, 0.0f, false, false},
+        {16, 4, 1, SL_DTYPE_BF16, 100, 0.0f, 0.0f, false, true},
+        {128, 8, 1, SL_DTYPE_F16, 0, 0.0f, 200.0f, false, false},
+    };
+    uint64_t seed = 161;
+    for (auto x : shapes) {
+        scene s = make_scene(x.hd, x.nq, x.nkv, 16, {1301, 40, 560}, seed++, x.format);
+        s.window = x.window, s.softcap = x.softcap, s.skip = x.skip;
+        s.sinks = x.sinks, s.chunks = x.chunks;
+        check_drafts(s, {3, 5, 8, 16});
+    }
+    scene odd = make_scene(128, 4, 1, 16, {300}, seed++, SL_DTYPE_F16);
+    odd.odd_pos = 295;
+    check_drafts(odd, {5, 8, 12});
+    for (int hd : {64, 128, 256}) { /* the same numbers as FP8 and as BF16 */
+        scene s = make_scene(hd, 4, 1, 16, {700}, seed++);
+        s.window = hd == 64 ? 90 : 0;
+        check_fp8(s, {699}, 690);
+    }
+    scene one = make_scene(64, 40, 1, 16, {700}, seed++); /* many heads: a decode has 40 rows */
+    check_drafts(one, {1, 2});
+}
+
+/* Chunks of few tokens behind a long context: tiles in parts of splits and of runs, by every
+ * kernel for more than decodes; also where slots are few. */
 static void test_long_chunks()
 {
     static const struct {
@@ -601,8 +678,8 @@ static void test_long_chunks()
         scene s = make_scene(x.hd, x.nq, x.nkv, 16, {9000, 700}, seed++, x.format);
         s.skip = x.skip;
         s.window = x.window;
-        const std::vector<span_of> chunk = {{0, 8180, 20}}, both = {{1, 600, 9}, {0, 8180, 20}};
-        const std::vector<span_of> one = {{0, 8193, 1}};
+        const std::vector<span_of> chunk = {{0, 8180, 36}}, both = {{1, 600, 9}, {0, 8180, 36}};
+        const std::vector<span_of> one = {{0, 8193, 1}}, few = {{0, 8188, 20}};
         rows_of a = run(s, chunk, 1), d = run(s, one, 30);
         check_rows(s, chunk, a, 39);
         same_bits("decode", s, one, d, chunk, a);
@@ -610,6 +687,8 @@ static void test_long_chunks()
         for (int n_sms : {3, 60})
             same_bits("parts", s, chunk, run(s, chunk, n_sms), chunk, a);
         same_bits("two layers", s, both, run(s, both, 8, 300, 2), chunk, a);
+        for (int n_sms : {1, 60}) /* 40 rows or 20 */
+            same_bits("drafts", s, few, run(s, few, n_sms), chunk, a);
     }
 }
 
@@ -644,9 +723,9 @@ static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sm
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {in.n_tokens, (int)spans.size(), 0,      nullptr, positions.p,
-                         dspans.p,    tables.p,          0,      0,       nullptr,
-                         nullptr,     nullptr,           nullptr};
+    struct sl_batch b = {};
+    b.n_tokens = in.n_tokens, b.n_spans = (int)spans.size();
+    b.positions = positions.p, b.spans = dspans.p, b.block_tables = tables.p;
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;
@@ -678,6 +757,11 @@ static void test_step()
         step_one(s, {{0, 640, 60}, {1, 60, 4}, {2, 299, 1}, {3, 250, 7}, {4, 88, 2}}, n_sms);
     }
     step_one(make_scene(128, 8, 2, 32, {520}, 98, SL_DTYPE_F16), {{0, 519, 1}}, 132);
+    for (int n_sms : {1, 40}) { /* drafts, all of 17 to 64 rows */
+        const std::vector<span_of> drafts = {{0, 690, 10}, {1, 48, 16}, {3, 245, 12}};
+        step_one(s, drafts, n_sms);
+        step_one(make_scene(128, 4, 1, 16, {700, 64, 1, 257}, 99, SL_DTYPE_F16), drafts, n_sms);
+    }
 }
 
 /* ---------------------------------------------------------------- the store */
@@ -835,8 +919,9 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {n_tokens, 3, 0,       nullptr, dpositions.p, dspans.p, dtables.p,
-                         0,        0, nullptr, nullptr, nullptr,      nullptr};
+    struct sl_batch b = {};
+    b.n_tokens = n_tokens, b.n_spans = 3;
+    b.positions = dpositions.p, b.spans = dspans.p, b.block_tables = dtables.p;
     struct sl_rope rope = {c.n_rotated, c.interleaved ? SL_ROPE_INTERLEAVED : SL_ROPE_HALF, nullptr,
                            1.0f};
     struct sl_op_qk_norm_rope_kv_store op = store_op(c);
@@ -953,6 +1038,7 @@ static const struct {
     {"graph", test_graph},
     {"many_splits", test_many_splits},
     {"many_items", test_many_items},
+    {"drafts", test_drafts},
     {"long_chunks", test_long_chunks},
     {"step", test_step},
 };

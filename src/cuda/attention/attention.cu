@@ -11,8 +11,8 @@
 #define SLOT_BYTES (256u << 20) /* of partial results at most; beyond, first parts grow longer */
 
 static const struct sl_attn_shape SHAPES[] = {
-    {16, 128, {2, 1}}, {32, 128, {2, 1}},  {64, 192, {2, 1}},  {80, 128, {2, 1}},
-    {96, 128, {2, 1}}, {128, 128, {2, 1}}, {256, 128, {1, 1}},
+    {16, 128, {2, 1, 2}}, {32, 128, {2, 1, 2}},  {64, 192, {2, 1, 2}},  {80, 128, {2, 1, 2}},
+    {96, 128, {2, 1, 2}}, {128, 128, {2, 1, 2}}, {256, 128, {1, 1, 1}},
 };
 
 static const struct sl_attn_shape *shape_of(int32_t head_dim)
@@ -48,24 +48,27 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
     struct sl_attn_layout l = {};
     l.shape = *shape_of(head_dim);
     l.group = n_heads / n_kv_heads;
-    int32_t n_tiles[2] = {n_spans, 0};
-    n_tiles[1] =
-        static_cast<int32_t>((static_cast<int64_t>(n_tokens) * l.group) / l.shape.wide) + n_spans;
+    const int64_t rows = static_cast<int64_t>(n_tokens) * l.group;
+    const int32_t n_tiles[SL_ATTN_CLASSES] = {
+        n_spans, static_cast<int32_t>(rows / l.shape.wide) + n_spans, n_spans};
     size_t at = 0;
-    l.cls = carve<struct sl_attn_class>(workspace, &at, 2);
+    l.cls = carve<struct sl_attn_class>(workspace, &at, SL_ATTN_CLASSES);
     l.row_table = carve<int32_t>(workspace, &at, n_tokens);
     l.first_tile = carve<int32_t>(workspace, &at, n_spans + 1);
-    for (int cls = 0; cls < 2; cls++) {
+    int32_t threads = 0; /* that have words of their own in totals: two for each row */
+    for (int cls = 0; cls < SL_ATTN_CLASSES; cls++) {
+        const int32_t most = cls == SL_ATTN_CLASS_NARROW ? SL_ATTN_NARROW
+                             : cls == SL_ATTN_CLASS_WIDE ? l.shape.wide
+                                                         : SL_ATTN_MEDIUM;
         l.grid[cls] = n_sms * l.shape.n_ctas[cls];
         l.cap_items[cls] = 2 * n_tiles[cls] + 32 * l.grid[cls];
         l.item[cls] = carve<struct sl_attn_item>(workspace, &at, l.cap_items[cls]);
+        if (cls != SL_ATTN_CLASS_NARROW)
+            l.cut[cls] = carve<int32_t>(workspace, &at, n_tiles[cls]);
+        threads = SL_MAX(threads, l.grid[cls] * 2 * most);
     }
     l.counters = carve<uint32_t>(workspace, &at, static_cast<int64_t>(n_tiles[0]) * n_kv_heads);
-    l.cut = carve<int32_t>(workspace, &at, n_tiles[1]);
-    l.totals =
-        carve<float4>(workspace, &at,
-                      static_cast<int64_t>(l.shape.dim / 8 + 1) *
-                          SL_MAX(l.grid[0] * 2 * SL_ATTN_NARROW, l.grid[1] * 2 * l.shape.wide));
+    l.totals = carve<float4>(workspace, &at, static_cast<int64_t>(l.shape.dim / 8 + 1) * threads);
     if (l.shape.dim > 128)
         l.states = carve<float4>(
             workspace, &at, static_cast<int64_t>(l.shape.dim / 8) * l.grid[1] * 2 * l.shape.wide);
@@ -129,15 +132,36 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype)
     return run_of(dtype, 16) != nullptr;
 }
 
-void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2])
+/* Adds the class of a span of n tokens. */
+static void add_class(int64_t n, int32_t group, bool has[SL_ATTN_CLASSES])
 {
-    bool decodes = b->n_tokens == b->n_spans; /* one token each */
-    has[0] = group <= SL_ATTN_NARROW;
-    has[1] = !(decodes && has[0]);
-    if (b->n_spans == 1) {
-        has[1] = static_cast<int64_t>(b->n_tokens) * group > SL_ATTN_NARROW;
-        has[0] = !has[1];
+    const int64_t rows = n * group;
+    has[rows <= SL_ATTN_NARROW   ? SL_ATTN_CLASS_NARROW
+        : rows <= SL_ATTN_MEDIUM ? SL_ATTN_CLASS_MEDIUM
+                                 : SL_ATTN_CLASS_WIDE] = true;
+}
+
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATTN_CLASSES])
+{
+    for (int cls = 0; cls < SL_ATTN_CLASSES; cls++)
+        has[cls] = false;
+    if (b->n_spans == 0)
+        return;
+    if (b->n_spans == 1 || b->n_tokens == b->n_spans) {
+        add_class(b->n_tokens / b->n_spans, group, has);
+        return;
     }
+    if (b->span_sizes == 0) { /* not known */
+        has[SL_ATTN_CLASS_NARROW] = group <= SL_ATTN_NARROW;
+        has[SL_ATTN_CLASS_MEDIUM] = group <= SL_ATTN_MEDIUM;
+        has[SL_ATTN_CLASS_WIDE] = true;
+        return;
+    }
+    for (int32_t n = 1; n < SL_BATCH_SIZES; n++)
+        if (b->span_sizes >> n & 1)
+            add_class(n, group, has);
+    if (b->span_sizes >> (SL_BATCH_SIZES - 1) & 1) /* or longer */
+        has[SL_ATTN_CLASS_WIDE] = true;
 }
 
 void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
@@ -183,24 +207,26 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.skip_log2 = skips ? log2f(op->skip_factor) : -INFINITY;
     a.skip_per = 1.0f / a.scale2;
     a.counters = l.counters;
-    a.cut = l.cut;
     a.totals = l.totals;
     a.states = l.states;
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
-    bool has[2];
+    bool has[SL_ATTN_CLASSES];
     sl_attn_classes_of(b, l.group, has);
-    for (int cls = 0; cls < 2; cls++) {
+    for (int cls = 0; cls < SL_ATTN_CLASSES; cls++) {
         if (!has[cls])
             continue;
         a.cls = l.cls + cls;
+        a.cut = l.cut[cls];
         a.items = l.item[cls];
         a.cap_items = l.cap_items[cls];
-        a.skip_counts = op->skip_counts != NULL ? op->skip_counts + (cls == 0) : NULL;
+        a.skip_counts =
+            op->skip_counts != NULL ? op->skip_counts + (cls == SL_ATTN_CLASS_NARROW) : NULL;
         a.early = cu->plan_settled;
         run(cu, &a, cls, l.grid[cls]);
         cu->plan_settled = true;
+        if (cls != SL_ATTN_CLASS_NARROW)
+            sl_attn_combine_wide(cu, &a, l.shape.dim,
+                                 cls == SL_ATTN_CLASS_WIDE ? l.shape.wide : SL_ATTN_MEDIUM);
     }
-    if (has[1])
-        sl_attn_combine_wide(cu, &a, &l.shape);
 }

@@ -3,7 +3,8 @@
  * of the kernels, and the arithmetic that a block and the blocks after it must do alike.
  *
  * Rows. The query vectors of a span that share a key head are its rows: row r is token r / group,
- * head r % group. A tile is up to 16 rows (narrow: all rows of the span) or the next `wide` rows.
+ * head r % group. A tile is all rows of a span, of which there are up to 16 (narrow) or 64
+ * (medium), or the next `wide` rows.
  *
  * Canonical order, for each row: keys in tiles of 64 at absolute positions, and splits of two
  * tiles up to 1,024 keys, of four up to 4,096, then of eight. Scores by m16n8k16, one accumulator
@@ -37,6 +38,7 @@
 #define SL_ATTN_TILE   64   /* keys */
 #define SL_ATTN_NARROW 16   /* rows */
 #define SL_ATTN_FEW    8    /* rows that are one operand of the matrix instruction */
+#define SL_ATTN_MEDIUM 64   /* rows */
 #define SL_ATTN_SLACK  8.0f /* powers of two by which scores may exceed their reference */
 
 /* ---------------------------------------------------------------- division */
@@ -118,11 +120,19 @@ static __device__ __forceinline__ bool sl_attn_begins_run(int key)
 
 /* ---------------------------------------------------------------- the plan */
 
+/* Classes of tiles, each with a kernel of its own. A span is of one class. */
+enum {
+    SL_ATTN_CLASS_NARROW, /* decodes: up to SL_ATTN_NARROW rows */
+    SL_ATTN_CLASS_WIDE,   /* chunks of prompts */
+    SL_ATTN_CLASS_MEDIUM, /* a token and drafts behind it: up to SL_ATTN_MEDIUM rows */
+    SL_ATTN_CLASSES
+};
+
 /* Splits from .. to - 1 of a tile, for every key head. A tile of one part needs nothing else. Of
  * several, the first part leaves the state of its splits in a slot. If it is whole runs, so are the
  * others, and these leave a slot for each run; else it is less than a run, and they leave a slot
  * for each split. Slots are combined by the last part of a narrow tile to finish, and by
- * attention_combine_wide.cu those of wide tiles. */
+ * attention_combine_wide.cu those of other tiles. */
 struct __align__(16) sl_attn_item
 {
     int32_t token, pos, table;   /* of the span's first token; of its first page id */
@@ -138,7 +148,7 @@ struct __align__(16) sl_attn_item
 
 #define SL_ATTN_ITEM_WORDS 16
 
-struct sl_attn_class { /* of tiles: [0] narrow, [1] wide */
+struct sl_attn_class { /* of tiles */
     int32_t n_items;
     uint32_t taken, done; /* items fetched beyond the blocks' first, blocks that have ended; both
                              are zero between launches */
@@ -148,26 +158,27 @@ struct sl_attn_class { /* of tiles: [0] narrow, [1] wide */
 /* Shape of the kernels for a padded head dimension. */
 struct sl_attn_shape {
     int32_t dim;
-    int32_t wide;      /* rows of a wide tile */
-    int32_t n_ctas[2]; /* blocks of an SM, by class */
+    int32_t wide;                    /* rows of a wide tile */
+    int32_t n_ctas[SL_ATTN_CLASSES]; /* blocks of an SM */
 };
 
 /* The workspace of one batch. row_table is first, so that no argument moves it. */
 struct sl_attn_layout {
     struct sl_attn_shape shape;
     int32_t group;
-    int32_t grid[2];
-    struct sl_attn_class *cls;    /* [2] */
-    int32_t *row_table;           /* [n_tokens] table_idx of the row's span */
-    int32_t *first_tile;          /* [n_spans + 1] while planning */
-    struct sl_attn_item *item[2]; /* [cap_items] */
-    uint32_t *counters;           /* [narrow tiles, n_kv_heads], zero between launches */
-    int32_t *cut;                 /* [wide tiles] of several parts: the first item */
-    float4 *totals;               /* of the blocks: sl_attn_combine_total */
-    float4 *states;               /* and over splits, where shared memory has no room */
-    float *slots;                 /* [cap_rows, n_kv_heads, dim] partial sums */
-    float2 *slot_ml;              /* [cap_rows, n_kv_heads] maximum and sum */
-    int32_t cap_items[2];
+    int32_t grid[SL_ATTN_CLASSES];
+    struct sl_attn_class *cls;                  /* [SL_ATTN_CLASSES] */
+    int32_t *row_table;                         /* [n_tokens] table_idx of the row's span */
+    int32_t *first_tile;                        /* [n_spans + 1] while planning */
+    struct sl_attn_item *item[SL_ATTN_CLASSES]; /* [cap_items] */
+    uint32_t *counters; /* [narrow tiles, n_kv_heads], zero between launches */
+    int32_t
+        *cut[SL_ATTN_CLASSES]; /* [tiles] of several parts: the first item; not of narrow ones */
+    float4 *totals;            /* of the blocks: sl_attn_combine_total */
+    float4 *states;            /* and over splits, where shared memory has no room */
+    float *slots;              /* [cap_rows, n_kv_heads, dim] partial sums */
+    float2 *slot_ml;           /* [cap_rows, n_kv_heads] maximum and sum */
+    int32_t cap_items[SL_ATTN_CLASSES];
     int64_t cap_rows;
     size_t list_bytes; /* all before the slots */
 };
@@ -184,7 +195,7 @@ void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_
                         int32_t n_kv_heads, int32_t head_dim, bool whole);
 
 /* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
-void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2]);
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATTN_CLASSES]);
 
 /* ---------------------------------------------------------------- kernels */
 
@@ -218,8 +229,7 @@ struct sl_attn_args {
     bool early;                         /* the plan was complete before the previous kernel began */
 };
 
-/* Launchers, one per format of the pages and padded dimension: enqueue the narrow or the wide
- * kernel. */
+/* Launchers, one per format of the pages and padded dimension: enqueue a class's kernel. */
 typedef void sl_attn_run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
                             int32_t grid);
 sl_attn_run_fn sl_attn_run_bf16_16, sl_attn_run_bf16_32, sl_attn_run_bf16_64, sl_attn_run_bf16_80,
@@ -229,9 +239,9 @@ sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_at
 sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
     sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
 
-/* Combines the parts of wide tiles: attention_combine_wide.cu. */
-void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
-                          const struct sl_attn_shape *s);
+/* Combines the parts of tiles of up to so many rows: attention_combine_wide.cu. */
+void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t dim,
+                          int32_t rows);
 
 /* ---------------------------------------------------------------- the combine */
 

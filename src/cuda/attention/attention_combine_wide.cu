@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attention_combine_wide.cu - combines the parts of wide tiles to the output.
+ * attention_combine_wide.cu - combines the parts of wide and medium tiles to the output.
  *
  * A kernel of its own after that of the tiles, so that all SMs read: the last block of
  * a tile, alone with 128 rows of up to 32 runs, would have 2 MB to read at some 30 GB/s. Where no
@@ -41,10 +41,10 @@ static __global__ void __launch_bounds__(COMBINE_THREADS, COMBINE_CTAS)
     }
 }
 
-void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
-                          const struct sl_attn_shape *s)
+void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t dim,
+                          int32_t rows)
 {
-    struct combine_wide_args f = {*a, s->dim, SL_CEIL_DIV(s->wide * (s->dim / 4), COMBINE_THREADS)};
+    struct combine_wide_args f = {*a, dim, SL_CEIL_DIV(rows * (dim / 4), COMBINE_THREADS)};
     sl_launch(cu, combine_wide_kernel, dim3(static_cast<unsigned>(COMBINE_CTAS * cu->n_sms)),
               dim3(COMBINE_THREADS), sizeof(struct sl_attn_work), f);
 }

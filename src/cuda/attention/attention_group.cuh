@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * attention_group.cuh - what the kernels of warpgroups share (attention_wg.cuh,
- * attention_wg256.cuh, attention_skip.cuh): tiles of 128 rows, or 192 for D = 64, chunks of
- * prompts.
+ * attention_single.cuh, attention_skip.cuh): tiles of 128 rows, or 192 for D = 64, chunks of
+ * prompts; and of 64 rows, decodes with drafts.
  *
  * Two warps load page tiles as they are, by bulk copies, one the keys and one the values, each
  * into two slots of cfg::KEYS positions; where pages hold no BF16 or F16, attention_dequant.cuh's
@@ -19,19 +19,25 @@
 
 /* ---------------------------------------------------------------- sizes */
 
-/* KEYS: of a slot, which no split divides. */
-template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
+/* KEYS: of a slot, which no split divides. GROUPS: that multiply; another one loads. */
+template <class KV, int D_, int KEYS_, int GROUPS_ = D_ == 64 ? 3 : 2> struct sl_attn_group_cfg {
     static constexpr int D = D_;
     static constexpr int KEYS = KEYS_;
-    static constexpr bool DEQUANTS = KV::scaled;   /* pages are not what is multiplied */
-    static constexpr int GROUPS = D == 64 ? 3 : 2; /* that multiply; another one loads */
+    static constexpr bool DEQUANTS = KV::scaled; /* pages are not what is multiplied */
+    static constexpr int GROUPS = GROUPS_;
+    /* A lone group's block leaves room for another one on its SM, and begins to load before the
+     * kernel ahead has ended. */
+    static constexpr bool LONE = GROUPS == 1;
+    static constexpr int CTAS = LONE && D <= 128 ? 2 : 1;
     /* Warps that dequantise: two of those that load, which have nothing to do, or a group besides.
      */
-    static constexpr int DEQUANTERS = !DEQUANTS ? 0 : GROUPS == 3 ? 2 : 4;
+    static constexpr int DEQUANTERS = !DEQUANTS ? 0 : GROUPS == 3 || CTAS == 2 ? 2 : 4;
     static constexpr int DEQUANT_WARP = DEQUANTERS == 4 ? 4 : 2; /* the first of them */
-    /* Registers of a thread that multiplies, and of the others. */
-    static constexpr int REGS = GROUPS == 3 ? 160 : DEQUANTS ? 224 : 240;
-    static constexpr int BRING_REGS = DEQUANTS ? 32 : 24;
+    /* Registers of a thread that multiplies, and of the others; where an SM has one block of 256
+     * threads they are as many as there can be, and stay with all. */
+    static constexpr bool SHARES_REGS = !(LONE && CTAS == 1 && DEQUANTERS == 0);
+    static constexpr int REGS = GROUPS == 3 ? 160 : CTAS == 2 ? 208 : DEQUANTS && !LONE ? 224 : 240;
+    static constexpr int BRING_REGS = CTAS == 2 ? 48 : LONE ? 40 : DEQUANTS ? 32 : 24;
     static constexpr int ROWS = 64 * GROUPS;
     static constexpr int WORKERS = 128 * GROUPS;
     static constexpr int FIRST = DEQUANTERS == 4 ? 256 : 128; /* worker */
@@ -46,7 +52,7 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
      * place of keys and of the other in that of values. */
     static constexpr bool AHEAD = !DEQUANTS && GROUPS == 2 && SLOT == 64 * D * 4;
     /* Of the state, fragments of eight dimensions that shared memory has room for. */
-    static constexpr int KEPT = D <= 128 ? D / 8 : 8;
+    static constexpr int KEPT = D <= 128 || LONE ? D / 8 : 8;
     static constexpr int STATE_AT = SLOTS * SLOT; /* float4 [GROUPS][KEPT][128] */
     static constexpr int STATE = KEPT * WORKERS * 16;
     static constexpr int Q_AT = STATE_AT + STATE;             /* [GROUPS][PANELS][64][128] */
@@ -61,6 +67,7 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int SEEN_AT = RAW_AT + 8 * SLOTS;          /* uint32_t [SLOTS] */
     static constexpr int BYTES = DEQUANTS ? SEEN_AT + 4 * SLOTS : SCALES_AT;
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
+    static_assert(CTAS * (BYTES + 1024) <= 228 * 1024, "shared memory");
 
     /* A kernel's own barriers. */
     static __device__ __forceinline__ void init(uint8_t *)
@@ -170,18 +177,28 @@ template <class KV, class cfg> struct sl_attn_bring {
     sl_attn_bars<cfg> bars;
     struct sl_attn_turn tiles;
     int lane;
-    bool keys;  /* or values */
-    int lo, hi; /* keys of the item that are loaded */
+    bool keys;   /* or values */
+    bool waited; /* for the kernel ahead, which may have written the step's own positions */
+    int lo, hi;  /* keys of the item that are loaded */
     /* Lane i: where the i-th 16 positions from `first` on lie in a plane. */
     unsigned long long at;
     int first;
 
     __device__ __forceinline__ sl_attn_bring(const struct sl_attn_args &args,
                                              const sl_attn_bars<cfg> &barriers)
-        : a(args), bars(barriers), tiles({0}), lo(0), hi(0), at(0), first(0)
+        : a(args), bars(barriers), tiles({0}), waited(!cfg::LONE), lo(0), hi(0), at(0), first(0)
     {
         lane = static_cast<int>(threadIdx.x) & 31;
         keys = threadIdx.x < 32;
+    }
+
+    /* Positions up to `end` of the item may be read. */
+    __device__ __forceinline__ void await(const struct sl_attn_work &w, int end)
+    {
+        if (!cfg::LONE || waited || (a.early && end <= w.item.pos))
+            return;
+        sl_grid_wait();
+        waited = true;
     }
 
     __device__ __forceinline__ void find(const struct sl_attn_work &w, int from)
@@ -316,6 +333,7 @@ template <class KV, class cfg> struct sl_attn_bring {
             int key = t * cfg::KEYS;
             if (t > from && key % (32 * SL_KV_TILE) == 0)
                 find(w, key / SL_KV_TILE);
+            await(w, min(key + cfg::KEYS, hi));
             if constexpr (cfg::DEQUANTS)
                 load_codes(key, t + 1 == to);
             else
@@ -340,9 +358,13 @@ template <class KV, class cfg> struct sl_attn_bring {
             }
             if (!w.item.valid)
                 break;
-            if (keys && lane == 0)
+            const bool takes_first = waited;
+            if (keys && lane == 0 && takes_first)
                 taken = atomicAdd(&a.cls->taken, 1u);
             item(w);
+            await(w, INT32_MAX);
+            if (keys && lane == 0 && !takes_first)
+                taken = atomicAdd(&a.cls->taken, 1u);
             if (!keys)
                 sl_mbar_arrive_warp(bars.work_empty(items.slot()));
             next = static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0));
@@ -724,7 +746,7 @@ template <class KV, class cfg_> struct sl_attn_group {
 template <class KV, class cfg> struct sl_attn_dequant;
 
 template <class Way>
-static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
+static __global__ void __launch_bounds__((Way::cfg::THREADS), (Way::cfg::CTAS))
     sl_attn_group_kernel(const __grid_constant__ struct sl_attn_args a)
 {
     typedef typename Way::cfg cfg;
@@ -734,26 +756,31 @@ static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
     if (threadIdx.x == 0)
         bars.init();
     __syncthreads();
-    sl_grid_wait();
+    if (!cfg::LONE || !a.early || threadIdx.x >= cfg::FIRST)
+        sl_grid_wait();
     /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 128), 0);
     if (group < cfg::FIRST / 128) {
-        sl_regs_give<cfg::BRING_REGS>();
+        if constexpr (cfg::SHARES_REGS)
+            sl_regs_give<cfg::BRING_REGS>();
         if (threadIdx.x < 64) {
             sl_attn_bring<typename Way::pages, cfg> x(a, bars);
-            x.run(a.cls->n_items * a.n_kv_heads);
+            x.run(__ldcg(&a.cls->n_items) * a.n_kv_heads);
         } else if constexpr (cfg::DEQUANTS) {
             const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
             if (warp >= cfg::DEQUANT_WARP)
                 sl_attn_dequant<typename Way::pages, cfg>(bars, warp - cfg::DEQUANT_WARP).run();
         }
+        if (cfg::LONE)
+            sl_grid_wait();
         if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
             a.cls->taken = 0; /* for the next layer */
             a.cls->done = 0;
         }
         return;
     }
-    sl_regs_take<cfg::REGS>();
+    if constexpr (cfg::SHARES_REGS)
+        sl_regs_take<cfg::REGS>();
     Way x(a, bars, group - cfg::FIRST / 128);
     struct sl_attn_turn items = {0};
     for (;; items.n++) {

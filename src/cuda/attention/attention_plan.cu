@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT
  * attention_plan.cu - cuts a step's attention into work items, on the device.
  *
- * One block, once a step. Spans are narrow (up to 16 rows: one tile) or wide; the two classes are
- * planned one after the other, the narrow kernel runs before the wide one and both use all slots.
+ * One block, once a step. Spans are narrow (up to 16 rows: one tile), medium (up to 64: one tile)
+ * or wide; the classes are planned one after the other, their kernels run one after the other and
+ * all use all slots.
  *
  * Tiles that fill all blocks several times stay whole, unless one is far above the average. The
- * rest, which would leave blocks idle (all tiles, when there are few), is cut into parts. Narrow:
- * what counts is that loads are under way everywhere, up to the end, so that each block has at most
- * one part, or parts are runs and their rounds end soonest. The first splits are short: parts of as
- * many keys each are fewer than parts of as many splits, and may be shorter. Wide: tiles cost what
- * they have keys, parts some more each, and their length is what makes the last round of the blocks
- * end first. When slots or lists would not suffice, parts grow until they do. All this decides who
- * computes and nothing of what is computed.
+ * rest, which would leave blocks idle (all tiles, when there are few), is cut into parts. Narrow
+ * and medium: what counts is that loads are under way everywhere, up to the end, so that each block
+ * has at most one part, or parts are runs and their rounds end soonest. The first splits are short:
+ * parts of as many keys each are fewer than parts of as many splits, and may be shorter. Wide:
+ * tiles cost what they have keys, parts some more each, and their length is what makes the last
+ * round of the blocks end first. When slots or lists would not suffice, parts grow until they do.
+ * All this decides who computes and nothing of what is computed.
  *
  * Order: first parts, the longest of each wide span first, then the others.
  */
@@ -37,7 +38,7 @@ struct plan_args {
     const struct sl_span *spans;
     int32_t n_spans, n_tokens, n_kv_heads;
     bool whole; /* rows see keys after their own */
-    bool has[2];
+    bool has[SL_ATTN_CLASSES];
     struct sl_attn_layout at;
 };
 
@@ -123,12 +124,15 @@ static __device__ __forceinline__ bool only_decodes(const struct plan_args &p)
 /* One of the spans and its tile are the same number. */
 static __device__ __forceinline__ bool is_plain(const struct plan_args &p, int cls)
 {
-    return cls == 0 && only_decodes(p) && p.at.group <= SL_ATTN_NARROW;
+    return cls == SL_ATTN_CLASS_NARROW && only_decodes(p) && p.at.group <= SL_ATTN_NARROW;
 }
 
 static __device__ int32_t class_of(const struct plan_args &p, const struct sl_span &span)
 {
-    return static_cast<int64_t>(span.n) * p.at.group > SL_ATTN_NARROW;
+    const int64_t rows = static_cast<int64_t>(span.n) * p.at.group;
+    return rows <= SL_ATTN_NARROW   ? SL_ATTN_CLASS_NARROW
+           : rows <= SL_ATTN_MEDIUM ? SL_ATTN_CLASS_MEDIUM
+                                    : SL_ATTN_CLASS_WIDE;
 }
 
 static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, int cls)
@@ -136,7 +140,7 @@ static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, 
     if (span_idx >= p.n_spans || class_of(p, p.spans[span_idx]) != cls)
         return 0;
     int32_t rows = p.spans[span_idx].n * p.at.group;
-    return cls == 0 ? 1 : (rows + p.at.shape.wide - 1) / p.at.shape.wide;
+    return cls != SL_ATTN_CLASS_WIDE ? 1 : (rows + p.at.shape.wide - 1) / p.at.shape.wide;
 }
 
 struct plan_tile {
@@ -163,9 +167,10 @@ static __device__ struct plan_tile tile_at(const struct plan_args &p, int cls, i
     }
     struct plan_tile t;
     t.span = p.spans[lo];
-    int32_t wide = cls == 0 ? SL_ATTN_NARROW : p.at.shape.wide;
-    t.row0 = tile * wide;
-    t.n_rows = min(wide, t.span.n * p.at.group - t.row0);
+    t.row0 = tile * p.at.shape.wide;
+    t.n_rows = t.span.n * p.at.group - t.row0;
+    if (cls == SL_ATTN_CLASS_WIDE)
+        t.n_rows = min(p.at.shape.wide, t.n_rows);
     t.tok_last = (t.row0 + t.n_rows - 1) / p.at.group;
     t.last = t.span.pos + (p.whole ? t.span.n - 1 : t.tok_last);
     t.n_splits = sl_attn_split_of(t.last) + 1;
@@ -196,8 +201,8 @@ struct plan_part {
     int32_t first, step, keys;
 };
 
-/* Of the tiles that fill the blocks, and of the rest: those after (narrow) or before (wide: the
- * list is in reverse). */
+/* Of the tiles that fill the blocks, and of the rest: those after, or before (wide: the list is in
+ * reverse). */
 struct plan_parts {
     int32_t n_rest;
     int32_t body; /* splits: a tile of more is cut into parts of this */
@@ -237,7 +242,7 @@ static __device__ __forceinline__ struct plan_part part_of_step(const struct pla
 static __device__ __forceinline__ bool is_rest(int cls, const struct plan_parts &parts, int32_t x,
                                                int32_t n_tiles)
 {
-    return cls == 0 ? x >= n_tiles - parts.n_rest : x < parts.n_rest;
+    return cls != SL_ATTN_CLASS_WIDE ? x >= n_tiles - parts.n_rest : x < parts.n_rest;
 }
 
 static __device__ __forceinline__ struct plan_part part_of(int cls, const struct plan_parts &parts,
@@ -401,7 +406,7 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
     parts.body = sl_attn_split_of((2 * share + 1) * SL_ATTN_TILE - 1) + 1;
     parts.step = 1;
     parts.even = false;
-    if (cls == 0)
+    if (cls != SL_ATTN_CLASS_WIDE)
         parts.step = narrow_step(sum + 4, parts.n_rest, n_tiles, sum[3], kv, grid, &parts.even);
     else if (parts.n_rest > 0)
         parts.step = wide_step(sum + 4, parts.n_rest, sum[3], kv, grid);
@@ -437,10 +442,10 @@ static __device__ void write_tile(const struct plan_args &p, int cls, int32_t n_
     item.counter_at = at[1];
     item.n_parts = needs[0] + 1;
     item.kv = item.valid = 0;
-    const int32_t here = cls == 0 ? x : n_tiles - 1 - x;
+    const int32_t here = cls != SL_ATTN_CLASS_WIDE ? x : n_tiles - 1 - x;
     p.at.item[cls][here] = item;
-    if (cls == 1 && needs[1])
-        p.at.cut[at[1]] = here;
+    if (cls != SL_ATTN_CLASS_NARROW && needs[1])
+        p.at.cut[cls][at[1]] = here;
     int32_t to = n_tiles + at[0];
     for (int32_t i = 0; i < needs[0]; i++) {
         item.from = item.to;
@@ -467,8 +472,8 @@ static __device__ void plan_class(struct plan_smem *s, const struct plan_args &p
         if (x < n_tiles)
             write_tile(p, cls, n_tiles, x, t, part_of(cls, parts, x, n_tiles, t), needs, at);
     }
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); cls == 0 && i < carry[1] * p.n_kv_heads;
-         i += n_threads())
+    for (int32_t i = static_cast<int32_t>(threadIdx.x);
+         cls == SL_ATTN_CLASS_NARROW && i < carry[1] * p.n_kv_heads; i += n_threads())
         p.at.counters[i] = 0;
     if (threadIdx.x == 0) {
         struct sl_attn_class c = {n_tiles + carry[0], 0, 0, carry[1]};
@@ -500,10 +505,10 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
     SL_SMEM(struct plan_smem, s);
     sl_grid_wait();
     fill_row_table(p);
-    if (p.has[0])
-        plan_class(s, p, 0);
-    if (p.has[1])
-        plan_class(s, p, 1);
+#pragma unroll 1
+    for (int cls = 0; cls < SL_ATTN_CLASSES; cls++)
+        if (p.has[cls])
+            plan_class(s, p, cls);
     /* Attention may read the plan as soon as it is on the device, before its own wait. */
     __threadfence();
     __syncthreads();

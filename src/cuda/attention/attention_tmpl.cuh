@@ -6,9 +6,9 @@
 #include "cuda/attention/attention_dequant.cuh"
 #include "cuda/attention/attention_narrow.cuh"
 #include "cuda/attention/attention_short.cuh"
+#include "cuda/attention/attention_single.cuh"
 #include "cuda/attention/attention_skip.cuh"
 #include "cuda/attention/attention_wg.cuh"
-#include "cuda/attention/attention_wg256.cuh"
 #include "cuda/attention/attention_wide.cuh"
 
 /* ---------------------------------------------------------------- launch */
@@ -30,12 +30,21 @@ static inline void sl_attn_run_narrow(struct sl_cuda *cu, const struct sl_attn_a
               dim3(cfg::THREADS), cfg::BYTES, *a);
 }
 
-template <class KV, int D, bool SKIP>
+template <class KV, int D, bool SKIP, class cfg>
 static inline void sl_attn_run_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid)
 {
-    typedef sl_attn_wide_cfg<KV, D> cfg;
-    sl_launch(cu, sl_attn_wide_kernel<KV, D, SKIP>, dim3(static_cast<unsigned>(grid)),
+    sl_launch(cu, sl_attn_wide_kernel<KV, D, SKIP, cfg>, dim3(static_cast<unsigned>(grid)),
               dim3(cfg::THREADS), cfg::BYTES, *a);
+}
+
+template <class KV, int D, bool SKIP>
+static inline void sl_attn_run_medium(struct sl_cuda *cu, const struct sl_attn_args *a,
+                                      int32_t grid)
+{
+    if constexpr (D % 64 == 0 && !SKIP)
+        sl_attn_run_group<sl_attn_single<KV, D, 1>>(cu, a, grid);
+    else
+        sl_attn_run_wide<KV, D, SKIP, sl_attn_wide_cfg<KV, D, SL_ATTN_MEDIUM / 16>>(cu, a, grid);
 }
 
 /* With skip-softmax by kernels of their own, so that it costs nothing where it is off. */
@@ -43,14 +52,16 @@ template <class KV, int D>
 static inline void sl_attn_run_skip(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
                                     int32_t grid)
 {
-    if (cls == 0 && a->few)
+    if (cls == SL_ATTN_CLASS_NARROW && a->few)
         sl_attn_run_narrow<KV, D, 1, true>(cu, a, grid);
-    else if (cls == 0)
+    else if (cls == SL_ATTN_CLASS_NARROW)
         sl_attn_run_narrow<KV, D, 2, true>(cu, a, grid);
+    else if (cls == SL_ATTN_CLASS_MEDIUM)
+        sl_attn_run_medium<KV, D, true>(cu, a, grid);
     else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_skip<KV, D>>(cu, a, grid);
     else
-        sl_attn_run_wide<KV, D, true>(cu, a, grid);
+        sl_attn_run_wide<KV, D, true, sl_attn_wide_cfg<KV, D>>(cu, a, grid);
 }
 
 template <class KV, int D>
@@ -59,16 +70,18 @@ static inline void sl_attn_run(struct sl_cuda *cu, const struct sl_attn_args *a,
 {
     if (a->skip_log2 > -INFINITY)
         sl_attn_run_skip<KV, D>(cu, a, cls, grid);
-    else if (cls == 0 && a->few)
+    else if (cls == SL_ATTN_CLASS_NARROW && a->few)
         sl_attn_run_narrow<KV, D, 1, false>(cu, a, grid);
-    else if (cls == 0)
+    else if (cls == SL_ATTN_CLASS_NARROW)
         sl_attn_run_narrow<KV, D, 2, false>(cu, a, grid);
+    else if (cls == SL_ATTN_CLASS_MEDIUM)
+        sl_attn_run_medium<KV, D, false>(cu, a, grid);
     else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_wg<KV, D>>(cu, a, grid);
     else if constexpr (D == 256)
-        sl_attn_run_group<sl_attn_wg256<KV>>(cu, a, grid);
+        sl_attn_run_group<sl_attn_single<KV, D, 2>>(cu, a, grid);
     else
-        sl_attn_run_wide<KV, D, false>(cu, a, grid);
+        sl_attn_run_wide<KV, D, false, sl_attn_wide_cfg<KV, D>>(cu, a, grid);
 }
 
 #define SL_ATTN_INSTANCE(pages, d)                                                            \

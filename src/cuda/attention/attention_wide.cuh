@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * attention_wide.cuh - paged attention for tiles of 128 rows, or 192 for D = 64, by mma.sync:
- * chunks of prompts, where attention_group.cuh's kernels do not do it. A warp has 16 rows, all keys
+ * chunks of prompts, where attention_group.cuh's kernels do not do it; and of 64 rows, decodes with
+ * drafts, likewise. A warp has 16 rows, all keys
  * and all dimensions.
  */
 #ifndef SL_CUDA_ATTENTION_WIDE_CUH
@@ -10,8 +11,9 @@
 
 /* ---------------------------------------------------------------- sizes */
 
-template <class KV, int D> struct sl_attn_wide_cfg {
-    static constexpr int WARPS = D == 64 ? 12 : 8;
+/* WARPS: of 16 rows. */
+template <class KV, int D, int WARPS_ = D == 64 ? 12 : 8> struct sl_attn_wide_cfg {
+    static constexpr int WARPS = WARPS_;
     static constexpr int ROWS = 16 * WARPS;
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int SLOT = SL_ATTN_TILE / SL_KV_TILE * KV::tile_bytes(D);
@@ -22,6 +24,8 @@ template <class KV, int D> struct sl_attn_wide_cfg {
     static constexpr int FLAG_AT = Q_AT + ROWS * Q_ROW;
     static constexpr int WORK_AT = FLAG_AT + 16;
     static constexpr int BYTES = WORK_AT + static_cast<int>(sizeof(struct sl_attn_work));
+    static constexpr int CTAS = WARPS == SL_ATTN_MEDIUM / 16 && D <= 128 ? 2 : 1; /* of an SM */
+    static_assert(CTAS * (BYTES + 1024) <= 228 * 1024, "shared memory");
 };
 
 /* ---------------------------------------------------------------- loads */
@@ -156,8 +160,8 @@ static __device__ __forceinline__ void sl_attn_for_items(const struct sl_attn_ar
 
 /* ---------------------------------------------------------------- wide */
 
-template <class KV, int D, bool SKIP> struct sl_attn_wide {
-    typedef sl_attn_wide_cfg<KV, D> cfg;
+template <class KV, int D, bool SKIP, class cfg_> struct sl_attn_wide {
+    typedef cfg_ cfg;
     typedef sl_attn_page_frags<KV, D> frags;
     typedef typename KV::elem elem;
     static constexpr int TILES = SL_ATTN_TILE / SL_KV_TILE;
@@ -371,17 +375,16 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
     }
 };
 
-template <class KV, int D, bool SKIP>
+template <class KV, int D, bool SKIP, class cfg>
 static __device__ __forceinline__ void sl_attn_wide_item(const struct sl_attn_args &a,
                                                          uint8_t *smem)
 {
-    typedef sl_attn_wide_cfg<KV, D> cfg;
     const struct sl_attn_work &w = *reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT);
     int tile, tile_to;
     sl_attn_tiles_of(w, &tile, &tile_to);
     sl_attn_ring<KV, D, cfg::THREADS, cfg::SLOTS> ring;
     ring.start(a, w, smem, tile, tile_to);
-    sl_attn_wide<KV, D, SKIP> n(a, w, smem);
+    sl_attn_wide<KV, D, SKIP, cfg> n(a, w, smem);
     n.load_query(); /* the first barrier is in next_tile */
     if constexpr (SKIP)
         n.load_limits(smem + (cfg::SLOTS - 1) * cfg::SLOT); /* the one that start left free */
@@ -406,16 +409,15 @@ static __device__ __forceinline__ void sl_attn_wide_item(const struct sl_attn_ar
     ring.finish();
 }
 
-template <class KV, int D, bool SKIP = false>
-static __global__ void __launch_bounds__((sl_attn_wide_cfg<KV, D>::THREADS), 1)
+template <class KV, int D, bool SKIP, class cfg>
+static __global__ void __launch_bounds__((cfg::THREADS), (cfg::CTAS))
     sl_attn_wide_kernel(const __grid_constant__ struct sl_attn_args a)
 {
     SL_SMEM(uint8_t, smem);
     sl_grid_wait();
-    typedef sl_attn_wide_cfg<KV, D> cfg;
     sl_attn_for_items(a, reinterpret_cast<int *>(smem + cfg::FLAG_AT),
                       reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT),
-                      [&] { sl_attn_wide_item<KV, D, SKIP>(a, smem); });
+                      [&] { sl_attn_wide_item<KV, D, SKIP, cfg>(a, smem); });
 }
 
 #endif

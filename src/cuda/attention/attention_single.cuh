@@ -1,31 +1,40 @@
 /* SPDX-License-Identifier: MIT
- * attention_wg256.cuh - paged attention for tiles of 128 rows by the products of warpgroups: chunks
- * of prompts, heads of 256 dimensions.
+ * attention_single.cuh - paged attention by the products of warpgroups, one tile of 64 keys at a
+ * time: chunks of prompts with heads of 256 dimensions, in tiles of 128 rows, and decodes with
+ * drafts behind them, 17 to 64 rows of heads of 64, 128 or 256 dimensions.
  *
- * As attention_wg.cuh, but for one tile of 64 keys at a time: the sums of 256 dimensions take 128
- * registers, a tile's scores 32, its probabilities 16. Scores are begun together with the values of
- * the tile before, and become probabilities while these are added.
+ * As attention_wg.cuh, but the sums of 256 dimensions take 128 registers, a tile's scores 32, its
+ * probabilities 16. Scores are begun together with the values of the tile before, and become
+ * probabilities while these are added.
  *
- * Shared memory has room for a quarter of the state over splits; the rest is in the workspace,
- * which stays in L2, and what a split's end waits for. TFLOP/s at 2,048 and 8,192 queries and of
- * 512 after 131,072 (H200, 32 heads over 8): 314, 431, 537; with all of the state in L2, eight
- * loads at a time, 302, 405, 490; without combines, which is wrong, 474, 603, 659. mma.sync had 61,
- * 85 and 94.
+ * Up to 64 rows are bound by memory. A tile of 64 keys of D = 128, F16, is 32 KiB: a share of 1,640
+ * clk of an SM's bandwidth (H200). One group's products take 512 clk, its exponentials 256, so that
+ * two blocks of an SM, which do not wait for each other, take some 700 to 850 clk a tile. In flight
+ * are up to 64 KiB of each block; 28 KiB an SM are needed. Pages of FP8 take half the bandwidth's
+ * time, and two warps of a block dequantise.
+ *
+ * 256 dimensions, 128 rows: shared memory has room for a quarter of the state over splits; the rest
+ * is in the workspace, which stays in L2, and what a split's end waits for. TFLOP/s at 2,048 and
+ * 8,192 queries and of 512 after 131,072 (H200, 32 heads over 8): 314, 431, 537; with all of the
+ * state in L2, eight loads at a time, 302, 405, 490; without combines, which is wrong, 474, 603,
+ * 659. mma.sync had 61, 85 and 94.
  */
-#ifndef SL_CUDA_ATTENTION_WG256_CUH
-#define SL_CUDA_ATTENTION_WG256_CUH
+#ifndef SL_CUDA_ATTENTION_SINGLE_CUH
+#define SL_CUDA_ATTENTION_SINGLE_CUH
 
 #include "cuda/attention/attention_group.cuh"
 
-template <class KV>
-struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE>> {
-    typedef sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE>> up;
+/* GROUPS: of 64 rows. */
+template <class KV, int D, int GROUPS>
+struct sl_attn_single : sl_attn_group<KV, sl_attn_group_cfg<KV, D, SL_ATTN_TILE, GROUPS>> {
+    typedef sl_attn_group<KV, sl_attn_group_cfg<KV, D, SL_ATTN_TILE, GROUPS>> up;
     typedef typename up::cfg cfg;
     typedef typename KV::elem elem;
     typedef typename up::frags frags;
-    static constexpr int D = 256;
-    static constexpr int F = SL_ATTN_TILE / 8; /* fragments of a tile's scores */
-    static constexpr int O = D / 8;            /* and of the sums, which are two products' */
+    static constexpr int F = SL_ATTN_TILE / 8;        /* fragments of a tile's scores */
+    static constexpr int O = D / 8;                   /* and of the sums, which are those of so */
+    static constexpr int PRODUCTS = D == 256 ? 2 : 1; /* many products */
+    static constexpr int EACH = O / PRODUCTS;
     using up::a;
     using up::release;
     using up::scores;
@@ -38,8 +47,8 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     float base[2];              /* what exponents are taken from: m's */
     float done_m[2], done_l[2]; /* m and l of the split before */
 
-    __device__ __forceinline__ sl_attn_wg256(const struct sl_attn_args &args,
-                                             const sl_attn_bars<cfg> &barriers, int group_idx)
+    __device__ __forceinline__ sl_attn_single(const struct sl_attn_args &args,
+                                              const sl_attn_bars<cfg> &barriers, int group_idx)
         : up(args, barriers, group_idx)
     {
         /* base too: a warp whose rows see nothing of their first tile never sets it. */
@@ -48,7 +57,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
 
     /* ---- products */
 
-    __device__ __forceinline__ void values(int slot, float (&o)[2][O / 2][4],
+    __device__ __forceinline__ void values(int slot, float (&o)[PRODUCTS][EACH][4],
                                            const uint32_t (&p)[F / 2][4])
     {
         auto b = sl_wgmma_bt(this->slot_at(up::uniform(slot)));
@@ -56,23 +65,25 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
 #pragma unroll
         for (int k = 0; k < F / 2; k++)
 #pragma unroll
-            for (int h = 0; h < 2; h++)
+            for (int h = 0; h < PRODUCTS; h++)
                 elem::wgmma_rs_bt(o[h], p[k],
                                   sl_wgmma_b_at(b, h * (cfg::BLOCK / 2) + k * cfg::PART),
                                   k > 0 || !fresh);
         sl_wgmma_commit();
     }
 
-    __device__ __forceinline__ void wait_values(float (&o)[2][O / 2][4], uint32_t (&p)[F / 2][4])
+    __device__ __forceinline__ void wait_values(float (&o)[PRODUCTS][EACH][4],
+                                                uint32_t (&p)[F / 2][4])
     {
         sl_wgmma_wait<0>();
-        sl_wgmma_keep(o[0]);
-        sl_wgmma_keep(o[1]);
+#pragma unroll
+        for (int h = 0; h < PRODUCTS; h++)
+            sl_wgmma_keep(o[h]);
         sl_wgmma_keep(p);
     }
 
     /* The sums as one row of fragments. */
-    static __device__ __forceinline__ float (&all(float (&o)[2][O / 2][4]))[O][4]
+    static __device__ __forceinline__ float (&all(float (&o)[PRODUCTS][EACH][4]))[O][4]
     {
         return reinterpret_cast<float(&)[O][4]>(o);
     }
@@ -135,20 +146,20 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
             }
     }
 
-    static __device__ __forceinline__ void scale(float (&o)[2][O / 2][4], const float alpha[2])
+    static __device__ __forceinline__ void scale(float (&o)[PRODUCTS][EACH][4],
+                                                 const float alpha[2])
     {
 #pragma unroll
         for (int n = 0; n < O; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                o[n / (O / 2)][n % (O / 2)][j] =
-                    __fmul_rn(o[n / (O / 2)][n % (O / 2)][j], alpha[j >> 1]);
+                o[n / EACH][n % EACH][j] = __fmul_rn(o[n / EACH][n % EACH][j], alpha[j >> 1]);
     }
 
     /* ---- values that are no numbers */
 
     /* The sums before a product that may have to be done again, in memory. */
-    __device__ __forceinline__ void save(float (&o)[2][O / 2][4], volatile float *saved)
+    __device__ __forceinline__ void save(float (&o)[PRODUCTS][EACH][4], volatile float *saved)
     {
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
@@ -156,7 +167,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     }
 
     __device__ __forceinline__ void values_careful(const struct sl_attn_work &w, int t, int slot,
-                                                   float (&o)[2][O / 2][4],
+                                                   float (&o)[PRODUCTS][EACH][4],
                                                    const uint32_t (&p)[F / 2][4],
                                                    const volatile float *saved)
     {
@@ -213,7 +224,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
 
     /* The values of tile t, and the probabilities of the next one. */
     __device__ __forceinline__ void step(const struct sl_attn_work &w, int t,
-                                         float (&o)[2][O / 2][4], float (&s)[F][4],
+                                         float (&o)[PRODUCTS][EACH][4], float (&s)[F][4],
                                          uint32_t (&p)[F / 2][4])
     {
         volatile float saved[D / 2];
@@ -250,7 +261,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     }
 
     __device__ __forceinline__ void last(const struct sl_attn_work &w, int t,
-                                         float (&o)[2][O / 2][4], uint32_t (&p)[F / 2][4])
+                                         float (&o)[PRODUCTS][EACH][4], uint32_t (&p)[F / 2][4])
     {
         volatile float saved[D / 2];
         const int slot = tiles.values();
@@ -271,7 +282,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     __device__ __forceinline__ void item(const struct sl_attn_work &w)
     {
         int t;
-        float o[2][O / 2][4], s[F][4];
+        float o[PRODUCTS][EACH][4], s[F][4];
         uint32_t p[F / 2][4];
         sl_attn_tiles_of(w, &t, &to);
         if (t >= to) /* a part before all windows: nobody asks for its sums */
@@ -285,7 +296,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
         for (int n = 0; n < O; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                o[n / (O / 2)][n % (O / 2)][j] = 0.0f;
+                o[n / EACH][n % EACH][j] = 0.0f;
         fresh = true;
         begin_split();
         first(w, t, s, p);
