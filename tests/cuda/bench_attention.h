@@ -93,6 +93,7 @@ struct attn_device {
         batch.positions = positions.p;
         batch.spans = spans.p;
         batch.block_tables = tables.p;
+        batch.span_sizes = sl_batch_sizes_of(c.spans.data(), c.n_seqs);
     }
 };
 

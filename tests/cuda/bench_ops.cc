@@ -13,13 +13,14 @@
 #include "bench_rows.h"
 #include "bench_state.h"
 #include "bench_step.h"
+#include "bench_verify.h"
 
 #include "base/sys.h"
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, experts, attention, decode, state, rows,\n"
-    "                   sample or step; default all. The ceilings are always measured\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, decode, verify, few, state,\n"
+    "                   rows, sample or step; default all. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -91,8 +92,9 @@ static void parse(int argc, char **argv, struct args *a)
         fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
         exit(1);
     }
-    static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
-                                        "decode",   "state",  "rows",   "sample",  "step"};
+    static const char *const parts[] = {"ceilings",  "linear", "layers", "experts",
+                                        "attention", "decode", "verify", "few",
+                                        "state",     "rows",   "sample", "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -151,6 +153,10 @@ int main(int argc, char **argv)
         run_attention();
     if (wanted(&a, "decode"))
         run_decode();
+    if (wanted(&a, "verify"))
+        run_verify();
+    if (wanted(&a, "few"))
+        run_few(formats);
     if (wanted(&a, "state"))
         run_state();
     if (wanted(&a, "rows"))
