@@ -19,8 +19,10 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, experts, attention, decode, verify, few, state,\n"
-    "                   rows, sample or step; default all. The ceilings are always measured\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, decode, verify, few, "
+    "widths,\n"
+    "                   state, rows, sample or step; default all. The ceilings are always "
+    "measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -92,9 +94,9 @@ static void parse(int argc, char **argv, struct args *a)
         fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
         exit(1);
     }
-    static const char *const parts[] = {"ceilings",  "linear", "layers", "experts",
-                                        "attention", "decode", "verify", "few",
-                                        "state",     "rows",   "sample", "step"};
+    static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
+                                        "decode",   "verify", "few",    "widths",  "state",
+                                        "rows",     "sample", "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -157,6 +159,8 @@ int main(int argc, char **argv)
         run_verify();
     if (wanted(&a, "few"))
         run_few(formats);
+    if (wanted(&a, "widths"))
+        run_step(formats, step_widths);
     if (wanted(&a, "state"))
         run_state();
     if (wanted(&a, "rows"))

@@ -38,6 +38,7 @@ struct step_bench {
     dev<float> *q, *angles;
     struct sl_rope rope;
     int n;
+    int width;        /* tokens of a sequence; 0: one */
     bool normed;      /* norms stand between the products */
     bool gated;       /* and gate, up before down */
     dev<uint16_t> *x; /* products' own input and output */
@@ -201,7 +202,7 @@ static void step_row(struct step_bench *s, const char *name, int parts)
         if (parts & 1 << i)
             bytes += static_cast<double>(s->w[i].n_bytes);
     if (parts & STEP_ATTEND)
-        bytes += static_cast<double>(s->seqs.n_seqs) * (s->seqs.pos + 1) *
+        bytes += static_cast<double>(s->seqs.n_seqs) * (s->seqs.pos + s->seqs.n) *
                  static_cast<double>(attn_pos_bytes(attn_dims_of()));
     us /= STEP_LAYERS;
     printf("%-34s %6d %9.2f %9.0f %8s\n", name, s->n, us, gb_s(bytes, us),
@@ -262,7 +263,8 @@ static void step_rows(struct step_bench *s, int positions, void (*rows)(struct s
     const struct attn_dims d = attn_dims_of();
     const size_t n = static_cast<size_t>(s->n);
     const size_t width = static_cast<size_t>(d.n_heads + 2 * d.n_kv) * static_cast<size_t>(d.hd);
-    s->seqs = attn_make(d, s->n, 1, b.tiny ? 40 : positions - 1, 16);
+    const int each = std::max(s->width, 1);
+    s->seqs = attn_make(d, s->n / each, each, (b.tiny ? 41 : positions) - each, 16);
     attn_device on(s->seqs);
     dev<uint16_t> pool(attn_pool_bytes(&s->seqs) / 2);
     dev<float> q(n * width), angles(n * static_cast<size_t>(d.hd));
@@ -313,7 +315,41 @@ static void step_format(struct step_bench *s, enum sl_dtype dtype)
     CHECK(b.be->vt->device->load_end(b.be, &err) == 0, "load_end");
 }
 
-static void run_step(const std::vector<enum sl_dtype> &formats)
+/* The step of sequences with drafts behind their token, whole and in parts. */
+static void step_drafts(struct step_bench *s)
+{
+    step_row(s, "all", STEP_ALL);
+    step_row(s, "without attention", STEP_ALL & ~STEP_ATTEND);
+    step_row(s, "products", STEP_PRODUCTS);
+}
+
+static void step_widths(struct step_bench *s, enum sl_dtype dtype)
+{
+    static const int real_seqs[] = {1, 8, 32}, tiny_seqs[] = {1, 2, 1};
+    size_t most = 0;
+    for (int i = 0; i < 4; i++)
+        most = std::max(most, file_bytes(dtype, &s->lin.shapes[i]));
+    random_file(s->lin.file, dtype, most);
+    for (int i = 0; i < 4; i++)
+        s->w[i] = lin_create(&s->lin, &s->lin.shapes[i], dtype);
+    for (int context : {1024, 8192})
+        for (int seqs : b.tiny ? tiny_seqs : real_seqs)
+            for (int width : {1, 2, 3, 5, 8}) {
+                printf("\n== a layer of a step, %s, %d x %d tokens, %d positions\n",
+                       sl_dtype_info(dtype)->name, seqs, width, context);
+                s->width = width, s->n = seqs * width;
+                step_rows(s, context, step_drafts);
+            }
+    wait_all();
+    for (int i = 0; i < 4; i++)
+        lin_destroy(&s->w[i]);
+    struct sl_error err = {};
+    CHECK(b.be->vt->device->load_end(b.be, &err) == 0, "load_end");
+}
+
+/* each: what is measured of a format. */
+static void run_step(const std::vector<enum sl_dtype> &formats,
+                     void (*each)(struct step_bench *s, enum sl_dtype dtype) = step_format)
 {
     struct step_bench s = {};
     struct rows_bench rows(rows_dims_of());
@@ -326,7 +362,7 @@ static void run_step(const std::vector<enum sl_dtype> &formats)
     s.x = s.lin.x = &x, s.out = s.lin.out = &out, s.lin.act = &act;
     s.rows = &rows;
     for (enum sl_dtype dtype : formats)
-        step_format(&s, dtype);
+        each(&s, dtype);
 }
 
 #endif
