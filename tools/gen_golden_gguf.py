@@ -768,6 +768,39 @@ def as_nemotron_h(config, tensors):
         yield name, np.stack([parts[e] for e in range(len(parts))])
 
 
+def rwkv7_keys(writer, config):
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_layer_norm_eps(config["norm_eps"])
+    writer.add_wkv_head_size(config["head_dim"])
+    writer.add_decay_lora_rank(config["decay_low_rank_dim"])
+    writer.add_iclr_lora_rank(config["a_low_rank_dim"])
+    writer.add_value_residual_mix_lora_rank(config["v_low_rank_dim"])
+    writer.add_gate_lora_rank(config["gate_low_rank_dim"])
+
+
+def as_rwkv7(config, tensors):
+    """By the names of the gguf package for RWKV-7's own files; all mixtures of a layer in one tensor, and matrices for
+    values in the first layer, which nothing reads."""
+    names, mixtures = gguf.get_tensor_name_map(gguf.MODEL_ARCH.RWKV7, config["num_hidden_layers"]), {}
+    for name, bits in tensors:
+        if ".attn.x_" in name:
+            mixtures.setdefault(name.split(".")[2], {})[name[-1]] = floats(bits)
+            continue
+        for old, new in (("attn", "attention"), ("ffn", "feed_forward"), ("feed_forward_norm", "ln2"), ("g_norm", "ln_x"),
+                         ("_lora.lora.0", "1"), ("_lora.lora.2.weight", "2.weight"), ("_lora.lora.2.bias", "0.weight")):
+            name = name.replace(old, new)
+        to = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert to, name
+        to = to if to.endswith((".weight", ".bias")) else to + ".weight"
+        if "k_k" in to or "k_a" in to or "r_k" in to or bits.ndim == 3:
+            bits = bits.reshape(-1)
+        if to.startswith("blk.0.time_mix_a"):
+            yield to.replace("time_mix_a", "time_mix_v"), bits
+        yield to, bits
+    for layer, by in mixtures.items():
+        yield f"blk.{layer}.time_mix_lerp_fused.weight", np.stack([by[k].reshape(1, 1, -1) for k in "rwkvag"])
+
+
 # Models with recurrent layers: keys that are not as in others, what becomes of their tensors.
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
@@ -781,6 +814,7 @@ RECURRENT = {
     "jamba": (gguf.MODEL_ARCH.JAMBA, jamba_keys, as_mamba1),
     "mamba": (gguf.MODEL_ARCH.MAMBA, mamba1_keys, as_mamba1),
     "mamba2": (gguf.MODEL_ARCH.MAMBA2, mamba2_keys, as_mamba2),
+    "rwkv7": (gguf.MODEL_ARCH.RWKV7, rwkv7_keys, as_rwkv7),
     "qwen3_5": (gguf.MODEL_ARCH.QWEN35, qwen35_keys, as_qwen35),
     "qwen3_5_moe": (gguf.MODEL_ARCH.QWEN35MOE, qwen35_keys, as_qwen35),
     "qwen3_next_all": (gguf.MODEL_ARCH.QWEN3NEXT, qwen35_keys, as_qwen35),
@@ -806,7 +840,7 @@ def write_recurrent(name, arch, add_keys, convert):
     names = gguf.get_tensor_name_map(arch, n_layers)
     tensors = stack(read_safetensors(MODELS / name / "model.safetensors"), True)
     for hf, bits in convert(config, tensors):
-        to = hf if hf.startswith("blk.") else names.get_name(hf, try_suffixes=(".weight", ".bias"))
+        to = hf if hf.startswith(("blk.", "output", "token_embd")) else names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if bits.ndim == 1 or bits.dtype == np.float32 or any(s in to for s in ("ffn_gate_inp", "conv1d", "shortconv.conv")):
             writer.add_tensor(to, np.ascontiguousarray(floats(bits)))

@@ -65,6 +65,8 @@ INLINE v16 v_act(enum sl_act act, v16 x)
         return positive;
     case SL_ACT_RELU2:
         return v_mul(positive, positive);
+    case SL_ACT_SIGMOID:
+        return v_div(v_set1(1.0f), v_add(v_set1(1.0f), v_exp(v_sub(v_set1(0.0f), x))));
     default:
         return v_logistic_act(act, x);
     }

@@ -205,6 +205,76 @@ void sl_cpu_rglru(struct sl_backend *be, const struct sl_op_rglru *a)
                60 * (int64_t)a->batch->n_tokens * a->n_channels);
 }
 
+static void shift_part(void *arg, uint32_t item, int thread_idx)
+{
+    const struct rec_job *j = arg;
+    const struct sl_op_token_shift *a = j->a;
+    const int32_t first = (int32_t)(item % j->n_parts) * j->part;
+    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    (void)thread_idx;
+    while (next_piece(&r))
+        j->cpu->rec.shift(a, r.row, r.n, first, SL_MIN(a->n_channels - first, j->part), r.begin,
+                          r.end);
+}
+
+void sl_cpu_token_shift(struct sl_backend *be, const struct sl_op_token_shift *a)
+{
+    struct rec_job j = {.cpu = sl_cpu(be), .a = a};
+    j.part = part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_CONV);
+    j.n_parts = (uint32_t)SL_CEIL_DIV(a->n_channels, j.part);
+    sl_cpu_run(sl_cpu(be), shift_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
+               (int64_t)a->batch->n_tokens * a->n_channels * (2 * a->n_outs + 2));
+}
+
+static void wkv_row(void *arg, uint32_t row, int thread_idx)
+{
+    const struct rec_job *j = arg;
+    (void)thread_idx;
+    j->cpu->rec.wkv_inputs(j->a, row);
+}
+
+static void wkv_part(void *arg, uint32_t item, int thread_idx)
+{
+    const struct rec_job *j = arg;
+    const struct sl_op_wkv7 *a = j->a;
+    const int32_t part = (int32_t)(item % j->n_parts);
+    const int32_t head = part / j->n_whole, first = part % j->n_whole * j->part;
+    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    (void)thread_idx;
+    while (next_piece(&r))
+        j->cpu->rec.wkv(a, r.row, r.n, head, first, SL_MIN(a->head_dim - first, j->part), r.begin,
+                        r.end);
+}
+
+void sl_cpu_wkv7(struct sl_backend *be, const struct sl_op_wkv7 *a)
+{
+    struct rec_job j = {.cpu = sl_cpu(be), .a = a};
+    const int64_t n = a->batch->n_tokens, n_heads = a->n_heads;
+    SL_ASSERT(a->head_dim <= SL_MAX_STATE_DIM);
+    sl_cpu_run(sl_cpu(be), wkv_row, &j, (uint32_t)n, n * n_heads * a->head_dim * 80);
+    j.part = part_of(j.cpu, a->batch->n_spans * n_heads, a->head_dim, a->head_dim);
+    j.n_whole = SL_CEIL_DIV(a->head_dim, j.part);
+    j.n_parts = (uint32_t)(n_heads * j.n_whole);
+    sl_cpu_run(sl_cpu(be), wkv_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
+               n * n_heads * a->head_dim * a->head_dim * 5);
+}
+
+static void wkv_out_part(void *arg, uint32_t item, int thread_idx)
+{
+    const struct rec_job *j = arg;
+    const struct sl_op_wkv7_out *a = j->a;
+    (void)thread_idx;
+    for (int32_t h = 0; h < a->n_heads; h++)
+        j->cpu->rec.wkv_out(a, item, h);
+}
+
+void sl_cpu_wkv7_out(struct sl_backend *be, const struct sl_op_wkv7_out *a)
+{
+    struct rec_job j = {.cpu = sl_cpu(be), .a = a};
+    sl_cpu_run(sl_cpu(be), wkv_out_part, &j, (uint32_t)a->n,
+               12 * (int64_t)a->n * a->n_heads * a->head_dim);
+}
+
 #define NORM_ITEM 1024 /* values, about */
 
 static void gated_part(void *arg, uint32_t item, int thread_idx)

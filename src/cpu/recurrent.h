@@ -28,6 +28,14 @@ struct sl_rec_kernels {
     void (*rglru)(const struct sl_op_rglru *a, int64_t row, int32_t n, int32_t first,
                   int32_t n_channels, const float *begin, float *end);
     void (*gated_norm)(const struct sl_op_gated_norm *a, int64_t row, int32_t group);
+    /* RWKV-7: tokens mixed with those before them; in place, what the recurrence reads of a row;
+     * columns of a head; a head of a row of what comes out. */
+    void (*shift)(const struct sl_op_token_shift *a, int64_t row, int32_t n, int32_t first,
+                  int32_t n_channels, const float *begin, float *end);
+    void (*wkv_inputs)(const struct sl_op_wkv7 *a, int64_t row);
+    void (*wkv)(const struct sl_op_wkv7 *a, int64_t row, int32_t n, int32_t head, int32_t first,
+                int32_t n_columns, const float *begin, float *end);
+    void (*wkv_out)(const struct sl_op_wkv7_out *a, int64_t row, int32_t head);
 };
 
 void sl_rec_kernels_c(struct sl_rec_kernels *k);

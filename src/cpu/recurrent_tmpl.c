@@ -487,6 +487,8 @@ static void k_gated_norm(const struct sl_op_gated_norm *a, int64_t row, int32_t 
     }
 }
 
+#include "cpu/wkv_tmpl.c"
+
 static void fill_recurrent(struct sl_rec_kernels *k)
 {
     k->conv = k_conv;
@@ -495,4 +497,8 @@ static void fill_recurrent(struct sl_rec_kernels *k)
     k->ssm = k_ssm;
     k->rglru = k_rglru;
     k->gated_norm = k_gated_norm;
+    k->shift = k_shift;
+    k->wkv_inputs = k_wkv_inputs;
+    k->wkv = k_wkv;
+    k->wkv_out = k_wkv_out;
 }

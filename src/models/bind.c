@@ -226,6 +226,11 @@ static const struct sl_ckpt_tensor *without_middle(struct sl_param *p,
     return &p->slice;
 }
 
+static int64_t n_values(const struct sl_ckpt_tensor *t)
+{
+    return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; /* unused ones are 1 */
+}
+
 /* A matrix of one row is a vector in some files, and SL_W_FLAT vectors are a matrix in some; a
  * vector of one value may have no dimension. */
 static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
@@ -233,7 +238,7 @@ static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct s
     const bool vector = p->desc->cols == SL_DIM_NONE;
     const bool flat = vector && (p->desc->flags & SL_W_FLAT) != 0;
     const bool scalar = vector && t->n_dims == 0 && p->n_rows == 1;
-    if (vector ? !scalar && (!flat || t->n_dims != 2 || t->dims[0] * t->dims[1] != p->n_rows)
+    if (vector ? !scalar && (!flat || t->n_dims < 2 || n_values(t) != p->n_rows)
                : t->n_dims != 1 || p->n_rows != 1)
         return t;
     p->slice = *t;
@@ -285,6 +290,8 @@ static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckp
     const int32_t n_want = (p->desc->cols == SL_DIM_NONE ? 1 : 2) + (stacked ? 1 : 0);
     char have_s[96], want_s[96];
     if (t->n_dims == n_want && memcmp(t->dims, want, (size_t)n_want * sizeof(int64_t)) == 0)
+        return 0;
+    if (n_want == 1 && (p->desc->flags & SL_W_FLAT) != 0 && n_values(t) == want[0])
         return 0;
     if (stacked && n_want == 3 && t->n_dims == 2 && t->dims[0] == dims[0] * dims[1] &&
         t->dims[1] == dims[2])
@@ -355,7 +362,8 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
         /* transformers 5 saves the convolutions of q, k and v in three equal pieces, whatever their
          * widths are; only all rows together count (check_pieces) */
         const int64_t all = sl_layer_dim(&m->hp, p->layer, w->rows);
-        p->n_rows = p->file_rows = SL_MAX(SL_MIN(t->dims[0], all), 1);
+        const int64_t has = (w->flags & SL_W_FLAT) != 0 ? n_values(t) : t->dims[0];
+        p->n_rows = p->file_rows = SL_MAX(SL_MIN(has, all), 1);
     }
     if (!stacked && !fused)
         return take(m, p, t, err);
@@ -422,7 +430,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
         return 0;
     if (w->rows == SL_DIM_TYPES && m->hp.n_types == 0) /* an encoder without types of token */
         return 0;
-    if (sl_weight_is_latent(w) && m->layers[layer].latent == 0)
+    if (sl_weight_is_absent(&m->hp, &m->layers[layer], w))
         return 0;
     if (w->slot < SL_SLOT_FIRST_GLOBAL && sl_param_is_tied(m, w, layer))
         return 0;
@@ -491,7 +499,8 @@ static bool is_other_part(const struct sl_model *m, const char *name)
     return false;
 }
 
-/* Checkpoints may hold keys and values of layers that read another's. */
+/* Checkpoints may hold keys and values of layers that read another's, and other tensors of layers
+ * without a use for them. */
 static size_t n_of_shared(const struct sl_model *m)
 {
     size_t n = 0;
@@ -500,8 +509,10 @@ static size_t n_of_shared(const struct sl_model *m)
         const char *pattern = sl_bind_pattern(w, m->hp.from_gguf, false);
         for (int32_t l = 0; l < m->hp.n_layers && pattern != NULL; l++) {
             char name[SL_MAX_TENSOR_NAME];
-            if ((w->when & (SL_HAS_K | SL_HAS_V) & ~m->layers[l].has) != 0 &&
-                find(m, pattern, l, 0, name) != NULL)
+            const bool unused =
+                (w->when & (SL_HAS_K | SL_HAS_V) & ~m->layers[l].has) != 0 ||
+                (w->slot < SL_SLOT_FIRST_GLOBAL && sl_weight_is_absent(&m->hp, &m->layers[l], w));
+            if (unused && find(m, pattern, l, 0, name) != NULL)
                 n++;
         }
     }

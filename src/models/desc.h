@@ -194,7 +194,8 @@ struct sl_hparams {
     int32_t dt_rank;     /* Mamba 1; 0: a sixteenth of the width */
     bool norm_x;         /* of it: dt, b and c are normed */
     double norm_x_eps;
-    int32_t attn_offset, expert_offset;    /* the first layer of an interval that has it */
+    int32_t wkv_ranks[4];               /* RWKV-7: as sl_state_desc.ranks; 0: the width decides */
+    int32_t attn_offset, expert_offset; /* the first layer of an interval that has it */
     int32_t n_shared_blocks, adapter_rank; /* of attention and an MLP; of what each use adds */
     int32_t state_width;                   /* the same in config.json; 0: */
     int32_t state_expand;                  /* so many times the width of the model */
@@ -368,6 +369,27 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LRU_DECAY,
                SL_SLOT_LRU_IN_BIAS,
                SL_SLOT_LRU_DECAY_BIAS,
+               SL_SLOT_STATE_SHIFT, /* RWKV-7: how far tokens are mixed with the one before, for
+                                       each input; the same of its MLP; */
+               SL_SLOT_FFN_SHIFT,
+               SL_SLOT_WKV_R, /* products of these, some of low rank, */
+               SL_SLOT_WKV_K,
+               SL_SLOT_WKV_V,
+               SL_SLOT_WKV_DECAY_DOWN,
+               SL_SLOT_WKV_DECAY_UP,
+               SL_SLOT_WKV_DECAY_BIAS,
+               SL_SLOT_WKV_RATE_DOWN,
+               SL_SLOT_WKV_RATE_UP,
+               SL_SLOT_WKV_RATE_BIAS,
+               SL_SLOT_WKV_VALUE_DOWN,
+               SL_SLOT_WKV_VALUE_UP,
+               SL_SLOT_WKV_VALUE_BIAS,
+               SL_SLOT_WKV_GATE_DOWN,
+               SL_SLOT_WKV_GATE_UP,
+               SL_SLOT_WKV_K_K, /* and factors of keys, and of what they add to the output */
+               SL_SLOT_WKV_K_A,
+               SL_SLOT_WKV_R_K,
+               SL_SLOT_STATE_NORM_BIAS,
                SL_SLOT_BLOCK_NORM, /* of a block of attention and an MLP that layers share: of what
                                       it reads, its matrices, the way to the layer, */
                SL_SLOT_BLOCK_Q,
@@ -473,6 +495,12 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_STATE_V,        /* values of a head */
               SL_DIM_STATE_RANK,     /* of dt, Mamba 1; */
               SL_DIM_STATE_X,        /* that and twice k_dim */
+              SL_DIM_SHIFTS,         /* hidden, for each mixture of time mixing (RWKV-7), */
+              SL_DIM_WKV_DECAY,      /* ranks of its products; */
+              SL_DIM_WKV_RATE,
+              SL_DIM_WKV_VALUE, /* 0 in the first layer, */
+              SL_DIM_WKV_GATE,
+              SL_DIM_WKV_VALUE_BIAS, /* and so is this; else heads * values of a head */
               SL_DIM_2H,        /* of an embedding and a hidden row, or the stream, side by side, */
               SL_DIM_MIX_IN,    /* what a layer's attention reads: that, or hidden; */
               SL_DIM_TARGET_H,  /* of a hidden row of the model drafted for, */
@@ -518,8 +546,8 @@ enum sl_weight_flags {
     SL_W_LRU_RATE = 1 << 10,    /* a vector: kernels want -8 ln(1 + exp(x)) of what a file holds */
 };
 
-enum { SL_MAX_FUSED = 5 };  /* parts of a tensor */
-enum { SL_MAX_PIECES = 3 }; /* tensors of a weight */
+enum { SL_MAX_FUSED = 6 };  /* parts of a tensor */
+enum { SL_MAX_PIECES = 6 }; /* tensors of a weight */
 
 struct sl_weight_desc {
     enum sl_slot slot;
@@ -553,12 +581,6 @@ static inline int32_t sl_weight_n_pieces(const struct sl_weight_desc *w)
     return n;
 }
 
-/* Only layers with sl_layer_desc.latent have it. */
-static inline bool sl_weight_is_latent(const struct sl_weight_desc *w)
-{
-    return w->rows == SL_DIM_LATENT || w->cols == SL_DIM_LATENT;
-}
-
 /* Kept as float32; else it is a matrix of products, or of rows. */
 static inline bool sl_weight_is_values(const struct sl_weight_desc *w)
 {
@@ -575,6 +597,7 @@ enum sl_mixer {
     SL_MIX_SSM,   /* a state space model behind a convolution (Mamba) */
     SL_MIX_LRU,   /* a linear recurrent unit behind a convolution (Griffin) */
     SL_MIX_BOTH,  /* attention and a state space model side by side, whose outputs are added */
+    SL_MIX_WKV,   /* RWKV-7's time mixing */
     SL_MIX_BLOCK, /* a block of attention and an MLP of the stream and the embedding, which adds to
                      what a state space model reads (Zamba 2) */
 };
@@ -584,6 +607,7 @@ enum sl_ffn {
     SL_FFN_EXPERTS,
     SL_FFN_NONE /* the layer is its mixer alone */
 };
+enum { SL_WKV_RANKS = 4 };
 enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean, maybe with a bias */ };
 /* What q and k are normed by, before they are rotated. */
 enum sl_qk_norm {
@@ -602,18 +626,20 @@ enum sl_norm_place {
 
 /* The shape of a recurrent layer. Channels of its convolution, in their order: CONV the hidden
  * width; DELTA queries and keys of all groups, values; SSM x, b and c of all groups (Mamba 1: x);
- * LRU x, of which each channel has a state of one value (k_dim 1), and each head its gates. */
+ * LRU x, of which each channel has a state of one value (k_dim 1), and each head its gates. WKV has
+ * no convolution, but the token before as such a tail would have it. */
 struct sl_state_desc {
     int32_t n_taps;
-    int32_t n_heads, n_groups; /* of values; of keys, or of b and c */
-    int32_t k_dim, v_dim;      /* of a head: its state is [k_dim, v_dim] */
-    int32_t dt_rank;           /* Mamba 1; 0: dt comes of the layer's input */
-    bool norm_x;               /* Mamba 1: dt, b and c are normed */
-    bool by_row;               /* DELTA: a decay for each row of the state, */
-    bool tiled;                /* and head h belongs to group h % n_groups: heads of a group are not
-                                  neighbours */
-    float beta_scale;          /* DELTA */
-    float dt_min, dt_max;      /* SSM */
+    int32_t n_heads, n_groups;   /* of values; of keys, or of b and c */
+    int32_t k_dim, v_dim;        /* of a head: its state is [k_dim, v_dim] */
+    int32_t ranks[SL_WKV_RANKS]; /* WKV: of decay, rate, values (0: they are not mixed), gate */
+    int32_t dt_rank;             /* Mamba 1; 0: dt comes of the layer's input */
+    bool norm_x;                 /* Mamba 1: dt, b and c are normed */
+    bool by_row;                 /* DELTA: a decay for each row of the state, */
+    bool tiled;           /* and head h belongs to group h % n_groups: heads of a group are not
+                             neighbours */
+    float beta_scale;     /* DELTA */
+    float dt_min, dt_max; /* SSM */
     float norm_eps;
     bool norm;         /* what comes out is normed, by group of heads, */
     bool norm_heads;   /* by head and with the same weights for each, */
@@ -631,6 +657,7 @@ struct sl_layer_desc {
     enum sl_mixer mixer;
     struct sl_state_desc state; /* of mixers that have one */
     enum sl_ffn ffn;
+    bool shifts_ffn; /* it reads tokens mixed with the one before (PLAIN) */
     enum sl_act act;
     enum sl_norm_kind norm;
     unsigned norms; /* enum sl_norm_place */

@@ -20,11 +20,12 @@ static const char *const mixer_names[] = {
     [SL_MIX_CONV] = "short_conv", [SL_MIX_DELTA] = "gated_delta",
     [SL_MIX_SSM] = "state_space", [SL_MIX_BOTH] = "gqa_and_state_space",
     [SL_MIX_LRU] = "rg_lru",      [SL_MIX_BLOCK] = "shared_block_and_state_space",
+    [SL_MIX_WKV] = "rwkv7",
 };
 static const char *const act_names[] = {
-    [SL_ACT_SILU] = "silu",  [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
-    [SL_ACT_TANH] = "tanh",  [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2",
-    [SL_ACT_XIELU] = "xielu"};
+    [SL_ACT_SILU] = "silu",   [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
+    [SL_ACT_TANH] = "tanh",   [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2",
+    [SL_ACT_XIELU] = "xielu", [SL_ACT_SIGMOID] = "sigmoid"};
 static const char *const rope_names[] = {
     [SL_ROPE_PLAIN] = "plain", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3",
     [SL_ROPE_YARN] = "yarn",   [SL_ROPE_LONG] = "longrope", [SL_ROPE_PROPORTIONAL] = "proportional",
@@ -169,7 +170,9 @@ static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
     else if (s->n_heads > 0)
         sl_buf_printf(out, ", %d heads, %d groups, states of %d x %d", s->n_heads, s->n_groups,
                       s->k_dim, s->v_dim);
-    if (sl_has_state(l))
+    if (l->mixer == SL_MIX_WKV)
+        sl_buf_puts(out, ", token shift");
+    else if (sl_has_state(l))
         sl_buf_printf(out, ", convolution of %d", s->n_taps);
 }
 

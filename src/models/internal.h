@@ -155,6 +155,9 @@ SL_MUST_CHECK int sl_plan(const struct sl_model_desc *desc, const struct sl_mode
                           struct sl_error *err);
 /* l: any layer for a dimension of the model. */
 int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim);
+/* Has the layer no such tensor, as its shape says? */
+bool sl_weight_is_absent(const struct sl_hparams *hp, const struct sl_layer_desc *l,
+                         const struct sl_weight_desc *w);
 /* Of the layer where it is largest. */
 int64_t sl_layers_max(const struct sl_hparams *hp, const struct sl_layer_desc *layers,
                       enum sl_dim dim);
@@ -352,6 +355,11 @@ struct sl_run {
     float *state_gate, *state_out;      /* [T, heads * v_dim] */
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
     void *state_att; /* the same as activations, beside att; */
+    float *wkv;      /* of RWKV-7: values, rates, kk, and what mixes values, each [T, C], and the
+                        widest product down to a low rank; */
+    void *wkv_low;   /* that as activations; */
+    float *v_first;  /* [T, C] values of the first layer; */
+    void *shifted;   /* [6, T, H] mixtures as activations */
     float *state_y;  /* [T, H] what comes of it */
     float *state_dt, *state_beta; /* [T, heads], DELTA by_row [T, heads, k_dim]; LRU: dt [T,
                                      channels], gates of decays */
@@ -401,6 +409,12 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
 void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
 size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc *l);
+/* mixer_wkv.c: RWKV-7's time mixing, whose output is sl_mixer_state_output; raises what a token has
+ * in r->wkv and r->wkv_low to what the layer needs; mixtures for its MLP, of r->norm. */
+void sl_mixer_wkv(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+size_t sl_wkv_state_bytes(const struct sl_layer_desc *l, int64_t hidden);
+void sl_wkv_room(const struct sl_layer_desc *l, uint64_t *floats, uint64_t *low);
+const void *sl_wkv_ffn_input(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
     return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_NONE;

@@ -453,6 +453,10 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "blocks that layers share (Zamba 2) are not built for this device: "
                            "choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].mixer == SL_MIX_WKV && be->vt->wkv7 == NULL)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "RWKV-7's time mixing has no kernel on this device: choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_LRU && be->vt->rglru == NULL)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "linear recurrent units (RG-LRU) have no kernel on this device: choose "

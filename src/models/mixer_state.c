@@ -12,7 +12,7 @@ int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden)
     const int64_t keys = (int64_t)s->n_groups * s->k_dim, rows = (int64_t)s->n_heads * s->v_dim;
     if (!sl_has_state(l))
         return 0;
-    if (l->mixer == SL_MIX_CONV)
+    if (l->mixer == SL_MIX_CONV || l->mixer == SL_MIX_WKV)
         return hidden;
     return s->dt_rank > 0 || l->mixer == SL_MIX_LRU ? rows : rows + 2 * keys;
 }
@@ -28,6 +28,8 @@ size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc
 {
     const struct sl_state_desc *s = &l->state;
     size_t n = (size_t)s->n_heads * (size_t)s->k_dim * (size_t)s->v_dim * sizeof(float);
+    if (l->mixer == SL_MIX_WKV)
+        return sl_wkv_state_bytes(l, m->hp.hidden);
     if (l->mixer == SL_MIX_CONV)
         n = 0;
     else if (l->mixer == SL_MIX_DELTA)
@@ -300,6 +302,7 @@ void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batc
     case SL_MIX_CONV:
     case SL_MIX_GQA:
     case SL_MIX_NONE:
+    case SL_MIX_WKV: /* mixer_wkv.c */
         return;
     }
     norm_and_gate(r, layer, batch->n_tokens);

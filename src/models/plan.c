@@ -35,6 +35,7 @@ static void check_state(const struct sl_layer_desc *l)
     SL_ASSERT(l->mixer != SL_MIX_DELTA || s->beta_scale > 0);
     SL_ASSERT((l->mixer != SL_MIX_SSM && l->mixer != SL_MIX_BOTH && l->mixer != SL_MIX_BLOCK) ||
               s->dt_max > s->dt_min);
+    SL_ASSERT(l->mixer != SL_MIX_WKV || (s->k_dim == s->v_dim && s->n_taps == 2));
     SL_ASSERT(l->mixer != SL_MIX_LRU || (s->k_dim == 1 && s->n_groups == s->n_heads));
 }
 
@@ -155,7 +156,8 @@ int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer
 }
 
 /* Of a recurrent layer. */
-static int64_t state_dim(const struct sl_layer_desc *l, enum sl_dim dim)
+static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
+                         enum sl_dim dim)
 {
     switch (dim) {
     case SL_DIM_STATE_HEADS:
@@ -176,10 +178,34 @@ static int64_t state_dim(const struct sl_layer_desc *l, enum sl_dim dim)
         return l->state.v_dim;
     case SL_DIM_STATE_RANK:
         return l->state.dt_rank;
+    case SL_DIM_SHIFTS:
+        return SL_MAX_SHIFTS * (int64_t)hp->hidden;
+    case SL_DIM_WKV_DECAY:
+    case SL_DIM_WKV_RATE:
+    case SL_DIM_WKV_VALUE:
+    case SL_DIM_WKV_GATE:
+        return l->state.ranks[dim - SL_DIM_WKV_DECAY];
+    case SL_DIM_WKV_VALUE_BIAS:
+        return l->state.ranks[SL_DIM_WKV_VALUE - SL_DIM_WKV_DECAY] > 0
+                   ? (int64_t)l->state.n_heads * l->state.v_dim
+                   : 0;
     default:
         SL_ASSERT(dim == SL_DIM_STATE_X);
         return l->state.dt_rank + 2 * (int64_t)l->state.k_dim;
     }
+}
+
+/* Of these dimensions 0 means that there is none. */
+static bool is_none(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
+{
+    return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS) &&
+           sl_layer_dim(hp, l, dim) == 0;
+}
+
+bool sl_weight_is_absent(const struct sl_hparams *hp, const struct sl_layer_desc *l,
+                         const struct sl_weight_desc *w)
+{
+    return is_none(hp, l, w->rows) || is_none(hp, l, w->cols);
 }
 
 int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
@@ -253,7 +279,13 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_STATE_V:
     case SL_DIM_STATE_RANK:
     case SL_DIM_STATE_X:
-        return state_dim(l, dim);
+    case SL_DIM_WKV_DECAY:
+    case SL_DIM_WKV_RATE:
+    case SL_DIM_WKV_VALUE:
+    case SL_DIM_WKV_GATE:
+    case SL_DIM_WKV_VALUE_BIAS:
+    case SL_DIM_SHIFTS:
+        return state_dim(hp, l, dim);
     case SL_DIM_2H:
         return 2 * (int64_t)hp->hidden;
     case SL_DIM_MIX_IN:

@@ -43,7 +43,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 53 + SL_MAX_ROPES };
+enum { N_CUTS = 57 + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -102,6 +102,31 @@ static uint64_t norm_width(const struct sl_model *m)
     return (uint64_t)(sl_is_draft(m) ? SL_MAX(2 * h, m->hp.draft.target_hidden) : h);
 }
 
+/* Values of a token that some layers have, of the widest. */
+struct widths {
+    uint64_t low, wkv, wkv_low;
+    uint64_t block, use; /* heads of a shared block; its widest matrix */
+    bool both;
+};
+
+static struct widths widths_of(const struct sl_model *m)
+{
+    struct widths w = {0};
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        w.both = w.both || l->mixer == SL_MIX_BOTH;
+        if (l->mixer == SL_MIX_BLOCK) {
+            const uint64_t q = (uint64_t)sl_layer_dim(&m->hp, l, SL_DIM_Q);
+            w.block = SL_MAX(w.block, q);
+            w.use = SL_MAX(w.use, SL_MAX(q, (uint64_t)l->intermediate));
+        }
+        sl_wkv_room(l, &w.wkv, &w.wkv_low);
+        if (l->state.dt_rank > 0)
+            w.low = SL_MAX(w.low, (uint64_t)sl_layer_dim(&m->hp, l, SL_DIM_STATE_X));
+    }
+    return w;
+}
+
 static void list_cuts(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg, struct cut cuts[N_CUTS])
 {
@@ -122,19 +147,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              state = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_ROWS),
              dt = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_DT);
     const uint64_t streams = (uint64_t)hp->n_streams;
-    uint64_t low = 0, block = 0, use = 0; /* heads of a shared block; its widest matrix */
-    bool both = false;
-    for (int32_t i = 0; i < hp->n_layers; i++) {
-        const struct sl_layer_desc *l = &m->layers[i];
-        both = both || l->mixer == SL_MIX_BOTH;
-        if (l->mixer == SL_MIX_BLOCK) {
-            block = SL_MAX(block, (uint64_t)sl_layer_dim(hp, l, SL_DIM_Q));
-            use = SL_MAX(
-                use, SL_MAX((uint64_t)sl_layer_dim(hp, l, SL_DIM_Q), (uint64_t)l->intermediate));
-        }
-        if (l->state.dt_rank > 0)
-            low = SL_MAX(low, (uint64_t)sl_layer_dim(hp, l, SL_DIM_STATE_X));
-    }
+    const struct widths of = widths_of(m);
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
@@ -146,7 +159,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, q), t * SL_MAX(q, att) * f}, /* and of the last layer att */
         {offsetof(struct sl_run, k), t * k * f},
         {offsetof(struct sl_run, v), t * v * f},
-        {offsetof(struct sl_run, att), t * SL_MAX(att, block) * act},
+        {offsetof(struct sl_run, att), t * SL_MAX(att, of.block) * act},
         {offsetof(struct sl_run, out_gate), t * out_gate_rows(m) * f},
         {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
         {offsetof(struct sl_run, ffn), t * SL_MAX(mid, shared) * act},
@@ -173,13 +186,17 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
-        {offsetof(struct sl_run, state_x), 2 * t * low * f},
-        {offsetof(struct sl_run, state_att), both ? t * state * act : 0},
-        {offsetof(struct sl_run, state_y), both || block > 0 ? t * h * f : 0},
-        {offsetof(struct sl_run, pair), block > 0 ? 2 * t * h * f : 0},
-        {offsetof(struct sl_run, pair_norm), block > 0 ? 2 * t * h * act : 0},
+        {offsetof(struct sl_run, state_x), 2 * t * of.low * f},
+        {offsetof(struct sl_run, wkv), t * of.wkv * f},
+        {offsetof(struct sl_run, wkv_low), t * of.wkv_low * act},
+        {offsetof(struct sl_run, v_first), of.wkv > 0 ? t * state * f : 0},
+        {offsetof(struct sl_run, shifted), of.wkv > 0 ? SL_MAX_SHIFTS * t * h * act : 0},
+        {offsetof(struct sl_run, state_att), of.both ? t * state * act : 0},
+        {offsetof(struct sl_run, state_y), of.both || of.block > 0 ? t * h * f : 0},
+        {offsetof(struct sl_run, pair), of.block > 0 ? 2 * t * h * f : 0},
+        {offsetof(struct sl_run, pair_norm), of.block > 0 ? 2 * t * h * act : 0},
         {offsetof(struct sl_run, use_down), 3 * t * (uint64_t)hp->adapter_rank * f},
-        {offsetof(struct sl_run, use_up), t * use * f},
+        {offsetof(struct sl_run, use_up), t * of.use * f},
         {offsetof(struct sl_run, latent_in), t * latent * f},
         {offsetof(struct sl_run, latent_out), t * latent * f},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
@@ -576,6 +593,9 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
     if (w != NULL) {
         const struct norm norm = {SL_NORM_LAYER, w, sl_run_vec(r, 0, SL_SLOT_EMBED_NORM_BIAS)};
         layernorm(r, r->x, NULL, 0, norm, true, b->n_tokens);
+        const struct norm next = norm_of_input(r, 0, ATTN);
+        if (next.w != NULL)
+            norm_alone(r, r->x, next, b->n_tokens);
         return;
     }
     if ((m->hp.has & SL_HAS_LAYER_INPUTS) != 0)
@@ -636,6 +656,9 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
         sl_mixer_state(r, layer, b);
         sl_mixer_gqa_attend(r, layer, b);
         break;
+    case SL_MIX_WKV:
+        sl_mixer_wkv(r, layer, b);
+        break;
     case SL_MIX_BLOCK:
         sl_shared_block(r, layer, b);
         sl_mixer_state(r, layer, b);
@@ -672,6 +695,7 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
     case SL_MIX_DELTA:
     case SL_MIX_SSM:
     case SL_MIX_LRU:
+    case SL_MIX_WKV:
     case SL_MIX_BLOCK:
         sl_mixer_state_output(r, layer, att, n, r->y);
         break;
@@ -683,14 +707,17 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
     }
 }
 
-static void feed_forward(struct sl_run *r, int32_t layer, const float *x, int32_t n)
+static void feed_forward(struct sl_run *r, int32_t layer, const struct sl_batch *b, const float *x,
+                         int32_t n)
 {
     switch (r->m->layers[layer].ffn) {
     case SL_FFN_GATED:
         sl_ffn_gated(r, layer, r->norm, n, r->y);
         break;
     case SL_FFN_PLAIN:
-        sl_ffn_plain(r, layer, r->norm, n, r->y);
+        sl_ffn_plain(r, layer,
+                     r->m->layers[layer].shifts_ffn ? sl_wkv_ffn_input(r, layer, b) : r->norm, n,
+                     r->y);
         break;
     case SL_FFN_EXPERTS:
         if ((r->m->layers[layer].has & SL_HAS_BRANCHES) != 0)
@@ -777,8 +804,10 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
     const bool streams = m->hp.n_streams > 0; /* whose rows are gathered behind the last layer */
-    /* all rows go through the end of the last layer, to be pooled or for a drafter */
-    const bool keeps_end = sl_run_keeps_end(r), all = m->facts.whole || keeps_end;
+    /* all rows go through the end of the last layer, to be pooled, for a drafter, or as its MLP
+     * mixes them */
+    const bool keeps_end = sl_run_keeps_end(r) || m->layers[last].shifts_ffn,
+               all = m->facts.whole || keeps_end;
 
     check_batch(r, batch);
     SL_ASSERT(!m->facts.whole || batch->n_logits == batch->n_spans);
@@ -831,7 +860,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             add_to_stream(r, l, ATTN, x, n);
         sl_run_next_part(r);
         if (m->layers[l].ffn != SL_FFN_NONE) {
-            feed_forward(r, l, x, n);
+            feed_forward(r, l, batch, x, n);
             add_to_stream(r, l, FFN, x, n);
         }
         if (streams) {

@@ -151,6 +151,7 @@ enum sl_act {
     SL_ACT_RELU,
     SL_ACT_RELU2, /* its square */
     SL_ACT_XIELU, /* with parameters, struct sl_xielu; of no gate */
+    SL_ACT_SIGMOID,
     SL_ACT_COUNT
 };
 
@@ -467,6 +468,48 @@ struct sl_op_rglru {
     int32_t n_channels;
     struct sl_state_view state; /* [C] */
     float *out;                 /* [T, C] */
+};
+
+enum { SL_MAX_SHIFTS = 6 }; /* mixtures of a token with the one before it */
+
+/* Each token mixed with the one before it: out_i = x + (before - x) w_i; before position 0 are
+ * zeros. State: x of the last token. */
+struct sl_op_token_shift {
+    const struct sl_batch *batch;
+    const void *x;  /* [T, C] activations */
+    const float *w; /* [n_outs, C] */
+    int32_t n_channels, n_outs;
+    struct sl_state_view state; /* [C] */
+    void *out;                  /* [n_outs] blocks of [T, C] activations, */
+    int64_t ld_out;             /* so many values apart; not x */
+};
+
+/* RWKV-7's time mixing. Of each head, whose state S is [D, D]:
+ *   kk = k k_k of length 1;  k += k (sigmoid(a) - 1) k_a;  v += (v_first - v) sigmoid(v_mix)
+ *   S = w S - (kk sigmoid(a)) (kk S) + k v;  out = r S
+ * with w = exp(-exp(-1/2) sigmoid(w)) of each row of S. Sums over rows of S are in their order. k
+ * and v stay what they become here, as wkv7_out wants them; w, a and kk are undefined afterwards.
+ */
+struct sl_op_wkv7 {
+    const struct sl_batch *batch;
+    const float *r;               /* [T, n_heads, D], as all of a token's */
+    float *w, *k, *v, *a;         /* in place */
+    float *kk;                    /* room */
+    const float *v_first, *v_mix; /* NULL: v stays */
+    const float *k_k, *k_a;       /* [n_heads, D] */
+    int32_t n_heads, head_dim;
+    struct sl_state_view state; /* [n_heads, D, D] */
+    float *out;
+};
+
+/* What comes out of it: out = (layernorm(x) + v sum(r k r_k)) g, each head by itself, in which
+ * layernorm(x) = (x - mean) / sqrt(variance + eps) w + b. */
+struct sl_op_wkv7_out {
+    const float *x, *r, *k, *v, *g; /* [T, n_heads, D] */
+    const float *r_k, *w, *b;       /* [n_heads, D] */
+    float eps;
+    int32_t n, n_heads, head_dim;
+    void *out; /* [T, n_heads, D] activations */
 };
 
 /* What comes out of a recurrence: out = rmsnorm(x) w act(gate) by groups of a row, or, gate_first,

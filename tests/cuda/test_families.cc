@@ -59,7 +59,8 @@ static const char *const simulated[] = {"gemma2",
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys: refused, and said
  * so. */
 static const char *const cpu_only[] = {"gemma3n", "gemma4_e2b",     "gemma4_moe",
-                                       "mimo_v2", "mimo_v2_blocks", "mimo_v2_flash"};
+                                       "mimo_v2", "mimo_v2_blocks", "mimo_v2_flash",
+                                       "rwkv7",   "rwkv7_null"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

@@ -634,6 +634,23 @@ static const struct edit olmo_hybrid_edits[] = {
      "rope_theta is 1, must be 2 to"},
 };
 
+static const struct edit rwkv7_edits[] = {
+    {"head_dim", "24", SL_EFORMAT, "hidden_size (64) is not a multiple of head_dim (24)"},
+    {"head_dim", "512", SL_EFORMAT, "head_dim is 512, must be 1 to 256"},
+    {"value_dim", "[64, 64, 64]", 0, ""},
+    {"value_dim", "128", SL_EUNSUPPORTED, "value_dim (128) that differs from hidden_size (64)"},
+    {"value_dim", "[64, 64, 128]", SL_EUNSUPPORTED, "value_dim"},
+    {"decay_low_rank_dim", "16", SL_EFORMAT, "w_lora.lora.0.weight\" has shape [32, 64]"},
+    {"decay_low_rank_dim", "null", 0, ""}, /* as wide as the width makes it: 32 */
+    {"gate_low_rank_dim", NULL, SL_EFORMAT, "has shape [24, 64], expected [128, 64]"},
+    {"hidden_act", "\"relu\"", SL_EUNSUPPORTED, "hidden_act \"relu\" is not supported"},
+    {"norm_first", "false", SL_EUNSUPPORTED, "norm_first is false: not supported"},
+    {"norm_bias", "false", SL_EUNSUPPORTED, "norm_bias is false: not supported"},
+    {"attn", "{\"layers\": [1], \"num_heads\": 4}", SL_EFORMAT, "attn must be a string"},
+    {"attn", "null", 0, ""},
+    {"intermediate_size", "null", SL_EFORMAT, "has shape [160, 64], expected [256, 64]"},
+};
+
 static const struct edit recurrent_gemma_edits[] = {
     {"lru_width", "98", SL_EFORMAT, "lru_width (98) must be a multiple of num_attention_heads (4)"},
     {"lru_width", "2048", SL_EFORMAT, "lru_width (2048) must be a multiple|at most 256 times"},

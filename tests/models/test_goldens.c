@@ -133,6 +133,8 @@ static const char *const goldens[] = {
     "recurrent_gemma_f32",
     "zamba2",
     "zamba2_one",
+    "rwkv7",
+    "rwkv7_null",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {"olmo2",
@@ -192,6 +194,7 @@ static const char *const ggufs[] = {"olmo2",
                                     "falcon_mamba",
                                     "jamba",
                                     "mimo_v2_flash",
+                                    "rwkv7",
                                     "step3p5"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 

@@ -70,6 +70,7 @@ static const struct variant variants[] = {
     {"jamba", SL_DTYPE_F16, "f16", false},
     {"olmo_hybrid", SL_DTYPE_BF16, "f16", false},
     {"recurrent_gemma", SL_DTYPE_BF16, "bf16", false},
+    {"rwkv7", SL_DTYPE_BF16, "bf16", false},
     {"zamba2", SL_DTYPE_BF16, "f32", false},
 };
 /* clang-format on */
@@ -342,6 +343,7 @@ static void test_containers(void **state)
                                         "mamba",
                                         "jamba",
                                         "mimo_v2_flash",
+                                        "rwkv7",
                                         "step3p5"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];

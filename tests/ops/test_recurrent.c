@@ -7,7 +7,7 @@
 #include "ops_util.h"
 #include "recurrent_golden.h"
 
-enum { MAX_IN = 3, MAX_TEXT = 64, MAX_BLOCKS = 64, N_SEQS = 4, PAGE_RED = 16, PAGES = 96 };
+enum { MAX_IN = 9, MAX_TEXT = 64, MAX_BLOCKS = 64, N_SEQS = 4, PAGE_RED = 16, PAGES = 96 };
 enum { MAX_BATCH = N_SEQS * MAX_TEXT };
 
 struct rec {
@@ -15,7 +15,7 @@ struct rec {
     int n_in[MAX_IN]; /* floats of a row of each input; 0: there is none */
     int n_out, n_state;
     double spread; /* of inputs */
-    const float *w[4];
+    const float *w[5];
     void (*run)(const struct rec *c, struct sl_backend *be, const struct sl_batch *b,
                 struct sl_state_view view, float *const *in, float *out);
     void (*count)(const struct rec *c, float *const *in, int n, double *out, double *state);
@@ -255,6 +255,145 @@ static void lru_count(const struct rec *c, float *const *in, int n, double *out,
         }
         state[ch] = h;
     }
+}
+
+/* ---------------------------------------------------------------- RWKV-7 */
+
+struct shift_shape {
+    int n_channels, n_outs;
+};
+
+static void shift_run(const struct rec *c, struct sl_backend *be, const struct sl_batch *b,
+                      struct sl_state_view view, float *const *in, float *out)
+{
+    const struct shift_shape *s = c->shape;
+    const int64_t block = (int64_t)b->n_tokens * s->n_channels;
+    float *outs = sl_malloc((size_t)(block * s->n_outs) * sizeof *outs);
+    assert_non_null(outs);
+    be->vt->token_shift(be, &(struct sl_op_token_shift){.batch = b,
+                                                        .x = in[0],
+                                                        .w = c->w[0],
+                                                        .n_channels = s->n_channels,
+                                                        .n_outs = s->n_outs,
+                                                        .state = view,
+                                                        .out = outs,
+                                                        .ld_out = block});
+    for (int t = 0; t < b->n_tokens; t++) /* a token's outputs side by side */
+        for (int i = 0; i < s->n_outs; i++)
+            memcpy(out + t * c->n_out + i * s->n_channels, outs + i * block + t * s->n_channels,
+                   (size_t)s->n_channels * sizeof *out);
+    sl_free(outs);
+}
+
+static void shift_count(const struct rec *c, float *const *in, int n, double *out, double *state)
+{
+    const struct shift_shape *s = c->shape;
+    const int C = s->n_channels;
+    for (int t = 0; t < n; t++)
+        for (int k = 0; k < c->n_out; k++) {
+            const double now = (double)in[0][t * C + k % C];
+            const double before = t > 0 ? (double)in[0][(t - 1) * C + k % C] : 0;
+            const double w = (double)c->w[0][k];
+            out[t * c->n_out + k] = (1 - w) * now + w * before;
+        }
+    for (int ch = 0; ch < C; ch++)
+        state[ch] = (double)in[0][(n - 1) * C + ch];
+}
+
+struct wkv_shape {
+    int n_heads, dim;
+    bool mixes;
+};
+enum { WKV_R, WKV_W, WKV_K, WKV_V, WKV_A, WKV_KK, WKV_FIRST, WKV_MIX, WKV_G };
+
+/* Both operations: the recurrence, and what comes out. */
+static void wkv_run(const struct rec *c, struct sl_backend *be, const struct sl_batch *b,
+                    struct sl_state_view view, float *const *in, float *out)
+{
+    const struct wkv_shape *s = c->shape;
+    float *x = sl_malloc((size_t)(b->n_tokens * c->n_out) * sizeof *x);
+    assert_non_null(x);
+    be->vt->wkv7(be, &(struct sl_op_wkv7){.batch = b,
+                                          .r = in[WKV_R],
+                                          .w = in[WKV_W],
+                                          .k = in[WKV_K],
+                                          .v = in[WKV_V],
+                                          .a = in[WKV_A],
+                                          .kk = in[WKV_KK],
+                                          .v_first = in[WKV_FIRST],
+                                          .v_mix = s->mixes ? in[WKV_MIX] : NULL,
+                                          .k_k = c->w[0],
+                                          .k_a = c->w[1],
+                                          .n_heads = s->n_heads,
+                                          .head_dim = s->dim,
+                                          .state = view,
+                                          .out = x});
+    be->vt->wkv7_out(be, &(struct sl_op_wkv7_out){.x = x,
+                                                  .r = in[WKV_R],
+                                                  .k = in[WKV_K],
+                                                  .v = in[WKV_V],
+                                                  .g = in[WKV_G],
+                                                  .r_k = c->w[2],
+                                                  .w = c->w[3],
+                                                  .b = c->w[4],
+                                                  .eps = 1e-3f,
+                                                  .n = b->n_tokens,
+                                                  .n_heads = s->n_heads,
+                                                  .head_dim = s->dim,
+                                                  .out = out});
+    sl_free(x);
+}
+
+/* One token of a head, from the matrix form: S = diag(w) S - kk' (a kk)' S + k v'. at: of its
+ * values in a row, by: of its factors. */
+static void wkv_count_token(const struct rec *c, float *const *in, int at, int by, double *S,
+                            double *out)
+{
+    const struct wkv_shape *s = c->shape;
+    const int D = s->dim;
+    double kk[SL_MAX_STATE_DIM], k[SL_MAX_STATE_DIM], v[SL_MAX_STATE_DIM], x[SL_MAX_STATE_DIM];
+    double length = 0, mean = 0, variance = 0, bonus = 0;
+    for (int i = 0; i < D; i++) {
+        const double rate = logistic((double)in[WKV_A][at + i]);
+        kk[i] = (double)in[WKV_K][at + i] * (double)c->w[0][by + i];
+        length += kk[i] * kk[i];
+        k[i] = (double)in[WKV_K][at + i] * (1 + (rate - 1) * (double)c->w[1][by + i]);
+        v[i] = (double)in[WKV_V][at + i];
+        if (s->mixes)
+            v[i] += ((double)in[WKV_FIRST][at + i] - v[i]) * logistic((double)in[WKV_MIX][at + i]);
+        bonus += (double)in[WKV_R][at + i] * k[i] * (double)c->w[2][by + i];
+    }
+    for (int d = 0; d < D; d++) {
+        double seen = 0;
+        x[d] = 0;
+        for (int i = 0; i < D; i++)
+            seen += kk[i] / sqrt(length) * S[i * D + d];
+        for (int i = 0; i < D; i++) {
+            const double rate = logistic((double)in[WKV_A][at + i]);
+            S[i * D + d] *= exp(-exp(-0.5) * logistic((double)in[WKV_W][at + i]));
+            S[i * D + d] += k[i] * v[d] - kk[i] / sqrt(length) * rate * seen;
+            x[d] += (double)in[WKV_R][at + i] * S[i * D + d];
+        }
+        mean += x[d] / D;
+    }
+    for (int d = 0; d < D; d++)
+        variance += (x[d] - mean) * (x[d] - mean) / D;
+    for (int d = 0; d < D; d++) {
+        const double normed = (x[d] - mean) / sqrt(variance + (double)1e-3f);
+        out[d] = normed * (double)c->w[3][by + d] + (double)c->w[4][by + d] + bonus * v[d];
+        out[d] *= (double)in[WKV_G][at + d];
+    }
+}
+
+static void wkv_count(const struct rec *c, float *const *in, int n, double *out, double *state)
+{
+    const struct wkv_shape *s = c->shape;
+    const int D = s->dim;
+    memset(state, 0, (size_t)c->n_state * sizeof *state);
+    for (int t = 0; t < n; t++)
+        for (int h = 0; h < s->n_heads; h++)
+            wkv_count_token(c, in, (t * s->n_heads + h) * D, h * D, state + h * D * D,
+                            out + (t * s->n_heads + h) * D);
 }
 
 /* ---------------------------------------------------------------- texts, pages, steps */
@@ -826,6 +965,55 @@ static void test_lru(void **state)
     }
 }
 
+static void test_shift(void **state)
+{
+    static const struct shift_shape shapes[] = {{64, 6}, {1, 1}, {17, 2}, {560, 3}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(shapes); i++) {
+        const int n = shapes[i].n_channels, n_outs = shapes[i].n_outs;
+        struct sl_rng rng = {i, 0};
+        char name[80];
+        snprintf(name, sizeof name, "token shift of %d, %d times", n, n_outs);
+        struct rec c = {.name = name,
+                        .n_in = {n},
+                        .n_out = n * n_outs,
+                        .n_state = n,
+                        .spread = 2,
+                        .w = {weights(&rng, n * n_outs, 0.3, 0.5)},
+                        .run = shift_run,
+                        .count = shift_count,
+                        .shape = &shapes[i]};
+        check(&c);
+        weights_free(&c);
+    }
+}
+
+static void test_wkv(void **state)
+{
+    static const struct wkv_shape shapes[] = {
+        {2, 64, true}, {3, 16, false}, {1, 20, true}, {5, 1, true}, {1, 100, false}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(shapes); i++) {
+        const int n = shapes[i].n_heads * shapes[i].dim;
+        struct sl_rng rng = {i, 0};
+        char name[80];
+        snprintf(name, sizeof name, "rwkv7, %d heads of %d", shapes[i].n_heads, shapes[i].dim);
+        struct rec c = {.name = name,
+                        .n_in = {n, n, n, n, n, n, n, n, n},
+                        .n_out = n,
+                        .n_state = n * shapes[i].dim,
+                        .spread = 1,
+                        .w = {weights(&rng, n, 0.3, 1), weights(&rng, n, 0.3, 1),
+                              weights(&rng, n, 0.3, 0), weights(&rng, n, 0.2, 1),
+                              weights(&rng, n, 0.3, 0)},
+                        .run = wkv_run,
+                        .count = wkv_count,
+                        .shape = &shapes[i]};
+        check(&c);
+        weights_free(&c);
+    }
+}
+
 /* ---------------------------------------------------------------- the functions of others */
 
 /* Of tools/gen_golden_recurrent.py. */
@@ -1001,7 +1189,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conv),   cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_lru),    cmocka_unit_test(test_ssm),
+        cmocka_unit_test(test_lru),    cmocka_unit_test(test_shift),
+        cmocka_unit_test(test_wkv),    cmocka_unit_test(test_ssm),
         cmocka_unit_test(test_golden), cmocka_unit_test(test_gated_norm),
     };
     say_what_is_skipped();

@@ -172,6 +172,8 @@ static double act_of(enum sl_act act, double x)
         return x > 0 ? (double)xielu.alpha_p * x * x + (double)xielu.beta * x
                      : (expm1(fmin(x, (double)xielu.eps)) - x) * (double)xielu.alpha_n +
                            (double)xielu.beta * x;
+    case SL_ACT_SIGMOID:
+        return 1 / (1 + exp(-x));
     case SL_ACT_COUNT:
         break;
     }

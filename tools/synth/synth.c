@@ -124,6 +124,7 @@ static const char *module_name(const struct sl_synth *s, const struct sl_model_d
     snprintf(out, SL_MAX_TENSOR_NAME, "%s%s", desc->mtp->hf_layers, pattern + strlen(layers));
     return out;
 }
+enum { KEY_PARTS = 5 }; /* another number would change every random model */
 
 static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
                      const struct sl_layer_desc *layers, const struct sl_weight_desc *w,
@@ -138,7 +139,7 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     char canonical[SL_MAX_TENSOR_NAME];
     if (pattern == NULL || (w->when & ~(in_layer ? shape->has : s->hp.has)) != 0)
         return false;
-    if (sl_weight_is_latent(w) && shape->latent == 0)
+    if (sl_weight_is_absent(&s->hp, shape, w))
         return false;
     if ((w->flags & SL_W_TIED) != 0 && shape->tied_to != layer)
         return false;
@@ -157,13 +158,13 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     sl_bind_name(key, layer_id, mat_id, canonical);
     const int32_t of_stack = w->mats != SL_DIM_NONE && strchr(key, '#') == NULL ? mat : 0;
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical),
-                                          (uint64_t)(w->part + SL_MAX_FUSED * of_stack)));
+                                          (uint64_t)(w->part + KEY_PARTS * of_stack)));
     const int32_t n_pieces = sl_weight_n_pieces(w);
     t->dims[0] = t->file_rows =
         sl_layer_dim(&s->hp, shape, n_pieces > 0 ? w->pieces[mat] : w->rows);
     if (fused) {
         t->file_rows = sl_bind_fused_row(&s->hp, shape, w, SL_MAX_FUSED);
-        t->part = w->part;
+        t->part = w->part + (n_pieces > 0 ? mat : 0);
         t->turned = (w->flags & SL_W_TRANSPOSED) != 0;
     }
     t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);

@@ -724,6 +724,8 @@ static __device__ __forceinline__ float any_act(enum sl_act act, float x)
         return positive;
     case SL_ACT_RELU2:
         return __fmul_rn(positive, positive);
+    case SL_ACT_SIGMOID:
+        return __fdiv_rn(1.0f, __fadd_rn(1.0f, sl_exp(-x)));
     default:
         return sl_act(act, x);
     }
