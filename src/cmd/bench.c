@@ -317,6 +317,10 @@ static void bench_report(struct bench *b, double seconds)
         printf(", \"processors\": %.3f", b->cpu_seconds / seconds);
         printf(", \"device_busy_s\": %.4f, \"device_gap_s\": %.4f", busy, gap);
         report_experts(b, &st);
+        printf(", \"drafts\": %llu, \"draft_tokens\": %llu, \"accepted_tokens\": %llu",
+               (unsigned long long)(st.n_drafts - b->before.n_drafts),
+               (unsigned long long)(st.n_draft_tokens - b->before.n_draft_tokens),
+               (unsigned long long)(st.n_accepted_tokens - b->before.n_accepted_tokens));
         printf(", \"steps\": %llu, \"preemptions\": %llu, \"step_mallocs\": %llu}\n",
                (unsigned long long)st.steps, (unsigned long long)st.preemptions,
                (unsigned long long)st.step_mallocs);
@@ -342,6 +346,11 @@ static void bench_report(struct bench *b, double seconds)
                "masks", (unsigned long long)st.grammar_masks, (unsigned long long)st.grammar_late,
                st.grammar_masks > 0 ? 1e6 * st.grammar_mask_s.sum / (double)st.grammar_masks : 0,
                (unsigned long long)st.grammar_forced);
+    if (st.n_draft_tokens > 0)
+        printf("  %-28s %llu of %llu tokens accepted, in %llu steps of a sequence\n", "drafts",
+               (unsigned long long)(st.n_accepted_tokens - b->before.n_accepted_tokens),
+               (unsigned long long)(st.n_draft_tokens - b->before.n_draft_tokens),
+               (unsigned long long)(st.n_drafts - b->before.n_drafts));
     printf("  %-28s %llu, %llu preemptions, %llu heap calls\n", "steps",
            (unsigned long long)st.steps, (unsigned long long)st.preemptions,
            (unsigned long long)st.step_mallocs);

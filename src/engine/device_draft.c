@@ -8,6 +8,7 @@
 #include "engine/device_draft.h"
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/sys.h"
 
 #include <string.h>
@@ -26,6 +27,8 @@ struct sl_device_draft {
     struct sl_sample_row *rows; /* device: [max_seqs] greedy */
     int32_t *idx;               /* device: [max_seqs] columns that were chosen, */
     int32_t *map;               /* device: [1 + n_row] and their tokens, behind that of -1 */
+    uint64_t n_passes, n_again; /* with drafts; steps behind their first ones, */
+    double first_s, again_s;    /* and what these took */
     /* The first step with even spans. */
     int32_t *tokens, *positions, *sources; /* [EVEN_TOKENS] */
     struct sl_span *spans;
@@ -175,6 +178,13 @@ void sl_device_draft_destroy(struct sl_device_draft *d)
     if (d == NULL)
         return;
     const struct sl_backend_vt *vt = d->be->vt;
+    if (d->n_passes > 0)
+        sl_log(SL_LOG_INFO,
+               "drafts: %llu passes, their first steps %.3f ms each with the way to the host and "
+               "back; %llu steps behind those, %.3f ms each",
+               (unsigned long long)d->n_passes, 1e3 * d->first_s / (double)d->n_passes,
+               (unsigned long long)d->n_again,
+               d->n_again > 0 ? 1e3 * d->again_s / (double)d->n_again : 0.0);
     d->dev->forget(d->be, d);
     if (d->map != NULL)
         vt->free(d->be, d->map, map_bytes(&d->cfg));
@@ -316,6 +326,10 @@ int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, stru
     p->seconds[0] = SL_MAX((double)(sl_now_ns() - t0) / 1e9 - behind, 0.0);
     for (int32_t k = 1; k <= step.n_again; k++)
         p->seconds[k] = behind / step.n_again;
+    d->n_passes++;
+    d->first_s += p->seconds[0];
+    d->n_again += (uint64_t)step.n_again;
+    d->again_s += behind;
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #include "ops/device.h"
 
 #define SL_CUDA_DEPTH   2   /* steps the host may have enqueued and not read */
-#define SL_CUDA_GRAPHS  160 /* recordings kept: the ladder of a model is at most 65 long */
+#define SL_CUDA_GRAPHS  256 /* recordings kept: the ladder of a model is at most 65 long */
 #define SL_CUDA_ALIGN   256 /* of the parts of a step's block */
 #define SL_CUDA_PAD_MIN 8   /* from here the ladder goes in steps of 8, from 256 in steps of 32 */
 
