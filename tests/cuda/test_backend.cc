@@ -115,10 +115,13 @@ __global__ void choose_kernel(int32_t n, const int32_t *rows, const uint32_t *x,
     int32_t i = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= n)
         return;
-    uint32_t h = mix(mix(x[rows != NULL ? rows[i] : i], params[i].salt), variant);
-    if (params[i].word != NULL)
+    const uint32_t salt = params != NULL ? params[i].salt : 0;
+    uint32_t h = mix(mix(x[rows != NULL ? rows[i] : i], salt), variant);
+    if (params != NULL && params[i].word != NULL)
         h = mix(h, *params[i].word);
     ids[i] = static_cast<int32_t>(h % N_VOCAB);
+    if (params == NULL)
+        return;
     results[i].hash = h;
     results[i].salt = params[i].more;
 }
@@ -150,8 +153,8 @@ static void forward(void *arg, const struct sl_step *st)
     if (st->part != SL_STEP_CHOICE) {
         sl_launch(m->cu, store_kernel, grid, block, 0, b->n_spans, b->spans, b->tokens,
                   b->positions, b->block_tables, m->cu->ids_prev, m->pages, m->x);
-        sl_launch(m->cu, read_kernel, grid, block, 0, b->n_spans, b->spans, sl_batch_tables(b, 1),
-                  m->pages, m->x);
+        sl_launch(m->cu, read_kernel, grid, block, 0, b->n_spans, b->spans,
+                  sl_batch_tables(b, st->drafts ? 0 : 1), m->pages, m->x);
     }
     grid.x = static_cast<unsigned>(SL_CEIL_DIV(b->n_logits, 64));
     if (st->part == SL_STEP_FORWARD) {
@@ -159,7 +162,7 @@ static void forward(void *arg, const struct sl_step *st)
                   m->wanted);
         return;
     }
-    bool whole = st->part == SL_STEP_WHOLE;
+    bool whole = st->part != SL_STEP_CHOICE;
     sl_launch(m->cu, choose_kernel, grid, block, 0, b->n_logits, whole ? b->logit_rows : NULL,
               whole ? m->x : m->wanted, static_cast<const struct param *>(st->params), st->variant,
               st->ids, static_cast<struct result *>(st->results));
@@ -820,6 +823,8 @@ static void test_drafts(void)
     be->vt->destroy(be);
 }
 
+#include "cuda/step_passes.h" /* with what is defined above */
+
 /* The largest step of the limits; without a scratch page nothing is padded or recorded. */
 static void test_limits(void)
 {
@@ -1148,6 +1153,7 @@ int main(int argc, char **argv)
     test_ragged();
     test_decode();
     test_drafts();
+    test_passes();
     test_limits();
     test_keys();
     test_ahead();

@@ -605,6 +605,58 @@ static void gathers()
     }
 }
 
+/* Between floats and activations, as the host rounds them, where rows are asked for by number too;
+ * what lies between the rows stays as it was. */
+static void copies_case(int32_t h, bool x_act, bool out_act, bool by_number, size_t skip)
+{
+    const size_t n_from = 7, gap = skip != 0 ? 3 : 8;
+    const int32_t n = by_number ? 9 : 5;
+    const size_t ld_x = (size_t)h + gap, ld_out = 2 * (size_t)h + gap;
+    std::vector<float> x(ld_x * n_from);
+    std::vector<uint16_t> x16(x.size());
+    std::vector<int32_t> rows((size_t)n);
+    for (size_t i = 0; i < x.size(); i++) {
+        x[i] = (float)below(20001) / 5000.0f - 2.0f;
+        x16[i] = sl_f32_to_bf16(x[i]);
+        if (x_act)
+            x[i] = sl_bf16_to_f32(x16[i]);
+    }
+    for (int32_t &r : rows)
+        r = (int32_t)below(n_from);
+    dev<float> d_x(x, skip), out(ld_out * (size_t)n, skip);
+    dev<uint16_t> d_x16(x16, skip), out16(ld_out * (size_t)n, skip);
+    dev<int32_t> d_rows(rows);
+    struct sl_op_copy_rows a = {};
+    a.x = x_act ? (const void *)d_x16.p : d_x.p;
+    a.ld_x = (int64_t)ld_x, a.rows = by_number ? d_rows.p : NULL, a.n = n, a.h = h;
+    a.x_act = x_act, a.out_act = out_act, a.ld_out = (int64_t)ld_out;
+    a.out = out_act ? (void *)out16.p : out.p;
+    const std::vector<float> was = out.get();
+    const std::vector<uint16_t> was16 = out16.get();
+    sl_cuda_copy_rows(&cu.base, &a);
+    const std::vector<float> got = out.get();
+    const std::vector<uint16_t> got16 = out16.get();
+    for (int32_t i = 0; i < n; i++)
+        for (size_t c = 0; c < ld_out; c++) {
+            const size_t at = (size_t)i * ld_out + c;
+            const size_t from = by_number ? (size_t)rows[(size_t)i] : (size_t)i;
+            const bool in = c < (size_t)h;
+            const float v = in ? x[from * ld_x + c] : 0.0f;
+            const float want = in && !out_act ? v : was[at];
+            const uint16_t want16 = in && out_act ? sl_f32_to_bf16(v) : was16[at];
+            CHECK(memcmp(&got[at], &want, sizeof want) == 0 && got16[at] == want16,
+                  "copy of %d columns, %d to %d, row %d, column %zu", h, x_act, out_act, i, c);
+        }
+}
+
+static void copies()
+{
+    for (int32_t h : {1, 6, 8, 64, 1030, 4096})
+        for (int k = 0; k < 16; k++)
+            if (h < 1000 || k % 3 == 0)
+                copies_case(h, k % 2 != 0, k / 2 % 2 != 0, k / 4 % 2 != 0, k < 8 ? 0 : 4);
+}
+
 /* ------------------------------------------------------------------ encoders */
 
 /* Words, types and positions, each of another format: the sums of the CPU. */
@@ -823,6 +875,7 @@ int main(int argc, char **argv)
     norm_two_case(1, 8448, 256, 8448);
     angles();
     gathers();
+    copies();
     encoders();
     CHECK(cu.error == cudaSuccess, "%s", cu.error_what);
     cudaStreamDestroy(cu.stream);

@@ -1,122 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * What only drafts need: rows copied between widths and formats, and the steps of one token each
- * that follow a step of a model that drafts.
+ * The steps of one token each that follow a step of a model that drafts.
  *
- * Those steps have a block of their own on the device, which is sent once, before the first of
- * them. Behind each one a kernel moves it on by a position and keeps what was chosen, so that no
- * step waits for the host or for a copy, and the ids of all go back in one copy. Each of them is
- * the same graph.
- *
- * Expected, not measured: copies are bound by memory for many rows (EAGLE-3's three rows of 4,096
- * of a token: 48 KiB read, 24 written) and by the launch for few.
+ * They have a block of their own on the device, which is sent once, before the first of them.
+ * Behind each one a kernel moves it on by a position and keeps what was chosen, so that no step
+ * waits for the host or for a copy, and the ids of all go back in one copy. Each of them is the
+ * same graph.
  */
 #include "cuda/step/step.h"
 
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
 
-#include <cuda_bf16.h>
 #include <string.h>
 
-#define COPY_THREADS 256
-#define COPY_COLS    1024 /* of a block: four a thread */
-
-/* ------------------------------------------------------------------ rows */
-
-struct copy_args {
-    const void *x;
-    int64_t ld_x;
-    const int32_t *rows;
-    int32_t h;
-    void *out;
-    int64_t ld_out;
-};
-
-/* Four columns, or those there are of them. A format's bits are kept where it stays. */
-template <bool ACT, bool WIDE>
-static __device__ __forceinline__ void copy_load(const void *row, int32_t i, int32_t n, float v[4])
-{
-    if (WIDE && ACT) {
-        const uint2 p =
-            *reinterpret_cast<const uint2 *>(static_cast<const __nv_bfloat16 *>(row) + i);
-        v[0] = __uint_as_float(p.x << 16), v[1] = __uint_as_float(p.x & 0xFFFF0000u);
-        v[2] = __uint_as_float(p.y << 16), v[3] = __uint_as_float(p.y & 0xFFFF0000u);
-    } else if (WIDE) {
-        const float4 p = *reinterpret_cast<const float4 *>(static_cast<const float *>(row) + i);
-        v[0] = p.x, v[1] = p.y, v[2] = p.z, v[3] = p.w;
-    } else {
-        for (int32_t k = 0; k < n; k++)
-            v[k] = ACT ? __bfloat162float(static_cast<const __nv_bfloat16 *>(row)[i + k])
-                       : static_cast<const float *>(row)[i + k];
-    }
-}
-
-template <bool ACT, bool WIDE>
-static __device__ __forceinline__ void copy_store(void *row, int32_t i, int32_t n, const float v[4])
-{
-    if (WIDE && ACT) {
-        uint2 p;
-        p.x = __bfloat16_as_ushort(__float2bfloat16_rn(v[0])) |
-              static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(v[1]))) << 16;
-        p.y = __bfloat16_as_ushort(__float2bfloat16_rn(v[2])) |
-              static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(v[3]))) << 16;
-        *reinterpret_cast<uint2 *>(static_cast<__nv_bfloat16 *>(row) + i) = p;
-    } else if (WIDE) {
-        *reinterpret_cast<float4 *>(static_cast<float *>(row) + i) =
-            make_float4(v[0], v[1], v[2], v[3]);
-    } else {
-        for (int32_t k = 0; k < n; k++)
-            if (ACT)
-                static_cast<__nv_bfloat16 *>(row)[i + k] = __float2bfloat16_rn(v[k]);
-            else
-                static_cast<float *>(row)[i + k] = v[k];
-    }
-}
-
-/* grid (rows, columns / COPY_COLS) */
-template <bool IN, bool OUT, bool WIDE>
-static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(copy_args a)
-{
-    sl_grid_launch_dependents();
-    sl_grid_wait();
-    const int64_t at = a.rows != nullptr ? a.rows[blockIdx.x] : blockIdx.x;
-    const int32_t i =
-        static_cast<int32_t>(blockIdx.y) * COPY_COLS + 4 * static_cast<int32_t>(threadIdx.x);
-    const uint8_t *x =
-        static_cast<const uint8_t *>(a.x) + at * a.ld_x * (IN ? (int64_t)2 : (int64_t)4);
-    uint8_t *out = static_cast<uint8_t *>(a.out) +
-                   (int64_t)blockIdx.x * a.ld_out * (OUT ? (int64_t)2 : (int64_t)4);
-    float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (i >= a.h)
-        return;
-    const int32_t n = a.h - i < 4 ? a.h - i : 4;
-    copy_load<IN, WIDE>(x, i, n, v);
-    copy_store<OUT, WIDE>(out, i, n, v);
-}
-
-template <bool IN, bool OUT>
-static void copy(struct sl_cuda *cu, const struct sl_op_copy_rows *a, bool wide)
-{
-    const copy_args k = {a->x, a->ld_x, a->rows, a->h, a->out, a->ld_out};
-    const dim3 grid(static_cast<unsigned>(a->n),
-                    static_cast<unsigned>(SL_CEIL_DIV(a->h, COPY_COLS)));
-    sl_launch(cu, wide ? copy_kernel<IN, OUT, true> : copy_kernel<IN, OUT, false>, grid,
-              dim3(COPY_THREADS), 0, k);
-}
-
-extern "C" void sl_cuda_copy_rows(struct sl_backend *be, const struct sl_op_copy_rows *a)
-{
-    struct sl_cuda *cu = sl_cuda(be);
-    const bool wide =
-        ((reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->out)) & 15) == 0 &&
-        ((a->ld_x | a->ld_out) & 7) == 0 && a->h % 4 == 0;
-    if (a->x_act)
-        a->out_act ? copy<true, true>(cu, a, wide) : copy<true, false>(cu, a, wide);
-    else
-        a->out_act ? copy<false, true>(cu, a, wide) : copy<false, false>(cu, a, wide);
-}
-
-/* ------------------------------------------------------------------ the steps behind a step */
+#define AGAIN_THREADS 256
 
 /* What lies before the arrays of their block. */
 struct again_head {
@@ -134,12 +31,12 @@ struct again_args {
 
 /* One block. Behind a step: keeps what it chose, and moves the block to the next position, unless
  * that was the first step, which has a block of its own. */
-static __global__ void __launch_bounds__(COPY_THREADS) again_kernel(again_args a)
+static __global__ void __launch_bounds__(AGAIN_THREADS) again_kernel(again_args a)
 {
     sl_grid_wait();
     const int32_t n = a.head->n, done = a.head->done;
     __syncthreads();
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += COPY_THREADS) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += AGAIN_THREADS) {
         a.kept[done * n + i] = a.ids[i];
         if (done > 0) {
             a.positions[i]++;
@@ -249,5 +146,5 @@ void sl_cuda_again_keep(struct sl_cuda *cu, const struct sl_step *dev)
         k.positions = const_cast<int32_t *>(dev->batch.positions);
         k.spans = const_cast<struct sl_span *>(dev->batch.spans);
     }
-    sl_launch(cu, again_kernel, dim3(1), dim3(COPY_THREADS), 0, k);
+    sl_launch(cu, again_kernel, dim3(1), dim3(AGAIN_THREADS), 0, k);
 }
