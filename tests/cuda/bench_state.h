@@ -39,7 +39,9 @@ struct state_shape {
     }
     size_t page_bytes() const
     {
-        return 4 * (tail_floats() + head_floats());
+        const size_t heads =
+            ssm ? 4 * head_floats() : sl_cuda_delta_bytes(n_heads, k_dim, v_dim, false);
+        return 4 * tail_floats() + heads;
     }
 };
 
