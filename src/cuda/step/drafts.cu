@@ -125,6 +125,7 @@ void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t
     dev->drafts = true;
     dev->variant = first->variant;
     dev->batch.n_tokens = dev->batch.n_spans = dev->batch.n_logits = padded;
+    dev->batch.span_sizes = sl_batch_sizes_of(spans, padded);
     dev->batch.tokens = reinterpret_cast<const int32_t *>(s->again + l.tokens);
     dev->batch.positions = reinterpret_cast<const int32_t *>(s->again + l.positions);
     dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->again + l.logit_rows);
