@@ -191,7 +191,7 @@ static int open_rig(struct rig *g, const char *path, struct sl_error *err)
     n_vocab = sl_model_facts(g->model)->n_vocab;
     rc = sl_model_load(g->model, g->be, NULL, NULL, err);
     if (rc == 0)
-        rc = sl_model_kv_layout(g->model,
+        rc = sl_model_kv_layout(g->model, g->be,
                                 kinds & P     ? "bf16"
                                 : kinds & P16 ? "f16"
                                               : "f32",

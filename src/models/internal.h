@@ -408,7 +408,8 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
 /* mixer_state.c: the same of recurrent layers; the bytes of their state. */
 void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
-size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc *l);
+size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_backend *be,
+                            const struct sl_layer_desc *l);
 /* mixer_wkv.c: RWKV-7's time mixing, whose output is sl_mixer_state_output; raises what a token has
  * in r->wkv and r->wkv_low to what the layer needs; mixtures for its MLP, of r->norm. */
 void sl_mixer_wkv(struct sl_run *r, int32_t layer, const struct sl_batch *batch);

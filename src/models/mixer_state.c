@@ -24,7 +24,8 @@ static size_t tail_bytes(const struct sl_layer_desc *l, int64_t hidden)
     return SL_ROUND_UP(n * sizeof(float), (size_t)SL_STATE_ALIGN);
 }
 
-size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc *l)
+size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_backend *be,
+                            const struct sl_layer_desc *l)
 {
     const struct sl_state_desc *s = &l->state;
     size_t n = (size_t)s->n_heads * (size_t)s->k_dim * (size_t)s->v_dim * sizeof(float);
@@ -32,8 +33,8 @@ size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_layer_desc
         return sl_wkv_state_bytes(l, m->hp.hidden);
     if (l->mixer == SL_MIX_CONV)
         n = 0;
-    else if (l->mixer == SL_MIX_DELTA)
-        n = m->be->vt->delta_bytes(s->n_heads, s->k_dim, s->v_dim, s->by_row);
+    else if (l->mixer == SL_MIX_DELTA && be != NULL)
+        n = be->vt->delta_bytes(s->n_heads, s->k_dim, s->v_dim, s->by_row);
     return tail_bytes(l, m->hp.hidden) + n;
 }
 

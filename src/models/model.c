@@ -326,7 +326,8 @@ static int32_t window_of(const struct sl_model *m, int32_t layer)
 }
 
 /* Layers that see everything first: theirs is the first group. States last. */
-static int place_layers(const struct sl_model *m, struct sl_kv_layout *l, struct sl_error *err)
+static int place_layers(const struct sl_model *m, const struct sl_backend *be,
+                        struct sl_kv_layout *l, struct sl_error *err)
 {
     int rc = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -339,12 +340,13 @@ static int place_layers(const struct sl_model *m, struct sl_kv_layout *l, struct
         }
     for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++)
         if (sl_has_state(&m->layers[i]))
-            rc = sl_kv_layout_add_state(l, i, sl_mixer_state_bytes(m, &m->layers[i]), err);
+            rc = sl_kv_layout_add_state(l, i, sl_mixer_state_bytes(m, be, &m->layers[i]), err);
     return rc;
 }
 
-int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_dtype auto_dtype,
-                       int block_size, struct sl_kv_layout *out, struct sl_error *err)
+int sl_model_kv_layout(const struct sl_model *m, const struct sl_backend *be, const char *kv_dtype,
+                       enum sl_dtype auto_dtype, int block_size, struct sl_kv_layout *out,
+                       struct sl_error *err)
 {
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
                                            SL_DTYPE_FP8_E4M3};
@@ -364,7 +366,7 @@ int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_d
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
     *out = (struct sl_kv_layout){.block_size = block_size, .dtype = (enum sl_dtype)dtype};
-    int rc = place_layers(m, out, err);
+    int rc = place_layers(m, be, out, err);
     if (out->n_groups == 1 && out->groups[0].state)
         out->dtype = SL_DTYPE_F32; /* states are, and there are no keys */
     return rc;

@@ -101,10 +101,11 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
 /* Kinds of layers by their heads, in the order of the first layer of each. Fills at most n_max and
  * returns how many there are. */
 int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t n_max);
-/* Where the keys of the model's layers lie; kv_dtype "auto" is auto_dtype, which a backend's
- * vt->kv_dtype says. */
-SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype,
-                                     enum sl_dtype auto_dtype, int block_size,
+/* Where the keys and states of the model's layers lie on be, where it need not be loaded yet (NULL:
+ * states are as a CPU has them); kv_dtype "auto" is auto_dtype, which a backend's vt->kv_dtype
+ * says. */
+SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const struct sl_backend *be,
+                                     const char *kv_dtype, enum sl_dtype auto_dtype, int block_size,
                                      struct sl_kv_layout *out, struct sl_error *err);
 
 enum { SL_TAP_NORMED = -1 };

@@ -496,8 +496,8 @@ static void open_side(side *s, const model &m, int32_t n_layers, bool by_hand)
     must(s->be->vt->device->load_end(s->be, &err), &err, m.name);
     struct sl_run_config rc = {};
     rc.max_tokens = rc.max_logits = N_MAX;
-    must(sl_model_kv_layout(s->model, "auto", s->be->vt->kv_dtype, BLOCK, &rc.kv, &err), &err,
-         m.name);
+    must(sl_model_kv_layout(s->model, s->be, "auto", s->be->vt->kv_dtype, BLOCK, &rc.kv, &err),
+         &err, m.name);
     s->pool_bytes = (N_PAGES + 1) * sl_kv_block_bytes(&rc.kv);
     s->pool = static_cast<uint8_t *>(s->be->vt->alloc(s->be, s->pool_bytes));
     sl_kv_pools(&rc.kv, s->pool, N_PAGES + 1, rc.kv_pool);

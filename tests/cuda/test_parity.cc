@@ -86,8 +86,8 @@ static void open_side(side *s, const char *path, bool cuda, bool graphs)
         must(s->be->vt->device->load_end(s->be, &err), &err, name);
     struct sl_run_config rc = {};
     rc.max_tokens = rc.max_logits = N_MAX;
-    must(sl_model_kv_layout(s->model, cuda ? "auto" : "f32", s->be->vt->kv_dtype, BLOCK, &rc.kv,
-                            &err),
+    must(sl_model_kv_layout(s->model, s->be, cuda ? "auto" : "f32", s->be->vt->kv_dtype, BLOCK,
+                            &rc.kv, &err),
          &err, name);
     s->pool_bytes = (N_PAGES + 1) * sl_kv_block_bytes(&rc.kv);
     s->pool = static_cast<uint8_t *>(s->be->vt->alloc(s->be, s->pool_bytes));

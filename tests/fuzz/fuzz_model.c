@@ -74,7 +74,7 @@ static int open_model(const char *path, bool with_text)
         for (int32_t i = 0; i < f->n_eos; i++)
             SL_ASSERT(f->eos[i] >= 0 && f->eos[i] < f->n_vocab);
         SL_ASSERT(f->bos >= -1 && f->bos < f->n_vocab);
-        if (sl_model_kv_layout(m, "auto", SL_DTYPE_BF16, 16, &kv, &err) == 0)
+        if (sl_model_kv_layout(m, NULL, "auto", SL_DTYPE_BF16, 16, &kv, &err) == 0)
             SL_ASSERT(sl_kv_block_bytes(&kv) > 0);
         sl_model_close(m);
     }

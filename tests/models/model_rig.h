@@ -96,8 +96,8 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
         fail_msg("%s", err.msg);
     if (sl_cpu_create(&cpu, &g->be, &err) != 0 ||
         sl_model_load(g->model, g->be, NULL, NULL, &err) != 0 ||
-        sl_model_kv_layout(g->model, o->kv_dtype ? o->kv_dtype : "auto", g->be->vt->kv_dtype, block,
-                           &g->kv, &err) != 0)
+        sl_model_kv_layout(g->model, g->be, o->kv_dtype ? o->kv_dtype : "auto", g->be->vt->kv_dtype,
+                           block, &g->kv, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     g->n_pages = o->n_pages ? o->n_pages : 1024 / block + 8;
     g->pool_bytes = (size_t)g->n_pages * sl_kv_block_bytes(&g->kv) / (size_t)n_ranks;

@@ -799,7 +799,7 @@ static void run_out_of_memory(enum sl_dtype dtype, bool tied)
         if (rc == 0)
             rc = sl_model_load(m, be, NULL, NULL, &err);
         if (rc == 0)
-            rc = sl_model_kv_layout(m, "f16", SL_DTYPE_BF16, 16, &cfg.kv, &err);
+            rc = sl_model_kv_layout(m, NULL, "f16", SL_DTYPE_BF16, 16, &cfg.kv, &err);
         if (rc == 0)
             rc = sl_run_create(m, &cfg, &r, &err);
         sl_sys = &sl_sys_real;
@@ -916,17 +916,21 @@ static void test_run_limits(void **state)
     struct sl_kv_layout l;
     struct sl_run *r = NULL;
     rig_open(&g, "tests/golden/models/llama2", &(struct rig_options){0});
-    assert_int_equal(sl_model_kv_layout(g.model, "q4_0", SL_DTYPE_BF16, 16, &l, &err), SL_EINVAL);
+    assert_int_equal(sl_model_kv_layout(g.model, NULL, "q4_0", SL_DTYPE_BF16, 16, &l, &err),
+                     SL_EINVAL);
     assert_non_null(strstr(err.msg, "kv-cache-dtype \"q4_0\""));
-    assert_int_equal(sl_model_kv_layout(g.model, "auto", SL_DTYPE_F16, 16, &l, &err), 0);
+    assert_int_equal(sl_model_kv_layout(g.model, NULL, "auto", SL_DTYPE_F16, 16, &l, &err), 0);
     assert_int_equal(l.dtype, SL_DTYPE_F16);
-    assert_int_equal(sl_model_kv_layout(g.model, "f32", SL_DTYPE_F16, 16, &l, &err), 0);
+    assert_int_equal(sl_model_kv_layout(g.model, NULL, "f32", SL_DTYPE_F16, 16, &l, &err), 0);
     assert_int_equal(l.dtype, SL_DTYPE_F32);
     assert_int_equal(g.be->vt->kv_dtype, SL_DTYPE_BF16);
-    assert_int_equal(sl_model_kv_layout(g.model, "f16", SL_DTYPE_BF16, 0, &l, &err), SL_EINVAL);
+    assert_int_equal(sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, 0, &l, &err),
+                     SL_EINVAL);
     assert_non_null(strstr(err.msg, "block-size is 0"));
-    assert_int_equal(sl_model_kv_layout(g.model, "f16", SL_DTYPE_BF16, 272, &l, &err), SL_EINVAL);
-    assert_int_equal(sl_model_kv_layout(g.model, "f16", SL_DTYPE_BF16, 24, &l, &err), SL_EINVAL);
+    assert_int_equal(sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, 272, &l, &err),
+                     SL_EINVAL);
+    assert_int_equal(sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, 24, &l, &err),
+                     SL_EINVAL);
     struct sl_run_config cfg = {.max_logits = 1, .kv = g.kv, .kv_pool = {g.pool}};
     assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "max-num-batched-tokens is 0"));

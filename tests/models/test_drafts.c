@@ -58,7 +58,7 @@ static void open_pair(struct pair *p, const char *model, const char *eagle, cons
     if (sl_model_open_draft(eagle != NULL ? p->ckpt : t->ckpt, t->model,
                             eagle != NULL ? "eagle3" : "mtp", &d->model, &err) != 0 ||
         sl_model_load(d->model, t->be, NULL, NULL, &err) != 0 ||
-        sl_model_kv_layout(d->model, "f32", t->be->vt->kv_dtype, 16, &d->kv, &err) != 0)
+        sl_model_kv_layout(d->model, t->be, "f32", t->be->vt->kv_dtype, 16, &d->kv, &err) != 0)
         fail_msg("%s: %s", model, err.msg);
     d->be = t->be;
     d->n_ranks = 1;

@@ -494,7 +494,7 @@ static void test_pages_of_two_heads(void **state)
     describe_model(&(struct variant){"gemma4", SL_DTYPE_BF16, "f32", false}, SL_CKPT_HF, &s);
     write_model(&s, OUT "/two_heads");
     rig_open(&g, OUT "/two_heads", &(struct rig_options){0});
-    assert_int_equal(sl_model_kv_layout(g.model, "bf16", SL_DTYPE_BF16, 16, &kv, &err), 0);
+    assert_int_equal(sl_model_kv_layout(g.model, g.be, "bf16", SL_DTYPE_BF16, 16, &kv, &err), 0);
     assert_int_equal(kv.n_groups, 2);
     for (int i = 0; i < 2; i++) {
         const int n_layers = 2; /* of three, of which the last reads the second's */
