@@ -29,7 +29,7 @@ extern "C" {
 
 #define DRAFTS "tests/golden/drafts/"
 
-static const int n_reqs = 5, n_out = 11, n_prompt = 30;
+static const int n_reqs = 3, n_out = 9, n_prompt = 24;
 
 struct outcome {
     std::vector<int32_t> ids;
