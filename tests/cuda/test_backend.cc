@@ -227,9 +227,11 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *, const struct sl_cuda_
 {
     return static_cast<size_t>(l->n_spans) * 100;
 }
+static uint64_t planned_sizes; /* of the last step that was enqueued, not replayed */
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                             int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
+    planned_sizes = batch->span_sizes;
     CHECK(!whole && n_heads == 4 && n_kv_heads == 2 && head_dim == 64 && batch->n_tokens > 0);
     sl_launch(cu, plan_kernel, dim3(1), dim3(32), 0, reinterpret_cast<uint32_t *>(cu->workspace));
 }
@@ -803,7 +805,8 @@ static void test_drafts(void)
                 CHECK(run_both(&m, &h, &w.step));
                 const struct sl_cuda_graph *g = &cu->steps->graph[cu->steps->n_graphs - 1];
                 if (cu->counts.recorded != before)
-                    CHECK(g->n_spans == sl_cuda_rung(sizes[i], 100) && g->width == widths[k]);
+                    CHECK(g->n_spans == sl_cuda_rung(sizes[i], 100) && g->width == widths[k] &&
+                          planned_sizes == 1u << widths[k]);
             }
     CHECK(cu->counts.recorded == 3 * 4 && cu->counts.eager == 3 * 4); /* rungs 1, 2, 4, 8 */
     CHECK(cu->counts.replayed == 4 * SL_COUNT(sizes) * 3 - 3 * 4);
@@ -815,7 +818,7 @@ static void test_drafts(void)
     draft_work(&w, 2, 3, 0);
     int32_t page = 9, token = 5;
     add_span(&w, 1, 0, &page, &token, true);
-    CHECK(run_both(&m, &h, &w.step));
+    CHECK(run_both(&m, &h, &w.step) && planned_sizes == (1u << 3 | 1u << 1));
     draft_work(&w, N_PAGES, 5, 0);
     CHECK(run_both(&m, &h, &w.step));
     CHECK(cu->counts.eager == 3 * 4 + 3 && cu->counts.recorded == 3 * 4 + 1);

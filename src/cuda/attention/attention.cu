@@ -132,15 +132,6 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype)
     return run_of(dtype, 16) != nullptr;
 }
 
-/* Adds the class of a span of n tokens. */
-static void add_class(int64_t n, int32_t group, bool has[SL_ATTN_CLASSES])
-{
-    const int64_t rows = n * group;
-    has[rows <= SL_ATTN_NARROW   ? SL_ATTN_CLASS_NARROW
-        : rows <= SL_ATTN_MEDIUM ? SL_ATTN_CLASS_MEDIUM
-                                 : SL_ATTN_CLASS_WIDE] = true;
-}
-
 void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATTN_CLASSES])
 {
     for (int cls = 0; cls < SL_ATTN_CLASSES; cls++)
@@ -148,7 +139,7 @@ void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATT
     if (b->n_spans == 0)
         return;
     if (b->n_spans == 1 || b->n_tokens == b->n_spans) {
-        add_class(b->n_tokens / b->n_spans, group, has);
+        has[sl_attn_class_of(b->n_tokens / b->n_spans, group)] = true;
         return;
     }
     if (b->span_sizes == 0) { /* not known */
@@ -159,7 +150,7 @@ void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATT
     }
     for (int32_t n = 1; n < SL_BATCH_SIZES; n++)
         if (b->span_sizes >> n & 1)
-            add_class(n, group, has);
+            has[sl_attn_class_of(n, group)] = true;
     if (b->span_sizes >> (SL_BATCH_SIZES - 1) & 1) /* or longer */
         has[SL_ATTN_CLASS_WIDE] = true;
 }

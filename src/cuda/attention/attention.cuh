@@ -128,6 +128,15 @@ enum {
     SL_ATTN_CLASSES
 };
 
+/* Of a span of n tokens. */
+static __host__ __device__ __forceinline__ int sl_attn_class_of(int64_t n, int group)
+{
+    const int64_t rows = n * group;
+    return rows <= SL_ATTN_NARROW   ? SL_ATTN_CLASS_NARROW
+           : rows <= SL_ATTN_MEDIUM ? SL_ATTN_CLASS_MEDIUM
+                                    : SL_ATTN_CLASS_WIDE;
+}
+
 /* Splits from .. to - 1 of a tile, for every key head. A tile of one part needs nothing else. Of
  * several, the first part leaves the state of its splits in a slot. If it is whole runs, so are the
  * others, and these leave a slot for each run; else it is less than a run, and they leave a slot

@@ -127,17 +127,9 @@ static __device__ __forceinline__ bool is_plain(const struct plan_args &p, int c
     return cls == SL_ATTN_CLASS_NARROW && only_decodes(p) && p.at.group <= SL_ATTN_NARROW;
 }
 
-static __device__ int32_t class_of(const struct plan_args &p, const struct sl_span &span)
-{
-    const int64_t rows = static_cast<int64_t>(span.n) * p.at.group;
-    return rows <= SL_ATTN_NARROW   ? SL_ATTN_CLASS_NARROW
-           : rows <= SL_ATTN_MEDIUM ? SL_ATTN_CLASS_MEDIUM
-                                    : SL_ATTN_CLASS_WIDE;
-}
-
 static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, int cls)
 {
-    if (span_idx >= p.n_spans || class_of(p, p.spans[span_idx]) != cls)
+    if (span_idx >= p.n_spans || sl_attn_class_of(p.spans[span_idx].n, p.at.group) != cls)
         return 0;
     int32_t rows = p.spans[span_idx].n * p.at.group;
     return cls != SL_ATTN_CLASS_WIDE ? 1 : (rows + p.at.shape.wide - 1) / p.at.shape.wide;
