@@ -215,6 +215,10 @@ int sl_cuda_stack_create(struct sl_backend *, const struct sl_weight *, int32_t,
 void sl_cuda_stack_destroy(struct sl_backend *, struct sl_stack *)
 {
 }
+size_t sl_cuda_delta_bytes(int32_t, int32_t, int32_t, bool)
+{
+    return 0;
+}
 size_t sl_cuda_experts_bytes(struct sl_backend *, int32_t, int32_t, int32_t, int64_t, int64_t)
 {
     return 0;
