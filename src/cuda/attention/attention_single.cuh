@@ -11,7 +11,8 @@
  * clk of an SM's bandwidth (H200). One group's products take 512 clk, its exponentials 256, so that
  * two blocks of an SM, which do not wait for each other, take some 700 to 850 clk a tile. In flight
  * are up to 64 KiB of each block; 28 KiB an SM are needed. Pages of FP8 take half the bandwidth's
- * time, and two warps of a block dequantise.
+ * time, and two warps of a block dequantise. nvcc 13.0, sm_90a: no spills, of 256 dimensions 32
+ * bytes, of FP8 136.
  *
  * 256 dimensions, 128 rows: shared memory has room for a quarter of the state over splits; the rest
  * is in the workspace, which stays in L2, and what a split's end waits for. TFLOP/s at 2,048 and
