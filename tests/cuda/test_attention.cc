@@ -760,6 +760,8 @@ static void test_step()
     for (int n_sms : {1, 40}) { /* drafts, all of 17 to 64 rows */
         const std::vector<span_of> drafts = {{0, 690, 10}, {1, 48, 16}, {3, 245, 12}};
         step_one(s, drafts, n_sms);
+        step_one(s, {{1, 48, 16}}, n_sms); /* all are loaded by the blocks that may be early */
+        step_one(s, {{1, 50, 12}}, n_sms);
         step_one(make_scene(128, 4, 1, 16, {700, 64, 1, 257}, 99, SL_DTYPE_F16), drafts, n_sms);
     }
 }
