@@ -185,6 +185,7 @@ struct sl_kv_group_info {
     int32_t n_layers, n_pages;
     int32_t n_draft_pages; /* of recurrent layers: besides, for the states behind drafts */
     uint64_t page_bytes;
+    bool chunks; /* the window does not slide: a token sees its own chunk of so many */
 };
 
 struct sl_model_info {

@@ -1067,6 +1067,7 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "apertus_plain": ("Apertus", dict(), torch.bfloat16, "absent"),
     "arcee": ("Arcee", dict(attention_bias=True, rope_parameters=plain(500.0)), torch.bfloat16, "old"),
     "cohere": (
         "Cohere",
@@ -1534,6 +1535,8 @@ def config_json(config, spelling):
         kind = c["model_type"].removesuffix("_text")
         wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
         c = dict(architectures=wrapped, model_type=kind if kind != "step3p5" else "step3p7", text_config=c)
+    if spelling == "absent":  # nothing of rotations
+        c.pop("rope_parameters")
     if spelling == "old":  # as transformers before 5 wrote it
         rope = dict(c.pop("rope_parameters"))
         if "sliding_attention" in rope:

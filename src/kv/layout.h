@@ -29,6 +29,7 @@ struct sl_kv_layer_group {
     int32_t window;   /* positions that a row sees, its own included; 0: all before it */
     int32_t n_layers; /* with a place of their own */
     size_t page_bytes;
+    bool chunks; /* rows see those of their chunk of `window` positions */
 };
 
 struct sl_kv_layout {

@@ -11,8 +11,7 @@ static const struct sl_model_name names[] = {
      .hf_architecture = "ApertusForCausalLM",
      .hf_model_type = "apertus",
      .gguf_architecture = "apertus",
-     .has = SL_HAS_QK_NORM,
-     .rope_theta = 12000000},
+     .has = SL_HAS_QK_NORM},
 };
 
 /* clang-format off */
@@ -56,6 +55,21 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
+/* What transformers takes where config.json says nothing, a rope_theta by itself included. */
+static const struct sl_rope_params absent = {
+    .scaling = SL_ROPE_LLAMA3,
+    .theta = 12000000,
+    .factor = 8,
+    .original_context = 8192,
+    .low_freq_factor = 1,
+    .high_freq_factor = 4,
+};
+static const struct sl_rope_desc ropes[] = {{.hf_theta = "rope_theta",
+                                             .gguf_theta = "rope.freq_base",
+                                             .theta = 12000000,
+                                             .scaled = true,
+                                             .hf_absent = &absent}};
+
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
@@ -89,7 +103,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_apertus = {
     .id = "apertus",
     SL_MODEL_TABLES,
-    SL_MODEL_ROPES(sl_rope_one),
+    SL_MODEL_ROPES(ropes),
     .plan = plan,
     .tiny = tiny,
 };

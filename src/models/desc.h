@@ -716,6 +716,9 @@ struct sl_rope_desc {
     bool unrounded;               /* the ends of YaRN's ramp, which a GGUF does not say */
     double partial;      /* the share of a head that is rotated when absent; 0: it is always all */
     double gguf_partial; /* likewise of a GGUF, which does not say it; 0: all */
+    const struct sl_rope_params *hf_absent; /* of a config.json without rope_parameters and
+                                               rope_scaling, whatever else it says; NULL: no
+                                               scaling */
 };
 extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */
 

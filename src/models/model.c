@@ -337,6 +337,8 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
             if (has_keys && (window_of(m, i) > 0) == (pass > 0))
                 rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim, d->v_dim,
                                       err);
+            if (has_keys && rc == 0 && d->chunks && window_of(m, i) > 0)
+                l->groups[l->places[i].group].chunks = true;
         }
     for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++)
         if (sl_has_state(&m->layers[i]))

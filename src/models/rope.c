@@ -313,6 +313,10 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
     double partial = desc->partial != 0 ? desc->partial : 1;
     int rc = find_dict(config, desc, &d, err);
     p->theta = desc->theta;
+    if (rc == 0 && desc->hf_absent != NULL && (d.obj == NULL || json_is_null(d.obj))) {
+        *p = *desc->hf_absent;
+        return 0;
+    }
     if (rc != 0 || (rc = kind_number(config, desc->hf_theta, desc, hp, 2, 1e15, &p->theta, err)) ||
         (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
         (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||

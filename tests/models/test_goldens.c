@@ -70,6 +70,7 @@ static const char *const goldens[] = {
     "granitemoe",
     "granitemoeshared",
     "apertus",
+    "apertus_plain",
     "arcee",
     "ernie4_5",
     "exaone4",

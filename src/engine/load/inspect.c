@@ -30,7 +30,7 @@ static void group_text(const struct sl_memory_plan *p, int32_t group, struct sl_
                   (double)g->page_bytes / 1e3, g->n_layers,
                   g->n_layers > 1 ? "s that see" : " that sees");
     if (g->window > 0)
-        sl_buf_printf(b, "%d tokens\n", g->window);
+        sl_buf_printf(b, g->chunks ? "chunks of %d tokens\n" : "%d tokens\n", g->window);
     else
         sl_buf_puts(b, "everything\n");
 }
@@ -39,14 +39,14 @@ static void groups_json(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     sl_buf_puts(b, ", \"kv_groups\": [");
     for (int32_t g = 0; g < p->kv.n_groups; g++)
-        sl_buf_printf(b,
-                      "%s{\"state\": %s, \"window\": %d, \"n_layers\": %d, \"n_pages\": %d, "
-                      "\"n_draft_pages\": %d, \"page_bytes\": %llu, \"bytes\": %llu}",
-                      g > 0 ? ", " : "", p->kv.groups[g].state ? "true" : "false",
-                      p->kv.groups[g].window, p->kv.groups[g].n_layers, p->group_pages[g],
-                      sl_memory_plan_draft_pages(p, g),
-                      (unsigned long long)p->kv.groups[g].page_bytes,
-                      (unsigned long long)sl_memory_plan_group_bytes(p, g));
+        sl_buf_printf(
+            b,
+            "%s{\"state\": %s, \"window\": %d, \"chunks\": %s, \"n_layers\": %d, \"n_pages\": %d, "
+            "\"n_draft_pages\": %d, \"page_bytes\": %llu, \"bytes\": %llu}",
+            g > 0 ? ", " : "", p->kv.groups[g].state ? "true" : "false", p->kv.groups[g].window,
+            p->kv.groups[g].chunks ? "true" : "false", p->kv.groups[g].n_layers, p->group_pages[g],
+            sl_memory_plan_draft_pages(p, g), (unsigned long long)p->kv.groups[g].page_bytes,
+            (unsigned long long)sl_memory_plan_group_bytes(p, g));
     sl_buf_puts(b, "]");
 }
 

@@ -96,7 +96,8 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
                                       .n_layers = p->kv.groups[g].n_layers,
                                       .n_pages = p->group_pages[g],
                                       .n_draft_pages = sl_memory_plan_draft_pages(p, g),
-                                      .page_bytes = sl_memory_plan_page_bytes(p, g)};
+                                      .page_bytes = sl_memory_plan_page_bytes(p, g),
+                                      .chunks = p->kv.groups[g].chunks};
     const struct sl_device_vt *dev = l->backend->vt->device;
     struct sl_device_memory mem;
     struct sl_error ignored; /* a figure to show: without it serving goes on */

@@ -124,11 +124,13 @@ static void put_group_kind(const struct writer *w, int32_t group)
     const struct sl_kv_group_info *g = &w->info->kv_groups[group];
     SL_ASSERT(group >= 0 && (group == 0 || group < w->info->n_kv_groups));
     put_uint(kv_batch_field(w, "group_idx"), (uint32_t)group);
-    kv_batch_put_text(kv_batch_field(w, "kv_cache_spec_kind"), g->state        ? "mamba"
+    kv_batch_put_text(kv_batch_field(w, "kv_cache_spec_kind"), g->state ? "mamba"
+                                                               : g->chunks
+                                                                   ? "chunked_local_attention"
                                                                : g->window > 0 ? "sliding_window"
                                                                                : "full_attention");
     struct sl_buf *b = kv_batch_field(w, "kv_cache_spec_sliding_window");
-    if (g->window > 0)
+    if (g->window > 0 && !g->chunks)
         put_uint(b, (uint32_t)g->window);
     else
         put_nil(b);

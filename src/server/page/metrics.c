@@ -237,6 +237,12 @@ static void state_gauges(struct out *o, const struct sl_metrics_model *in)
 }
 
 /* window="0": layers that see everything. */
+/* Which layers a group has. */
+static void group_labels(const struct sl_kv_group_info *g, const char *end, char *out, size_t n)
+{
+    snprintf(out, n, "window=\"%d\"%s%s", g->window, g->chunks ? ",chunked=\"true\"" : "", end);
+}
+
 static void kv_group_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     static const char pages[] = "sluice:kv_group_pages",
@@ -246,13 +252,13 @@ static void kv_group_gauges(struct out *o, const struct sl_metrics_model *in)
     const int32_t n = st->n_kv_groups - (state_group(in) != NULL);
     head(o, pages, "gauge", "KV pages of the layers with one window, by state.");
     for (int32_t g = 0; g < n; g++) {
-        snprintf(extra, sizeof extra, "window=\"%d\",", in->info->kv_groups[g].window);
+        group_labels(&in->info->kv_groups[g], ",", extra, sizeof extra);
         page_counts(o, in, g, pages, extra);
     }
     head(o, evicted, "counter",
          "Cached pages of windowed layers given up while their block stayed.");
     for (int32_t g = 0; g < n; g++) {
-        snprintf(extra, sizeof extra, "window=\"%d\"", in->info->kv_groups[g].window);
+        group_labels(&in->info->kv_groups[g], "", extra, sizeof extra);
         sample(o, evicted, extra, (double)st->kv_groups[g].n_evicted);
     }
 }
