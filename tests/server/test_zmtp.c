@@ -130,7 +130,9 @@ static const int32_t tokens[] = {1, 127, 128, 255, 256, 65535, 65536, 7};
 
 /* Groups: full attention, a window of 300, states. */
 static const struct sl_model_info info = {
-    .block_size = 4, .n_kv_groups = 3, .kv_groups = {{0}, {.window = 300}, {.state = true}}};
+    .block_size = 4,
+    .n_kv_groups = 4,
+    .kv_groups = {{0}, {.window = 300}, {.state = true}, {.window = 64, .chunks = true}}};
 
 static void expect(const struct sl_kv_event *e, int32_t n, bool arrays, int32_t n_events,
                    const char *bytes, size_t n_bytes)
@@ -223,6 +225,13 @@ static void test_batches_of_groups(void **state)
                            H("\1") "\x94\1\x7f\xcc\x80\xcc\xff\4\xc0\xa3GPU\xc0\x91\xc0\2\xa5"
                                    "mamba\xc0\0";
     expect(stored, 2, true, 2, stored_array, sizeof stored_array - 1);
+    const struct sl_kv_event chunked = {
+        .kind = SL_KV_STORED, .hash = 1, .tokens = tokens, .group = 3};
+    static const char chunked_array[] = HEAD
+        "\x91\x9c\xab"
+        "BlockStored\x91" H("\1") "\xc0\x94\1\x7f\xcc\x80\xcc\xff\4\xc0\xa3GPU\xc0\x91\xc0\3\xb7"
+                                  "chunked_local_attention\xc0\0";
+    expect(&chunked, 1, true, 1, chunked_array, sizeof chunked_array - 1);
 }
 
 static void test_config(void **state)

@@ -352,7 +352,7 @@ static void test_gguf(void **state)
                                        .add_space_prefix = -1,
                                        .remove_extra_whitespaces = -1};
     struct sl_vocab_gguf v[8] = {base, base, base, base, base, base, base, base};
-    v[0].model = "rwkv";
+    v[0].model = "plamo2";
     v[1].pre = "unheard-of";
     v[2].bos = 3;
     v[3].model = "llama"; /* no scores */
@@ -365,7 +365,7 @@ static void test_gguf(void **state)
     v[6].merges = merges + 1;
     v[6].merge_bytes = merge_lens + 1;
     v[7].eos = -7;
-    static const char *const names[] = {"rwkv",      "unheard-of", "bos_token_id", "scores",
+    static const char *const names[] = {"plamo2",    "unheard-of", "bos_token_id", "scores",
                                         "scores[1]", "merges[0]",  "merge 0",      "eos_token_id"};
     for (size_t i = 0; i < SL_COUNT(v); i++) {
         struct sl_tokenizer *t = NULL;

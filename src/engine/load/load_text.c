@@ -192,7 +192,7 @@ static int tokenizer_of_gguf(const struct sl_gguf *g, struct sl_tokenizer **out,
 static const char *const vocab_names[] = {
     "tokenizer.json",       "tekken.json",        "tokenizer.model",    "tokenizer.model.v7m1",
     "tokenizer.model.v7",   "tokenizer.model.v3", "tokenizer.model.v2", "tokenizer.model.v1",
-    "tokenizer.model.v3m1", "qwen.tiktoken",      "spiece.model",
+    "tokenizer.model.v3m1", "qwen.tiktoken",      "spiece.model",       "rwkv_vocab_v20230424.txt",
 };
 
 int sl_load_tokenizer(const struct sl_ckpt *ckpt, struct sl_tokenizer **out, struct sl_error *err)

@@ -281,7 +281,7 @@ SL_MUST_CHECK int tok_pretokenize(struct tok_enc *e, const char *s, size_t n, bo
 
 /* ---------------------------------------------------------------- models */
 
-enum tok_model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
+enum tok_model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL, MODEL_WORLD };
 
 struct tok_pair {
     uint32_t left, right; /* left == TOK_HOLE: empty */
@@ -476,6 +476,13 @@ void tok_bpe_deinit(struct tok_bpe *b);
 bool tok_meta_leads(const struct sl_tokenizer *t);
 SL_MUST_CHECK int tok_bpe_encode(struct tok_enc *e, const char *w, size_t n);
 
+/* tok_world.c: what t is, before its tokens are added; a token of a GGUF; the tries of all. */
+void tok_world_begin(struct sl_tokenizer *t);
+SL_MUST_CHECK int tok_world_add_gguf(struct sl_tokenizer *t, uint32_t id, const char *s, size_t n,
+                                     struct sl_error *err);
+SL_MUST_CHECK int tok_world_finish(struct sl_tokenizer *t, struct sl_error *err);
+SL_MUST_CHECK int tok_world_encode(struct tok_enc *e, const char *s, size_t n);
+bool tok_is_world(const char *data, size_t n); /* does the first line look like that? */
 SL_MUST_CHECK int tok_unigram_finish(struct sl_tokenizer *t, struct sl_error *err);
 void tok_unigram_deinit(struct tok_unigram *u);
 SL_MUST_CHECK int tok_unigram_encode(struct tok_enc *e, const char *w, size_t n);

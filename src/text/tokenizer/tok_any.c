@@ -41,9 +41,11 @@ int sl_tokenizer_from_bytes(const char *data, size_t n, const char *config, size
         return sl_tokenizer_from_json(data, n, config, n_config, out, err);
     if (is_tiktoken(data, n))
         return sl_tokenizer_from_tiktoken(data, n, NULL, out, err);
+    if (tok_is_world(data, n))
+        return sl_tokenizer_from_world(data, n, out, err);
     if (is_protobuf(data, n))
         return sl_tokenizer_from_spm(data, n, out, err);
     return sl_fail(err, SL_EUNSUPPORTED,
                    "not a tokenizer: expected a model folder, tokenizer.json, tekken.json, GGUF, "
-                   ".tiktoken or SentencePiece");
+                   ".tiktoken, rwkv_vocab*.txt or SentencePiece");
 }

@@ -401,14 +401,38 @@ static int load_bert(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, stru
                    err);
 }
 
+/* RWKV's: literals of bytes, and tokens that fill up the vocabulary. */
+static int load_world(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struct sl_error *err)
+{
+    int rc = 0;
+    tok_world_begin(t);
+    if (v->n_tokens > SL_MAX_VOCAB)
+        return sl_fail(err, SL_ELIMIT, "tokenizer.ggml.tokens: %u entries", v->n_tokens);
+    for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++) {
+        const int type = tok_gguf_type_of(v, i);
+        const struct tok_added_flags a = {.id = (int32_t)i, .special = true};
+        if (type == TYPE_NORMAL) {
+            rc = tok_world_add_gguf(t, i, v->tokens[i], v->token_bytes[i], err);
+            continue;
+        }
+        rc = tok_vocab_add(t, i, v->tokens[i], v->token_bytes[i], SL_TOKEN_SPECIAL, true, err);
+        if (rc == 0 && type == TYPE_CONTROL && v->token_bytes[i] > 0)
+            rc = tok_added_add(t, &a, err);
+    }
+    return rc != 0 ? rc : affixes(t, v, false, false, v->bos, v->eos, err);
+}
+
 int sl_tokenizer_from_gguf(const struct sl_vocab_gguf *v, struct sl_tokenizer **out,
                            struct sl_error *err)
 {
     static const struct {
         const char *model;
         int (*load)(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struct sl_error *err);
-    } kinds[] = {
-        {"gpt2", load_bpe}, {"llama", load_spm}, {"t5", load_unigram}, {"bert", load_bert}};
+    } kinds[] = {{"gpt2", load_bpe},
+                 {"llama", load_spm},
+                 {"t5", load_unigram},
+                 {"bert", load_bert},
+                 {"rwkv", load_world}};
     struct sl_tokenizer *t;
     int rc = check_ids(v, err);
     size_t kind = 0;

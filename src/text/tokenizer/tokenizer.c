@@ -306,6 +306,8 @@ int tok_finish(struct sl_tokenizer *t, struct sl_error *err)
         tok_bpe_finish(t);
     if (rc == 0 && t->model == MODEL_UNIGRAM)
         rc = tok_unigram_finish(t, err);
+    if (rc == 0 && t->model == MODEL_WORLD)
+        rc = tok_world_finish(t, err);
     if (rc == 0)
         rc = tok_added_build(t, err);
     find_ends(t);
@@ -349,6 +351,8 @@ static int encode_word(struct tok_enc *e, const char *w, size_t n)
         return tok_unigram_encode(e, w, n);
     case MODEL_WORDPIECE:
         return tok_wordpiece_encode(e, w, n);
+    case MODEL_WORLD:
+        return tok_world_encode(e, w, n);
     case MODEL_WORDLEVEL:
         break;
     }

@@ -16,7 +16,7 @@ struct sl_tokenizer;
 /* What a GGUF file says about its vocabulary; filled by engine code from the metadata, borrowed
  * during the call. Arrays have n_tokens entries unless said. */
 struct sl_vocab_gguf {
-    const char *model; /* tokenizer.ggml.model: "gpt2", "llama", "bert", "t5" */
+    const char *model; /* tokenizer.ggml.model: "gpt2", "llama", "bert", "t5", "rwkv" */
     const char *pre;   /* tokenizer.ggml.pre, NULL if absent */
     uint32_t n_tokens;
     const char *const *tokens; /* may hold NUL bytes inside: see token_bytes */
@@ -42,6 +42,9 @@ SL_MUST_CHECK int sl_tokenizer_from_json(const char *json, size_t n_json, const 
                                          struct sl_error *err);
 SL_MUST_CHECK int sl_tokenizer_from_gguf(const struct sl_vocab_gguf *v, struct sl_tokenizer **out,
                                          struct sl_error *err);
+/* RWKV's vocabulary file: lines "id literal length". */
+SL_MUST_CHECK int sl_tokenizer_from_world(const char *data, size_t n, struct sl_tokenizer **out,
+                                          struct sl_error *err);
 /* pattern: the pre-tokenizer regex; NULL picks cl100k/o200k/llama3/qwen by the number of ranks. */
 SL_MUST_CHECK int sl_tokenizer_from_tiktoken(const char *data, size_t n, const char *pattern,
                                              struct sl_tokenizer **out, struct sl_error *err);
