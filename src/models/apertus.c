@@ -50,8 +50,7 @@ static const struct sl_weight_desc weights[] = {
     ACT(ALPHA_N, "alpha_n"),
     ACT(BETA, "beta"),
     ACT(EPS, "eps"),
-    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_ROPE,
-     .when = SL_HAS_ROPE_FREQS},
+    SL_WEIGHT_ROPE_FREQS,
 };
 /* clang-format on */
 

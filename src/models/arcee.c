@@ -30,8 +30,7 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_FFN_NORM,
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS)},
-    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_ROPE,
-     .when = SL_HAS_ROPE_FREQS},
+    SL_WEIGHT_ROPE_FREQS,
 };
 /* clang-format on */
 

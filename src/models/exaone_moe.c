@@ -35,10 +35,7 @@ static const struct sl_hparam_desc hparams[] = {
     SL_HPARAM_MLP_TYPES,
     SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
-    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096,
-     .min = 1, .max = SL_MAX_CONTEXT},
-    {"attention.sliding_window_pattern", {"layer_types", "sliding_window_pattern"},
-     SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)},
+    SL_HPARAMS_EXAONE_WINDOWS,
 };
 
 static const struct sl_weight_desc weights[] = {
@@ -51,8 +48,7 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHT_CHOICE_BIAS("mlp.e_score_correction_bias"),
     SL_WEIGHTS_SHARED("mlp.shared_experts"),
     SL_WEIGHTS_FFN_DENSE,
-    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_ROPE,
-     .when = SL_HAS_ROPE_FREQS},
+    SL_WEIGHT_ROPE_FREQS,
 };
 /* clang-format on */
 

@@ -25,20 +25,10 @@ static const struct sl_hparam_desc hparams[] = {
 
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EMBED_AND_HEAD,
-    SL_WEIGHTS_ATTN_NORM,
-    SL_WEIGHTS_GQA,
-    SL_WEIGHTS_QKV_BIAS,
-    SL_WEIGHTS_O_BIAS,
-    SL_WEIGHTS_QK_NORM_CALLED("self_attn.query_layernorm.weight",
-                              "self_attn.key_layernorm.weight"),
-    SL_WEIGHTS_FFN_NORM,
+    SL_WEIGHTS_HUNYUAN_ATTENTION,
     SL_WEIGHTS_FFN_GATED,
 };
 /* clang-format on */
-
-static const struct sl_rope_desc ropes[] = {
-    {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true},
-};
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
@@ -70,7 +60,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_hunyuan = {
     .id = "hunyuan",
     SL_MODEL_TABLES,
-    SL_MODEL_ROPES(ropes),
+    SL_MODEL_ROPES(sl_rope_one),
     .plan = plan,
     .tiny = tiny,
 };

@@ -39,13 +39,7 @@ static const struct sl_hparam_desc hparams[] = {
 
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EMBED_AND_HEAD,
-    SL_WEIGHTS_ATTN_NORM,
-    SL_WEIGHTS_GQA,
-    SL_WEIGHTS_QKV_BIAS,
-    SL_WEIGHTS_O_BIAS,
-    SL_WEIGHTS_QK_NORM_CALLED("self_attn.query_layernorm.weight",
-                              "self_attn.key_layernorm.weight"),
-    SL_WEIGHTS_FFN_NORM,
+    SL_WEIGHTS_HUNYUAN_ATTENTION,
     SL_WEIGHTS_EXPERTS_BY("mlp.gate.wg.weight"),
     SL_WEIGHTS_SHARED("mlp.shared_mlp"),
 };

@@ -86,8 +86,7 @@ static const struct sl_weight_desc weights[] = {
      .when = SL_HAS_DENSE},
     SL_W_LAYER(DOWN, "feed_forward.down_proj.weight", "ffn_down.weight", H, I, ROWS),
      .when = SL_HAS_DENSE},
-    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_ROPE,
-     .when = SL_HAS_ROPE_FREQS},
+    SL_WEIGHT_ROPE_FREQS,
 };
 /* clang-format on */
 

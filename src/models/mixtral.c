@@ -31,8 +31,7 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_GQA,
     SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_EXPERTS_W123("block_sparse_moe"),
-    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_ROPE,
-     .when = SL_HAS_ROPE_FREQS},
+    SL_WEIGHT_ROPE_FREQS,
 };
 /* clang-format on */
 

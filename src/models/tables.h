@@ -254,6 +254,37 @@
     {"attention.layer_norm_rms_epsilon", {"layer_norm_epsilon"}, SL_HP_FLOAT, SL_HP_AT(norm_eps), \
      .def = 1e-5, .min = 1e-20, .max = 1}
 
+/* Gemma 3n and 4, where layers may differ in what an MLP is wide; and what follows their heads. */
+#define SL_HPARAMS_GEMMA_BY_LAYER(hidden_def, layers_def, mid_def)                                \
+    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,          \
+     .hf_def = hidden_def, .min = 1, .max = SL_MAX_HIDDEN},                                       \
+    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
+     .hf_def = layers_def, .min = 1, .max = SL_MAX_LAYERS},                                       \
+    {"feed_forward_length", {"intermediate_size"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_intermediate),\
+     .required = true, .hf_def = mid_def, .min = 1, .max = 4 * SL_MAX_HIDDEN},                    \
+    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
+     .required = true, .hf_def = 8, .min = 1, .max = SL_MAX_HEADS}
+#define SL_HPARAMS_GEMMA_WINDOWS(context_def, vocab_def)                                          \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
+     .required = true, .hf_def = context_def, .min = 1, .max = SL_MAX_CONTEXT},                   \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = vocab_def,   \
+     .min = 1, .max = SL_MAX_VOCAB},                                                              \
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),       \
+     .def = 1e-6, .min = 1e-20, .max = 1},                                                        \
+    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},             \
+    SL_HPARAM_TIED(true),                                                                         \
+    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 512,  \
+     .min = 1, .max = SL_MAX_CONTEXT},                                                            \
+    {"attention.sliding_window_pattern", {"layer_types"}, SL_HP_LAYER_TYPES,                      \
+     SL_HP_AT(layer_types)}
+
+/* EXAONE, dense and with experts. */
+#define SL_HPARAMS_EXAONE_WINDOWS                                                                 \
+    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, \
+     .min = 1, .max = SL_MAX_CONTEXT},                                                            \
+    {"attention.sliding_window_pattern", {"layer_types", "sliding_window_pattern"},               \
+     SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)}
+
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
 
@@ -274,6 +305,11 @@
      .rows = SL_DIM_H},                                                                           \
     {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
      .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD}
+
+/* Divisors of frequencies, which a GGUF holds as a tensor. */
+#define SL_WEIGHT_ROPE_FREQS                                                                      \
+    {.slot = SL_SLOT_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = SL_DIM_ROPE,                \
+     .when = SL_HAS_ROPE_FREQS}
 
 /* Lists of LongRoPE, which a GGUF holds as tensors. */
 #define SL_WEIGHTS_ROPE_FACTORS                                                                   \
@@ -375,6 +411,16 @@
 
 #define SL_WEIGHTS_FFN_NORM                                                                       \
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)}
+
+/* Hunyuan, dense and with experts: up to its MLP. */
+#define SL_WEIGHTS_HUNYUAN_ATTENTION                                                              \
+    SL_WEIGHTS_ATTN_NORM,                                                                         \
+    SL_WEIGHTS_GQA,                                                                               \
+    SL_WEIGHTS_QKV_BIAS,                                                                          \
+    SL_WEIGHTS_O_BIAS,                                                                            \
+    SL_WEIGHTS_QK_NORM_CALLED("self_attn.query_layernorm.weight",                                 \
+                              "self_attn.key_layernorm.weight"),                                  \
+    SL_WEIGHTS_FFN_NORM
 
 /* Biases of norms that have a mean. */
 #define SL_WEIGHTS_FINAL_NORM_BIAS                                                                \
