@@ -196,14 +196,14 @@ int sl_cli_find_model(struct sl_cli_model *m, const char *name, struct sl_error 
 int sl_cli_find_draft(struct sl_cli_model *m, struct sl_engine_config *cfg, struct sl_error *err)
 {
     struct sl_cli_model d = {.hub = m->hub};
-    json_t *o = cfg->speculative_config != NULL && cfg->speculative_model == NULL
-                    ? json_loads(cfg->speculative_config, 0, NULL)
-                    : NULL; /* the engine says what is wrong with it */
-    const char *name =
-        o == NULL ? cfg->speculative_model : json_string_value(json_object_get(o, "model"));
+    json_t *o = cfg->speculative_config != NULL ? json_loads(cfg->speculative_config, 0, NULL)
+                                                : NULL; /* the engine says what is wrong with it */
+    const char *name = cfg->speculative_model != NULL
+                           ? cfg->speculative_model
+                           : json_string_value(json_object_get(o, "model"));
     int rc = 0;
     SL_ASSERT(m->draft == NULL);
-    d.hub.revision = NULL; /* that of the model */
+    d.hub.revision = json_string_value(json_object_get(o, "revision")); /* not the model's */
     if (name != NULL && strcmp(name, "(bundled)") != 0) {
         rc = sl_cli_find_model(&d, name, err);
         m->draft = d.found;

@@ -159,7 +159,10 @@ static int32_t drafts_most(const struct sl_engine *eng, const struct sl_rseq *rs
     if (rs->req->mode->propose == NULL || seq->all_logits || seq->n_pending > 0 ||
         seq->n_computed + 1 != n_known)
         return 0;
-    const int32_t room = eng->runner.draft_context - n_known + 1;
+    const int32_t limit = eng->speculative.max_model_len;
+    const int32_t context =
+        limit > 0 ? SL_MIN(limit, eng->runner.draft_context) : eng->runner.draft_context;
+    const int32_t room = context - n_known + 1;
     const int32_t most = SL_MIN(room, sl_sched_max_drafts(&eng->sched, seq));
     return SL_MAX(SL_MIN(sl_engine_n_drafts(eng, rs), most), 0);
 }

@@ -72,7 +72,29 @@ static int read_ngram(const json_t *o, struct sl_speculative *out, struct sl_err
     return 0;
 }
 
-static int read_model(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+/* What vLLM's configurations say of any model that drafts. */
+static int read_model_limits(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    const json_t *tp = json_object_get(o, "draft_tensor_parallel_size");
+    if (tp != NULL && !json_is_null(tp) && (!json_is_integer(tp) || json_integer_value(tp) != 1))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: draft_tensor_parallel_size must be 1: a model that "
+                       "drafts is not divided among ranks");
+    return read_int(o, "max_model_len", 1, INT32_MAX, &out->max_model_len, err);
+}
+
+/* Who finds the model (cmd/model.c) takes the revision. */
+static int check_revision(const json_t *o, struct sl_error *err)
+{
+    const json_t *v = json_object_get(o, "revision");
+    if (v == NULL || json_is_null(v) || (json_is_string(v) && json_string_length(v) > 0))
+        return 0;
+    return sl_fail(err, SL_EINVAL,
+                   "speculative-config: revision must be a branch, tag or commit of the model that "
+                   "drafts");
+}
+
+static int read_path(const json_t *o, struct sl_speculative *out, struct sl_error *err)
 {
     const json_t *v = json_object_get(o, "model");
     const size_t n = json_string_length(v);
@@ -84,6 +106,14 @@ static int read_model(const json_t *o, struct sl_speculative *out, struct sl_err
                        sizeof out->model - 1);
     memcpy(out->model, json_string_value(v), n);
     return 0;
+}
+
+static int read_model(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    int rc = read_path(o, out, err);
+    if (rc == 0)
+        rc = check_revision(o, err);
+    return rc == 0 ? read_model_limits(o, out, err) : rc;
 }
 
 /* Defaults are vLLM's. */
@@ -116,7 +146,8 @@ static int read_suffix(const json_t *o, struct sl_speculative *out, struct sl_er
 static int read_mtp(const json_t *o, struct sl_speculative *out, struct sl_error *err)
 {
     const json_t *v = json_object_get(o, "model");
-    return v == NULL || json_is_null(v) ? 0 : read_model(o, out, err);
+    int rc = v == NULL || json_is_null(v) ? 0 : read_path(o, out, err);
+    return rc == 0 ? read_model_limits(o, out, err) : rc;
 }
 
 /* The first drafts are right, one sometimes, and no later one: the least variance of a step. */
@@ -179,17 +210,19 @@ static int read_synthetic(const json_t *o, struct sl_speculative *out, struct sl
                          : read_synthetic_length(length, out, err);
 }
 
+#define MODEL_KEYS "max_model_len", "draft_tensor_parallel_size"
+
 static const struct method methods[] = {
     {"ngram", SL_DRAFT_NGRAM, {"prompt_lookup_max", "prompt_lookup_min"}, read_ngram},
-    {"draft_model", SL_DRAFT_MODEL, {"model"}, read_model},
+    {"draft_model", SL_DRAFT_MODEL, {"model", "revision", MODEL_KEYS}, read_model},
     {"suffix",
      SL_DRAFT_SUFFIX,
      {"suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
       "suffix_decoding_corpus_tokens", "suffix_decoding_max_spec_factor",
       "suffix_decoding_min_token_prob"},
      read_suffix},
-    {"mtp", SL_DRAFT_MTP, {"model"}, read_mtp},
-    {"eagle3", SL_DRAFT_EAGLE3, {"model"}, read_model},
+    {"mtp", SL_DRAFT_MTP, {"model", MODEL_KEYS}, read_mtp},
+    {"eagle3", SL_DRAFT_EAGLE3, {"model", "revision", MODEL_KEYS}, read_model},
 };
 
 /* vLLM's names of mtp by the family of the model. */

@@ -23,6 +23,7 @@ struct sl_speculative {
     int32_t num_speculative_tokens;               /* 0: nothing is drafted */
     int32_t prompt_lookup_min, prompt_lookup_max; /* of NGRAM */
     char model[SL_MAX_DRAFT_PATH];                /* of MODEL, EAGLE3: a folder or a file */
+    int32_t max_model_len; /* tokens behind which a model does not draft; 0: as far as it can */
     /* of SUFFIX: tokens of a match and its drafts together; outputs and tokens that are kept, 0
      * outputs: none; drafts for each token of a match; the least probability of a draft */
     int32_t suffix_max_tree_depth, suffix_max_cached_requests, suffix_corpus_tokens;

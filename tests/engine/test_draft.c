@@ -69,6 +69,12 @@ static void the_configuration_is_checked(void **state)
          "a/b"},
         {"{\"model\":\"a/b\",\"num_speculative_tokens\":2}", 2, 0, 0, "a/b"},
         {"{\"method\":null,\"model\":\"a/b\",\"num_speculative_tokens\":2}", 2, 0, 0, "a/b"},
+        {"{\"model\":\"a/b\",\"num_speculative_tokens\":2,\"draft_tensor_parallel_size\":1,"
+         "\"max_model_len\":512,\"revision\":\"v2\"}",
+         2, 0, 0, "a/b"},
+        {"{\"model\":\"a/b\",\"num_speculative_tokens\":2,\"draft_tensor_parallel_size\":null,"
+         "\"max_model_len\":null,\"revision\":null}",
+         2, 0, 0, "a/b"},
         {"{\"method\":\"suffix\",\"num_speculative_tokens\":32}", 32, 0, 0, NULL},
         {"{\"method\":\"suffix\"}", 24, 0, 0, NULL},
         {"{\"method\":\"suffix\",\"suffix_decoding_max_tree_depth\":64}", 32, 0, 0, NULL},
@@ -98,6 +104,12 @@ static void the_configuration_is_checked(void **state)
         {"{\"model\":\"\",\"num_speculative_tokens\":3}", "model must be a folder"},
         {"{\"num_speculative_tokens\":3,\"prompt_lookup_max\":2,\"prompt_lookup_min\":3}",
          "greater than"},
+        {"{\"model\":\"x\",\"num_speculative_tokens\":3,\"draft_tensor_parallel_size\":2}",
+         "draft_tensor_parallel_size must be 1: a model that drafts is not divided"},
+        {"{\"model\":\"x\",\"num_speculative_tokens\":3,\"max_model_len\":0}",
+         "max_model_len must be an integer from 1"},
+        {"{\"model\":\"x\",\"num_speculative_tokens\":3,\"revision\":\"\"}",
+         "revision must be a branch, tag or commit"},
         {"{\"method\":\"suffix\",\"prompt_lookup_max\":2}", "'prompt_lookup_max' is not one of"},
         {"{\"method\":\"suffix\",\"suffix_decoding_max_tree_depth\":1}", "from 2 to 256"},
         {"{\"method\":\"suffix\",\"suffix_decoding_min_token_prob\":1.5}",
@@ -120,6 +132,18 @@ static void the_configuration_is_checked(void **state)
     assert_int_equal(s.suffix_max_cached_requests, 0); /* of the last one */
     assert_int_equal(s.suffix_corpus_tokens, 1000);
     assert_true(s.suffix_max_spec_factor == 2.0f && s.suffix_min_token_prob == 0.5f);
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        assert_true(sl_speculative_parse(bad[i][0], NULL, &s, &err) < 0);
+        if (strstr(err.msg, bad[i][1]) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, bad[i][1]);
+    }
+}
+
+static void methods_of_hidden_rows_are_checked(void **state)
+{
+    struct sl_speculative s;
+    struct sl_error err;
+    (void)state;
     static const struct {
         const char *json;
         enum sl_draft_method method;
@@ -129,17 +153,14 @@ static void the_configuration_is_checked(void **state)
         {"{\"method\":\"qwen3_next_mtp\",\"num_speculative_tokens\":2,\"model\":\"a\"}",
          SL_DRAFT_MTP},
         {"{\"method\":\"eagle3\",\"model\":\"a\",\"num_speculative_tokens\":1}", SL_DRAFT_EAGLE3},
+        {"{\"method\":\"mtp\",\"num_speculative_tokens\":1,\"max_model_len\":77}", SL_DRAFT_MTP},
     };
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
         assert_int_equal(sl_speculative_parse(rows[i].json, NULL, &s, &err), 0);
         assert_int_equal(s.method, rows[i].method);
         assert_true(sl_speculative_loads(&s));
     }
-    for (size_t i = 0; i < SL_COUNT(bad); i++) {
-        assert_true(sl_speculative_parse(bad[i][0], NULL, &s, &err) < 0);
-        if (strstr(err.msg, bad[i][1]) == NULL)
-            fail_msg("'%s' does not say '%s'", err.msg, bad[i][1]);
-    }
+    assert_int_equal(s.max_model_len, 77);
 }
 
 static void synthetic_rates_are_checked(void **state)
@@ -376,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ngrams_as_defined),
         cmocka_unit_test(the_configuration_is_checked),
+        cmocka_unit_test(methods_of_hidden_rows_are_checked),
         cmocka_unit_test(synthetic_rates_are_checked),
         cmocka_unit_test_setup(drafts_change_no_bit, in_time),
         {"drafts_change_no_bit, late", drafts_change_no_bit, one_step_late, NULL, NULL},

@@ -352,6 +352,16 @@ def test_revisions(world):
     assert len(list((world.repo() / "snapshots").iterdir())) == 2
 
 
+def test_the_revision_of_a_drafter_is_its_own(world):
+    world.hub.repos["org/Small"] = Repo(story())
+    world.hub.repos["org/Small"].revisions["v2"] = COMMIT
+    config = {"model": "org/Small", "revision": "v2", "num_speculative_tokens": 2}
+    world.ok("inspect", NAME, "--speculative-config", json.dumps(config))
+    assert world.hub.asked("org/Small/revision/v2") and world.hub.asked(NAME + "/revision/main")
+    assert not world.hub.asked("org/Small/revision/main") and not world.hub.asked(NAME + "/revision/v2")
+    world.fails("no revision 'v9'", "inspect", NAME, "--speculative-config", json.dumps(config | {"revision": "v9"}))
+
+
 def test_another_folder_list_and_rm(world, tmp_path):
     here = str(tmp_path / "models")
     world.ok("pull", NAME, "--download-dir", here)

@@ -79,6 +79,22 @@ def test_itself_is_always_right(story):
         assert s.stop() == 0
 
 
+def test_drafts_end_at_its_max_model_len(story):
+    """vLLM's key: with it, no draft is made behind so many tokens."""
+    with Server(STORY, *ANY_TIME, *config(model=STORY, max_model_len=24, draft_tensor_parallel_size=1)) as s:
+        assert answers(s, BODIES[:1]) == story[:1]
+        assert 0 < counted(s, "draft_tokens") == counted(s, "accepted_tokens") < 24
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("keys,words", [
+    ({"max_model_len": 1 << 20}, "max_model_len 1048576 is more than the"),
+    ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size must be 1")])
+def test_what_a_configuration_may_not_say(keys, words):
+    r = subprocess.run([BINARY, "inspect", STORY, *config(model=STORY, **keys)], capture_output=True, text=True)
+    assert r.returncode != 0 and words in r.stderr, r.stderr
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_sleeps_and_wakes(story, level):
     with Server(STORY, *ANY_TIME, "--enable-sleep-mode", "--kv-cache-memory-bytes", "100M", "--speculative-model",

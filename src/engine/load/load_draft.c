@@ -66,6 +66,32 @@ static int open_model(const struct sl_tokenizer *tok, struct sl_load_draft *out,
     return check_vocabulary(tok, out->ckpt, err);
 }
 
+/* One that has a checkpoint of its own. */
+static int open_other(const struct sl_speculative *how, const struct sl_model *model,
+                      const struct sl_tokenizer *tok, struct sl_load_draft *out,
+                      struct sl_error *err)
+{
+    const bool bundled = strcmp(how->model, "(bundled)") == 0;
+    int rc = sl_ckpt_open(bundled ? NULL : how->model, &out->ckpt, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "speculative-config: model");
+    if (how->method == SL_DRAFT_EAGLE3 || sl_ckpt_is_eagle3(out->ckpt))
+        return sl_model_open_draft(out->ckpt, model, "eagle3", &out->model, err);
+    return open_model(tok, out, err);
+}
+
+static int check_context(const struct sl_speculative *how, const struct sl_model *draft,
+                         struct sl_error *err)
+{
+    const int32_t context = sl_model_facts(draft)->context;
+    if (how->max_model_len <= context)
+        return 0;
+    return sl_fail(err, SL_EINVAL,
+                   "speculative-config: max_model_len %d is more than the %d tokens that the model "
+                   "that drafts can see",
+                   how->max_model_len, context);
+}
+
 int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_model *model,
                        const struct sl_ckpt *ckpt, const struct sl_tokenizer *tok,
                        struct sl_load_draft *out, struct sl_error *err)
@@ -75,16 +101,10 @@ int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_model
     int rc = sl_speculative_parse(cfg->speculative_config, cfg->speculative_model, &how, err);
     if (rc != 0 || !sl_speculative_loads(&how))
         return rc;
-    if (how.method == SL_DRAFT_MTP)
-        return sl_model_open_draft(ckpt, model, "mtp", &out->model, err);
-    const bool bundled = strcmp(how.model, "(bundled)") == 0;
-    rc = sl_ckpt_open(bundled ? NULL : how.model, &out->ckpt, err);
-    if (rc != 0)
-        rc = sl_error_prefix(err, rc, "speculative-config: model");
-    else if (how.method == SL_DRAFT_EAGLE3 || sl_ckpt_is_eagle3(out->ckpt))
-        rc = sl_model_open_draft(out->ckpt, model, "eagle3", &out->model, err);
-    else
-        rc = open_model(tok, out, err);
+    rc = how.method == SL_DRAFT_MTP ? sl_model_open_draft(ckpt, model, "mtp", &out->model, err)
+                                    : open_other(&how, model, tok, out, err);
+    if (rc == 0)
+        rc = check_context(&how, out->model, err);
     if (rc != 0)
         sl_load_draft_close(out);
     return rc;
