@@ -124,8 +124,8 @@ static bool may_jump(const struct sl_rseq *rs)
     return rs->req->eng->jump_forward && !own_rules && rs->runs == NULL;
 }
 
-/* By the constraint. token: the last one that belongs to it, -1: none yet. */
-static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
+/* By the constraint. n_own: of the new tokens, those that belong to it. */
+static int match(struct sl_rseq *rs, int32_t n_own, struct sl_error *err)
 {
     bool allowed = true, steps = rs->logprobs != NULL;
     int rc = 0;
@@ -136,14 +136,14 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
     }
     bool known = rs->n_forced > 0; /* the token was forced: the matcher has it */
     rs->n_forced = rs->at_forced = 0;
-    for (int32_t i = rs->n_new; i > 0 && token >= 0 && !known && rc == 0 && allowed; i--)
+    for (int32_t i = n_own; i > 0 && !known && rc == 0 && allowed; i--)
         rc = sl_matcher_accept(rs->matcher, rs->out[rs->seq.n_out - i], &allowed, err);
     if (rc == 0 && !allowed)
         rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but is not allowed",
-                     token);
+                     rs->mask_token);
     if (rc == 0)
         rc = sl_matcher_mask(rs->matcher, rs->mask, err);
-    if (rc == 0 && token >= 0 && !known && may_jump(rs))
+    if (rc == 0 && n_own > 0 && !known && may_jump(rs))
         rc = jump(rs, err);
     if (rc == 0 && rs->n_forced > 0 && steps) {
         force_one(rs);
@@ -152,14 +152,25 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
     return rc == 0 ? finish_mask(rs, err) : rc;
 }
 
+/* Of the n new tokens, those that belong to the answer. */
+static int32_t take_thoughts(struct sl_rseq *rs, int32_t n)
+{
+    int32_t n_own = n;
+    SL_ASSERT(n >= 0 && n <= rs->seq.n_out);
+    for (int32_t i = n; i > 0; i--) {
+        sl_think_take(&rs->req->think, &rs->think, rs->out[rs->seq.n_out - i]);
+        if (rs->think.state != SL_THINK_OVER)
+            n_own = i - 1;
+    }
+    return n_own;
+}
+
 /* While it thinks; false: the answer's own rules say what may come. */
-static bool think(struct sl_rseq *rs, int32_t *token)
+static bool think_mask(struct sl_rseq *rs)
 {
     struct sl_request *req = rs->req;
-    bool thinks =
-        sl_think_step(&req->think, &rs->think, *token, rs->mask, req->eng->limits.n_logits);
-    if (rs->think.state == SL_THINK_ENDED)
-        *token = -1;
+    const bool thinks = req->think.on &&
+                        sl_think_mask(&req->think, &rs->think, rs->mask, req->eng->limits.n_logits);
     if (thinks && req->constraint != NULL) /* an answer is to come */
         clear_ends(rs->mask, sl_constraint_vocab(req->constraint));
     return thinks;
@@ -186,39 +197,59 @@ static int masker_narrow(struct sl_rseq *rs, struct sl_error *err)
 /* Does the mask before a draft allow it, and does the text go on after it? */
 static bool is_draft_free(const struct sl_rseq *rs, int32_t id)
 {
-    const struct sl_sampling *p = &rs->req->sampling;
-    const uint32_t *ends = sl_constraint_ends(rs->req->constraint);
-    bool may = (rs->mask[id / 32] & ~ends[id / 32]) >> (id & 31) & 1;
-    return may && !has_own_ends(p, &id, 1);
+    const struct sl_constraint *c = rs->req->constraint;
+    const uint32_t end = c != NULL ? sl_constraint_ends(c)[id / 32] : 0;
+    return ((rs->mask[id / 32] & ~end) >> (id & 31) & 1) != 0 &&
+           !has_own_ends(&rs->req->sampling, &id, 1);
 }
 
-/* Advances the matcher by draft idx and makes the mask after it. False: the draft is not allowed,
- * the text ends with it, or tokens are forced after it, which take no step. */
+/* The mask of an answer of n_out tokens whose last one is a draft; own: it belongs to the answer.
+ * False: it is not allowed, the text ends with it, or tokens are forced after it, which take no
+ * step. */
+static bool answer_after(struct sl_rseq *rs, int32_t id, bool own, int32_t n_out)
+{
+    struct sl_error err;
+    int32_t forced[SL_MAX_JUMP], n_forced = 0;
+    bool allowed = true;
+    if (rs->req->constraint == NULL) {
+        memset(rs->mask, 0xFF,
+               (size_t)SL_CEIL_DIV(rs->req->eng->limits.n_logits, 32) * sizeof *rs->mask);
+        return true;
+    }
+    if ((own && sl_matcher_accept(rs->matcher, id, &allowed, &err) != 0) || !allowed ||
+        sl_matcher_mask(rs->matcher, rs->mask, &err) != 0)
+        return false;
+    if (own && may_jump(rs) && (find_forced(rs, n_out, forced, &n_forced, &err) != 0))
+        return false;
+    return n_forced == 0 && finish_mask(rs, &err) == 0 && !rs->mask_ends;
+}
+
+/* Goes on by draft idx and makes the mask after it. */
 static bool mask_after(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
 {
     struct sl_error err;
-    int32_t forced[SL_MAX_JUMP], n_forced = 0, id = rs->drafts[idx],
-                                 n_out = rs->seq.n_out + idx + 1;
-    bool allowed = false;
+    const struct sl_think *t = &rs->req->think;
+    const int32_t id = rs->drafts[idx], n_out = rs->seq.n_out + idx + 1;
     SL_ASSERT(n_out < rs->req->max_out);
-    if (!is_draft_free(rs, id) || sl_matcher_accept(rs->matcher, id, &allowed, &err) != 0 ||
-        !allowed)
+    if (!is_draft_free(rs, id))
         return false;
     rs->mask = mask;
     rs->out[n_out - 1] = id; /* nobody reads there before it is known */
-    if (sl_matcher_mask(rs->matcher, rs->mask, &err) != 0 ||
-        (may_jump(rs) && find_forced(rs, n_out, forced, &n_forced, &err) != 0) || n_forced > 0)
+    if (t->on)
+        sl_think_take(t, &rs->think, id);
+    const bool own = !t->on || rs->think.state == SL_THINK_OVER;
+    if (!think_mask(rs) && !answer_after(rs, id, own, n_out))
         return false;
-    return finish_mask(rs, &err) == 0 && !rs->mask_ends &&
-           (rs->req->allowed == NULL || masker_narrow(rs, &err) == 0);
+    return rs->req->allowed == NULL || masker_narrow(rs, &err) == 0;
 }
 
-/* Advances the matcher over the drafts as far as the constraint allows them, and rolls it back. */
+/* Goes on by the drafts as far as they may come, and back. */
 static void mask_drafts(struct sl_rseq *rs)
 {
     struct sl_engine *eng = rs->req->eng;
     const size_t n_words = (size_t)SL_CEIL_DIV(eng->limits.n_logits, 32);
-    const uint32_t n_tokens = sl_matcher_n_tokens(rs->matcher);
+    const uint32_t n_tokens = rs->matcher != NULL ? sl_matcher_n_tokens(rs->matcher) : 0;
+    const struct sl_think_seq thoughts = rs->think;
     const bool ends = rs->mask_ends;
     uint32_t *first = rs->mask;
     int32_t n = rs->n_forced > 0 || ends ? 0 : sl_engine_n_drafts(eng, rs), i = 0;
@@ -228,34 +259,49 @@ static void mask_drafts(struct sl_rseq *rs)
     rs->n_masked = i;
     rs->mask = first;
     rs->mask_ends = ends;
-    sl_matcher_rollback(rs->matcher, sl_matcher_n_tokens(rs->matcher) - n_tokens);
-    SL_ASSERT(sl_matcher_n_tokens(rs->matcher) == n_tokens && i <= n);
+    rs->think = thoughts;
+    if (rs->matcher != NULL)
+        sl_matcher_rollback(rs->matcher, sl_matcher_n_tokens(rs->matcher) - n_tokens);
+    SL_ASSERT(i <= n);
+}
+
+/* By the answer's rules; maybe: its first token may be the marker that begins the thinking. */
+static int answer_mask(struct sl_rseq *rs, int32_t n_own, bool maybe, struct sl_error *err)
+{
+    const struct sl_request *req = rs->req;
+    int rc = 0;
+    if (req->constraint != NULL) {
+        rc = match(rs, n_own, err);
+    } else {
+        memset(rs->mask, 0xFF,
+               (size_t)SL_CEIL_DIV(req->eng->limits.n_logits, 32) * sizeof *rs->mask);
+        rs->mask_free = !maybe;
+    }
+    if (rc == 0 && maybe) {
+        set_bit(rs->mask, req->think.open_id);
+        rs->mask_ends = false;
+    }
+    return rc;
 }
 
 static int make_mask(struct sl_rseq *rs, struct sl_error *err)
 {
     struct sl_request *req = rs->req;
-    int32_t token = rs->mask_token, n_words = SL_CEIL_DIV(req->eng->limits.n_logits, 32);
-    bool first = token < 0, maybe = req->think.on && rs->think.state == SL_THINK_MAYBE;
+    const int32_t n_words = SL_CEIL_DIV(req->eng->limits.n_logits, 32);
+    const bool first = rs->mask_token < 0,
+               maybe = first && req->think.on && rs->think.state == SL_THINK_MAYBE;
+    int32_t n_own = first ? 0 : rs->n_new;
     SL_ASSERT(rs->mask != NULL && (req->constraint != NULL || req->think.on));
     SL_ASSERT(!first || rs == req->seqs); /* the others get a copy of its mask */
     int rc = first ? masker_begin(req, err) : 0;
-    if (rc == 0 && (!req->think.on || !think(rs, &token))) {
-        if (req->constraint != NULL) {
-            rc = match(rs, token, err);
-        } else {
-            memset(rs->mask, 0xFF, (size_t)n_words * sizeof *rs->mask);
-            rs->mask_free = !(first && maybe);
-        }
-        if (rc == 0 && first && maybe) { /* the answer, or the marker that begins the thinking */
-            set_bit(rs->mask, req->think.open_id);
-            rs->mask_ends = false;
-        }
-    }
+    if (rc == 0 && req->think.on)
+        n_own = take_thoughts(rs, n_own);
+    if (rc == 0 && !think_mask(rs))
+        rc = answer_mask(rs, n_own, maybe, err);
     if (rc == 0 && req->allowed != NULL)
         rc = masker_narrow(rs, err);
     rs->n_masked = 0;
-    if (rc == 0 && token >= 0 && req->constraint != NULL && req->mode->propose != NULL)
+    if (rc == 0 && !first && !rs->mask_free && req->mode->propose != NULL)
         mask_drafts(rs);
     for (int32_t i = 1; i < req->n_seqs && first && rc == 0; i++) {
         memcpy(req->seqs[i].mask, rs->mask, (size_t)n_words * sizeof *rs->mask);

@@ -52,12 +52,6 @@ struct request_sizes { /* sizes that follow from the request's description */
     size_t stop_bytes; /* of all stop strings with their ends */
 };
 
-/* Not while it thinks: what may come then depends on more than a matcher. */
-static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc *d)
-{
-    return eng->drafting != NULL && !d->pooling && d->thinking == NULL;
-}
-
 static struct request_sizes request_sizes_of(const struct sl_engine *eng,
                                              const struct sl_request_desc *d)
 {
@@ -89,7 +83,7 @@ static struct request_sizes request_sizes_of(const struct sl_engine *eng,
     SL_ASSERT(s.n_runs >= 0 && s.n_runs <= SL_MAX_REPETITION);
     if (p->n_bad_words > 0)
         s.n_bans = p->n_stop_token_ids + p->n_bad_words;
-    if (may_draft(eng, d))
+    if (eng->drafting != NULL && !d->pooling)
         s.n_drafts = eng->speculative.num_speculative_tokens;
     if (s.n_drafts > 0 && eng->speculative.method == SL_DRAFT_SUFFIX)
         s.n_suffix = d->n_prompt + s.max_out;

@@ -80,20 +80,31 @@ static void observe(const struct sl_think *t, struct sl_think_seq *s, int32_t to
     }
 }
 
-bool sl_think_step(const struct sl_think *t, struct sl_think_seq *s, int32_t token, uint32_t *mask,
+/* No token is left to think in: its end comes. */
+static void think_enforce(const struct sl_think *t, struct sl_think_seq *s)
+{
+    if (s->state != SL_THINK_INSIDE || t->budget < 0 || s->n < t->budget)
+        return;
+    s->state = SL_THINK_FORCED;
+    s->n = 0;
+}
+
+void sl_think_take(const struct sl_think *t, struct sl_think_seq *s, int32_t token)
+{
+    SL_ASSERT(t->on && token >= 0);
+    observe(t, s, token);
+    think_enforce(t, s);
+}
+
+bool sl_think_mask(const struct sl_think *t, struct sl_think_seq *s, uint32_t *mask,
                    int32_t n_logits)
 {
-    size_t n_bytes = ((size_t)n_logits + 31) / 32 * sizeof *mask;
-    SL_ASSERT(t->on && token < n_logits);
-    if (token >= 0)
-        observe(t, s, token);
-    if (s->state == SL_THINK_INSIDE && t->budget >= 0 && s->n >= t->budget) {
-        s->state = SL_THINK_FORCED;
-        s->n = 0;
-    }
+    const size_t n_bytes = ((size_t)n_logits + 31) / 32 * sizeof *mask;
+    SL_ASSERT(t->on);
+    think_enforce(t, s);
     if (s->state == SL_THINK_FORCED) {
         SL_ASSERT(s->n < t->n_forced);
-        int32_t id = t->forced[s->n];
+        const int32_t id = t->forced[s->n];
         memset(mask, 0, n_bytes);
         mask[id / 32] |= 1u << (id & 31);
         return true;

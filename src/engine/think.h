@@ -47,9 +47,10 @@ SL_MUST_CHECK int sl_think_check(const struct sl_thinking *t, int32_t n_logits,
 void sl_think_init(struct sl_think *t, const struct sl_thinking *from); /* NULL: none */
 void sl_think_begin(const struct sl_think *t, struct sl_think_seq *s,
                     const struct sl_tokenizer *tok);
-/* The next token, -1: none yet. True: `mask` says what may come next. False: the answer's own rules
- * do, and the token belongs to it unless the state is ended. */
-bool sl_think_step(const struct sl_think *t, struct sl_think_seq *s, int32_t token, uint32_t *mask,
+/* The next token. It belongs to the answer if the state is then over. */
+void sl_think_take(const struct sl_think *t, struct sl_think_seq *s, int32_t token);
+/* True: `mask` says what may come next. False: the answer's own rules do. */
+bool sl_think_mask(const struct sl_think *t, struct sl_think_seq *s, uint32_t *mask,
                    int32_t n_logits);
 
 #endif

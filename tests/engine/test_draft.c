@@ -220,6 +220,7 @@ static int chain_step(void *ctx, const struct sl_batch *b, const float **logits,
 
 struct run {
     struct sl_request_desc desc;
+    struct sl_thinking think;
     struct sl_bad_word bad;
     int32_t bad_ids[2], stop_ids[1], prompt[40];
     const char *stop[1];
@@ -269,6 +270,20 @@ static void make(struct run *r, int i)
     }
 }
 
+/* By turns: a budget of none, some or many tokens, or no end but the model's; some open the block
+ * themselves. */
+static void make_think(struct run *r, int i)
+{
+    static const int32_t forced[] = {T_A, T_USER};
+    r->think = (struct sl_thinking){.close = "User:",
+                                    .open_id = i % 8 == 6 ? T_X : -1,
+                                    .inside = i % 8 != 6,
+                                    .budget = i % 4 == 3 ? -1 : (i * 7) % 31,
+                                    .forced = forced,
+                                    .n_forced = 2};
+    r->desc.thinking = &r->think;
+}
+
 static struct sl_speculative draft_config(enum sl_draft_method method, int32_t n_drafts)
 {
     if (n_drafts == 0)
@@ -284,16 +299,22 @@ static struct sl_speculative draft_config(enum sl_draft_method method, int32_t n
                                    .suffix_min_token_prob = 0.1f};
 }
 
-/* regex NULL: any text. */
-static void run_all(struct run *runs, enum sl_draft_method method, int32_t n_drafts,
-                    int32_t n_pages, const char *regex, struct sl_stats *s)
+struct how {
+    enum sl_draft_method method;
+    const char *regex; /* NULL: any text */
+    bool thinks;
+};
+
+static void run_all(struct run *runs, const struct how *how, int32_t n_drafts, int32_t n_pages,
+                    struct sl_stats *s)
 {
+    const char *regex = how->regex;
     struct sl_constraint *c = NULL;
     struct rig g = {.model = {.ctx = &g, .n_vocab = T_N, .forward = chain_step}};
     struct sl_engine_parts p = {.no_thread = true,
                                 .seed = 1,
                                 .info = {.max_num_seqs = 6, .n_pages = n_pages},
-                                .speculative = draft_config(method, n_drafts)};
+                                .speculative = draft_config(how->method, n_drafts)};
     struct sl_error err;
     rig_start(&g, &p);
     const struct sl_constraint_desc grammar = {
@@ -303,6 +324,8 @@ static void run_all(struct run *runs, enum sl_draft_method method, int32_t n_dra
     for (int i = 0; i < N_REQS; i++) {
         make(&runs[i], i);
         runs[i].desc.constraint = c;
+        if (how->thinks)
+            make_think(&runs[i], i);
         if (c != NULL) /* stop ids would rule the rest out */
             runs[i].desc.sampling.n_stop_token_ids = runs[i].desc.sampling.n_bad_words = 0;
         if (sl_request_submit(g.eng, &runs[i].desc, &runs[i].req, &err) != 0)
@@ -341,16 +364,16 @@ static void compare(const struct rig_out *a, const struct rig_out *b)
     }
 }
 
-static void compare_all(enum sl_draft_method method, const char *regex)
+static void compare_all(const struct how *how)
 {
     static struct run plain[N_REQS], drafted[N_REQS];
     static const int32_t n_drafts[] = {1, 2, 5, SL_MAX_DRAFTED};
     struct sl_stats s, without;
-    run_all(plain, SL_DRAFT_NONE, 0, 200, regex, &without);
+    run_all(plain, &(struct how){SL_DRAFT_NONE, how->regex, how->thinks}, 0, 200, &without);
     assert_int_equal(without.n_drafts, 0);
     for (int tight = 0; tight < 2; tight++)
         for (size_t k = 0; k < SL_COUNT(n_drafts); k++) {
-            run_all(drafted, method, n_drafts[k], tight != 0 ? 46 : 200, regex, &s);
+            run_all(drafted, how, n_drafts[k], tight != 0 ? 46 : 200, &s);
             for (int i = 0; i < N_REQS; i++)
                 for (int j = 0; j < plain[i].desc.sampling.n; j++)
                     compare(&plain[i].outs[j], &drafted[i].outs[j]);
@@ -365,17 +388,26 @@ static void compare_all(enum sl_draft_method method, const char *regex)
 static void drafts_change_no_bit(void **state)
 {
     (void)state;
-    compare_all(SL_DRAFT_NGRAM, NULL);
-    compare_all(SL_DRAFT_SUFFIX, NULL);
+    compare_all(&(struct how){.method = SL_DRAFT_NGRAM});
+    compare_all(&(struct how){.method = SL_DRAFT_SUFFIX});
 }
+
+static const char free_regex[] = "((a|ab|abc|bc)( |x)?(b|c)(cab)?){5,40}x?";
 
 /* Each row has its own mask; pieces that are forced, and ends, come as without. */
 static void drafts_behind_masks(void **state)
 {
     (void)state;
-    static const char regex[] = "((a|ab|abc|bc)( |x)?(b|c)(cab)?){5,40}x?";
-    compare_all(SL_DRAFT_NGRAM, regex);
-    compare_all(SL_DRAFT_SUFFIX, regex);
+    compare_all(&(struct how){.method = SL_DRAFT_NGRAM, .regex = free_regex});
+    compare_all(&(struct how){.method = SL_DRAFT_SUFFIX, .regex = free_regex});
+}
+
+/* Drafts inside a budget, across its end and the model's own one, and in the answer. */
+static void drafts_while_thinking(void **state)
+{
+    (void)state;
+    compare_all(&(struct how){.method = SL_DRAFT_NGRAM, .thinks = true});
+    compare_all(&(struct how){.method = SL_DRAFT_SUFFIX, .thinks = true, .regex = free_regex});
 }
 
 static int in_time(void **state)
@@ -403,6 +435,8 @@ int main(void)
         {"drafts_change_no_bit, late", drafts_change_no_bit, one_step_late, NULL, NULL},
         cmocka_unit_test_setup(drafts_behind_masks, in_time),
         {"drafts_behind_masks, late", drafts_behind_masks, one_step_late, NULL, NULL},
+        cmocka_unit_test_setup(drafts_while_thinking, in_time),
+        {"drafts_while_thinking, late", drafts_while_thinking, one_step_late, NULL, NULL},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
