@@ -10,6 +10,7 @@
 #include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/flight.h"
+#include "engine/fund.h"
 #include "engine/masker.h"
 #include "engine/request.h"
 #include "engine/speculative.h"
@@ -43,6 +44,7 @@ struct sl_engine {
     struct sl_speculative speculative;
     const struct sl_mode *drafting;  /* of requests that may draft; NULL: none may */
     uint64_t n_proposals;            /* turns in which it was asked for drafts */
+    struct sl_fund fund;             /* what drafts may cost */
     struct sl_drafter *drafter;      /* a model that drafts; NULL: there is none */
     struct sl_suffix_corpus *corpus; /* past outputs; NULL: none are kept */
     /* Drafts lately that were right and wrong, by the length of their match: of 2^i tokens or more.

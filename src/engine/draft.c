@@ -4,7 +4,8 @@
  * A draft costs a row of the next step and a token of a step of the drafter. The first step of a
  * pass has what the drafter lacks of the texts; the second one a token of each sequence that wants
  * two drafts, and so on. Of all drafts, the likeliest first, as many are made as give the most
- * tokens a second, by the prices learnt from steps of both models (sched/cost.h).
+ * tokens a second, by the prices learnt from steps of both models (sched/cost.h), and as can be
+ * paid (fund.h).
  */
 #include "engine/draft.h"
 
@@ -15,11 +16,12 @@
 
 #include <string.h>
 
-#define LESS_LIKELY  0.85f
-#define LEAST_LIKELY 0.04f
 /* What the drafter lacks at first, a whole prompt, is paid for by the drafts of as many tokens. */
 #define LACKS_USUALLY 16 /* tokens */
 #define SPREAD        64
+/* Tokens' time that is lent to show what drafts are worth, after what the drafter lacked. */
+#define TRIAL      1
+#define TRIAL_ROWS 2
 
 /* For what is written behind a sequence's blocks: all drafts of a pass, and one token more where a
  * device makes spans even (device_draft.c). */
@@ -112,8 +114,6 @@ static int32_t tokens_fed(const struct sl_rseq *rs)
 static int32_t drafter_has(struct sl_engine *eng, struct sl_rseq *rs)
 {
     struct sl_drafter *d = eng->drafter;
-    if (eng->runner.draft_rows) /* it is given all, drafts or not: the last one is what they cost */
-        return sl_seq_n_known(&rs->seq) - 1;
     const struct sl_kv_group *g = &eng->kv.groups[0];
     const struct sl_kv_blocks *b = &rs->seq.blocks;
     drafter_meet(d, rs);
@@ -186,6 +186,69 @@ static void find_rows(struct sl_engine *eng, const struct sl_flight *f, int32_t 
     }
 }
 
+/* Would a draft that comes out make the next step faster? known: steps of that size were measured.
+ */
+static bool drafter_could_pay(const struct sl_engine *eng, const struct sl_rseq *rs, bool *known)
+{
+    const struct sl_cost *c = &eng->sched.cost;
+    const struct sl_drafting plain = sl_engine_next_step(eng);
+    const int32_t n = sl_seq_n_known(&rs->seq);
+    const struct sl_work with = sl_work_extend(plain.work, n - 1, 1);
+    const double seconds = sl_cost_of(c, with) +
+                           sl_cost_of(&eng->drafter->cost, sl_work_add((struct sl_work){0}, n, 1));
+    *known = sl_cost_knows(c, with);
+    return !*known || (plain.tokens + 1) * sl_cost_of(c, plain.work) > plain.tokens * seconds;
+}
+
+/* n tokens from `has` on are given to the drafter before it drafts, and then it shows in the time
+ * of `tokens` what its drafts are worth: what that costs is lent. */
+static bool drafter_lends(struct sl_engine *eng, struct sl_rseq *rs, int32_t has, int32_t n,
+                          double tokens)
+{
+    struct sl_fund *f = &eng->fund;
+    const double trial = tokens * f->token_s;
+    const double seconds =
+        trial + sl_cost_of(&eng->drafter->cost, sl_work_add((struct sl_work){0}, has, n));
+    bool known;
+    if (f->step_s == 0)
+        return f->seconds == 0;
+    if (!drafter_could_pay(eng, rs, &known) || (!known && sl_fund_most(f, rs->credit) < seconds))
+        return false;
+    if (rs->after == 0)
+        rs->after = rs->credit + trial;
+    return sl_fund_lend(f, &rs->credit, seconds);
+}
+
+/* Can what the drafter lacks, n tokens, be paid? */
+static bool drafter_affords(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    if (!sl_engine_prices_drafts(eng))
+        return true;
+    return n <= LACKS_USUALLY ? sl_fund_most(&eng->fund, rs->credit) > 0
+                              : drafter_lends(eng, rs, rs->model.has, n, TRIAL);
+}
+
+/* Rows are there until the next step: those that nobody pays for now are left out. A sequence that
+ * was left out begins again when it can be lent a trial; what lies in its pages for the tokens
+ * between makes worse drafts. */
+static void choose_rows(struct sl_engine *eng)
+{
+    const struct sl_sched *s = &eng->sched;
+    for (int32_t i = 0; i < s->n_running && sl_engine_prices_drafts(eng); i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        struct sl_draft_seq *m = &rs->model;
+        if (m->n_rows == 0)
+            continue;
+        drafter_meet(eng->drafter, rs);
+        const int32_t n = sl_seq_n_known(&rs->seq) - 1 - m->pos;
+        const bool goes_on = m->pos > 0 && m->n_fed == m->pos;
+        if (goes_on && (eng->fund.step_s == 0 || sl_fund_most(&eng->fund, rs->credit) > 0))
+            continue;
+        if (goes_on || !drafter_lends(eng, rs, m->pos, n, TRIAL_ROWS))
+            m->n_rows = 0;
+    }
+}
+
 /* A drafter of hidden rows goes on from the row of the last token but one. */
 static bool drafter_may(const struct sl_engine *eng, const struct sl_rseq *rs)
 {
@@ -206,9 +269,15 @@ struct draft_sum { /* a step of the target with drafts, and the pass that makes 
     double draft_s;                        /* of these */
 };
 
+static double sum_seconds(const struct sl_engine *eng, const struct draft_sum *s)
+{
+    SL_ASSERT(s->draft_s >= 0);
+    return sl_cost_of(&eng->sched.cost, s->step.work) + s->draft_s;
+}
+
 static double sum_rate(const struct sl_engine *eng, const struct draft_sum *s)
 {
-    const double seconds = sl_cost_of(&eng->sched.cost, s->step.work) + s->draft_s;
+    const double seconds = sum_seconds(eng, s);
     return seconds > 0 ? s->step.tokens / seconds : 0;
 }
 
@@ -230,7 +299,24 @@ static bool sum_add(const struct sl_engine *eng, struct draft_sum *s, const stru
     s->draft_s += sl_cost_of(c, *w) - before;
     s->step.work = sl_work_extend(s->step.work, n_last, k + 1);
     s->step.tokens += (double)rs->comes;
-    return sl_cost_knows(c, *w) && sl_cost_knows(&eng->sched.cost, s->step.work);
+    return (n_lacks > LACKS_USUALLY || sl_cost_knows(c, *w)) && sl_cost_of(c, *w) > 0 &&
+           sl_cost_knows(&eng->sched.cost, s->step.work);
+}
+
+/* A draft more of rs, if it can be paid. known: the prices of both models are. */
+static bool give_one(const struct sl_engine *eng, struct draft_sum *sum, struct sl_fund *left,
+                     struct sl_rseq *rs, bool *known)
+{
+    const double before = sum_seconds(eng, sum), draft_s = sum->draft_s;
+    const struct sl_drafting step = sum->step;
+    const struct sl_work pass = sum->passes[rs->n_worth];
+    *known = sum_add(eng, sum, rs, rs->n_worth);
+    if (sl_engine_afford_draft(eng, left, rs, sum_seconds(eng, sum) - before))
+        return true;
+    sum->step = step;
+    sum->draft_s = draft_s;
+    sum->passes[rs->n_worth] = pass;
+    return false;
 }
 
 /* Gives sequences drafts, the likeliest first, up to `most` of all. Returns after how many of them
@@ -239,23 +325,26 @@ static int32_t give_drafts(struct sl_engine *eng, int32_t most)
 {
     const struct sl_sched *sched = &eng->sched;
     struct draft_sum sum = {.step = sl_engine_next_step(eng)};
+    struct sl_fund left = eng->fund;
+    bool known;
     double best = sum_rate(eng, &sum);
     int32_t n = 0, n_best = 0;
     for (int32_t i = 0; i < sched->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
-        rs->comes = rs->each;
+        rs->comes = sl_engine_draft_comes(eng, rs->each);
+        rs->left = rs->credit;
         rs->n_worth = 0;
     }
-    for (float least = 1; least > LEAST_LIKELY && n < most; least *= LESS_LIKELY)
+    for (float least = 1; least > SL_DRAFT_LEAST && n < most; least *= SL_DRAFT_LESS)
         for (int32_t i = 0; i < sched->n_running; i++) {
             struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
-            while (n < most && rs->n_worth < rs->model.most && rs->comes >= least) {
-                const bool known = sum_add(eng, &sum, rs, rs->n_worth);
+            while (n < most && rs->n_worth < rs->model.most && rs->comes >= least &&
+                   give_one(eng, &sum, &left, rs, &known)) {
                 const double rate = sum_rate(eng, &sum);
                 n++;
                 if (!known || rate > best)
                     n_best = n, best = SL_MAX(best, rate);
-                rs->comes *= rs->each;
+                rs->comes = sl_engine_draft_comes(eng, rs->comes * rs->each);
                 rs->n_worth++;
             }
         }
@@ -271,10 +360,14 @@ static void choose_drafts(struct sl_engine *eng)
     for (int32_t i = 0; i < sched->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
         rs->model.most = plain || !drafter_may(eng, rs) ? 0 : drafts_most(eng, rs);
+        if (rs->model.most > 0) /* rows that are paid for are given, drafts or not */
+            rs->model.has =
+                eng->runner.draft_rows ? sl_seq_n_known(&rs->seq) - 1 : drafter_has(eng, rs);
+        if (rs->model.most > 0 && !eng->runner.draft_rows &&
+            !drafter_affords(eng, rs, drafter_lacks(rs)))
+            rs->model.most = 0;
         n_asking += rs->model.most > 0;
-        if (rs->model.most > 0)
-            rs->model.has = drafter_has(eng, rs);
-        rs->each = sl_engine_draft_odds(rs);
+        rs->each = sl_engine_draft_odds(eng, rs);
         rs->n_worth = 0;
     }
     if (n_asking > 0)
@@ -399,6 +492,28 @@ static void learn_pass(struct sl_drafter *d)
     }
 }
 
+/* Each sequence pays for its part: of the first step by tokens, of later ones alike. */
+static void pay_pass(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    const struct sl_batch *b = &d->pass.batch;
+    int32_t n_wanting[SL_MAX_DRAFTED] = {0};
+    SL_ASSERT(b->n_tokens > 0 && b->n_logits <= b->n_spans);
+    for (int32_t i = 0; i < b->n_logits; i++)
+        for (int32_t k = 1; k < d->wanted[i]; k++)
+            n_wanting[k]++;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        double seconds = d->pass.seconds[0] * b->spans[i].n / b->n_tokens;
+        for (int32_t k = 1; i < b->n_logits && k < d->wanted[i]; k++)
+            seconds += d->pass.seconds[k] / n_wanting[k];
+        sl_fund_pay(&eng->fund, &d->of[i]->credit, seconds);
+        if (i < b->n_logits && d->of[i]->after > 0) { /* it has all that it lacked */
+            sl_fund_keep(&eng->fund, &d->of[i]->credit, d->of[i]->after);
+            d->of[i]->after = 0;
+        }
+    }
+}
+
 /* What the pass made is there for the next plan. */
 static void take_pass(struct sl_engine *eng)
 {
@@ -409,6 +524,8 @@ static void take_pass(struct sl_engine *eng)
         const struct sl_span *span = &b->spans[i];
         if (!eng->runner.draft_rows)
             drafter_wrote(eng, rs, span->pos, span->pos + span->n);
+        else
+            rs->model.n_fed = span->pos + span->n;
         rs->model.at = sl_seq_n_known(&rs->seq);
         rs->model.n = i < b->n_logits ? d->wanted[i] : 0;
         if (rs->model.n == 0)
@@ -432,14 +549,17 @@ static void run_pass(struct sl_engine *eng)
     eng->now_ns = sl_now_ns();
     if (rc != 0) { /* no output depends on it; what it wrote is not trusted */
         for (int32_t i = 0; i < d->pass.batch.n_spans; i++) {
-            drafter_wrote(eng, d->of[i], d->spans[i].pos, 0);
-            d->of[i]->model.n = 0;
+            if (!eng->runner.draft_rows)
+                drafter_wrote(eng, d->of[i], d->spans[i].pos, 0);
+            d->of[i]->model.n = d->of[i]->model.n_fed = 0;
         }
         sl_log(SL_LOG_WARN, "drafts failed: %s", err.msg);
         return;
     }
-    if (eng->sched.cfg.max_step_s > 0)
+    if (sl_engine_prices_drafts(eng)) {
         learn_pass(d);
+        pay_pass(eng);
+    }
     take_pass(eng);
 }
 
@@ -460,8 +580,10 @@ void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
 {
     if (eng->drafter == NULL)
         return;
-    if (eng->runner.draft_rows)
+    if (eng->runner.draft_rows) {
         find_rows(eng, f, n_seqs);
+        choose_rows(eng);
+    }
     choose_drafts(eng);
     build_pass(eng);
     if (eng->drafter->pass.batch.n_tokens > 0)

@@ -8,10 +8,10 @@
  * sequence is worth drafting for, and then all that it lacks at once. Drafts reach further than the
  * blocks of a sequence: behind them lie spare pages, for one pass.
  *
- * A drafter that reads hidden rows of the model (MTP, EAGLE-3) is given every token with the row of
- * the one before it, since rows are there only until the next step. So its entries are as many as
- * the model's, but for the last one of a text that ended or was preempted; what lies there instead
- * makes a worse draft.
+ * A drafter that reads hidden rows of the model (MTP, EAGLE-3) is given each token with the row of
+ * the one before it, and rows are there only until the next step. So a sequence is given to it step
+ * by step, as long as that can be paid (fund.h). What it lacks, of tokens that nobody paid for or
+ * of the end of a cached text, makes worse drafts.
  *
  * A pass comes when a step has landed and its tokens are known, before the next one is planned. Its
  * drafts wait in rs->drafts. Nothing here changes an output. Engine thread only; nothing is

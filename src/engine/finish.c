@@ -78,6 +78,7 @@ void sl_engine_end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish
     req->usage_now.n_preemptions += rs->seq.n_preempted;
     eng->n_raised -= rs->raised;
     rs->raised = false;
+    sl_fund_close(&eng->fund, &rs->credit);
     sl_sched_finish(&eng->sched, &rs->seq, forget);
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_forget(&eng->flights[i], rs);

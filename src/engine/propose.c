@@ -8,29 +8,26 @@
  * A draft is worth its row if the step makes more tokens a second with it: what it adds to them,
  * the probability that it and all before it are right, against what it adds to the time of the
  * step, by the prices learnt from steps so far (sched/cost.h). So few sequences draft much, and
- * where a step is bound by arithmetic nobody does.
+ * where a step is bound by arithmetic nobody does. That is what is expected; what drafts cost and
+ * bring is kept count of, and bounded whatever was expected (fund.h).
  */
 #include "base/check.h"
+#include "base/sys.h"
 #include "engine/ngram.h"
 #include "engine/suffix.h"
 #include "engine/turn.h"
 
 #include <string.h>
 
-/* Tokens. A model's drafts cost more than looking something up. */
-#define MAX_PAUSE       8
-#define MAX_PAUSE_MODEL 31
 /* Of drafts, right and wrong ones that a sequence begins with, and what is kept of both as others
  * come. A token without a draft leaves less of them: what was wrong is tried again. */
 #define FIRST_RIGHT 2.0f
 #define FIRST_WRONG 1.0f
 #define KEEP_TRIED  0.8f
 #define KEEP_IDLE   0.98f
-/* Of drafts by the length of their match, what is kept of right and wrong ones as others come. */
+/* Of drafts by the length of their match, what is kept of right and wrong ones as others come. Who
+ * finds no matches has all under the shortest. */
 #define KEEP_MATCHED 0.98f
-/* Drafts are given by probability: at least 1, then so much less again and again. */
-#define LESS_LIKELY  0.85f
-#define LEAST_LIKELY 0.04f
 #define PLAIN_EVERY  32 /* steps, one has no drafts: what such a step takes stays known */
 
 static bool propose_may(const struct sl_seq *seq)
@@ -47,33 +44,29 @@ static int32_t match_size(int32_t match)
 }
 
 /* Where what followed a match is known to differ, the match itself is less to blame. */
+static float how_wrong(const struct sl_rseq *rs, int32_t n, int32_t n_right)
+{
+    if (n_right == n)
+        return 0;
+    return rs->share != NULL ? rs->share[n_right] : 1;
+}
+
 static void learn_match(struct sl_engine *eng, const struct sl_rseq *rs, int32_t n, int32_t n_right)
 {
     const int32_t i = match_size(rs->match);
     eng->match_right[i] = eng->match_right[i] * KEEP_MATCHED + (float)n_right;
-    eng->match_wrong[i] =
-        eng->match_wrong[i] * KEEP_MATCHED + (n_right < n ? rs->share[n_right] : 0.0f);
+    eng->match_wrong[i] = eng->match_wrong[i] * KEEP_MATCHED + how_wrong(rs, n, n_right);
 }
 
-/* Drafts that were wrong make the next ones fewer, as each costs a row of the step; right ones make
- * them more. Where none was right, some tokens come without, twice as many each time. Who knows how
- * likely each draft is needs no such rule. */
+/* Of n drafts, n_right were right, and the one behind them was not. */
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right)
 {
     struct sl_stats *s = &eng->stats;
     SL_ASSERT(n >= 1 && n <= SL_MAX_DRAFTED && n_right >= 0 && n_right <= n);
-    if (rs->share == NULL) {
-        const int32_t max_pause = eng->drafter != NULL ? MAX_PAUSE_MODEL : MAX_PAUSE;
-        rs->n_try = n_right < n ? n_right + 1 : 2 * n;
-        rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, max_pause);
-        rs->resume_at = rs->seq.n_out + 1 + rs->pause;
-    } else {
-        learn_match(eng, rs, n, n_right);
-    }
+    learn_match(eng, rs, n, n_right);
     rs->right = rs->right * KEEP_TRIED + (float)n_right;
-    rs->wrong = rs->wrong * KEEP_TRIED + (n_right == n        ? 0
-                                          : rs->share != NULL ? rs->share[n_right]
-                                                              : 1);
+    rs->wrong = rs->wrong * KEEP_TRIED + how_wrong(rs, n, n_right);
+    sl_fund_bring(&eng->fund, &rs->credit, n_right);
     rs->req->usage_now.n_drafted += n;
     rs->req->usage_now.n_accepted += n_right;
     s->n_drafts++;
@@ -86,15 +79,18 @@ void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n
 int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs)
 {
     const struct sl_seq *seq = &rs->seq;
-    const int32_t n_out = seq->n_out + seq->n_pending;
-    const int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
-    return n_out < rs->resume_at ? 0 : SL_MAX(SL_MIN(n, seq->max_out - n_out - 1), 0);
+    const int32_t n_left = seq->max_out - seq->n_out - seq->n_pending - 1;
+    return SL_MAX(SL_MIN(eng->speculative.num_speculative_tokens, n_left), 0);
 }
 
-float sl_engine_draft_odds(const struct sl_rseq *rs)
+/* That of the sequence's drafts lately, which begins with what others after matches as long had. */
+float sl_engine_draft_odds(const struct sl_engine *eng, const struct sl_rseq *rs)
 {
-    const float right = rs->right + FIRST_RIGHT, wrong = rs->wrong + FIRST_WRONG;
-    return right / (right + wrong);
+    const int32_t i = match_size(rs->match);
+    const float all = FIRST_RIGHT + eng->match_right[i] + FIRST_WRONG + eng->match_wrong[i];
+    const float first = (FIRST_RIGHT + eng->match_right[i]) / all,
+                weight = FIRST_RIGHT + FIRST_WRONG;
+    return (rs->right + weight * first) / (rs->right + rs->wrong + weight);
 }
 
 int32_t sl_engine_draft_room(const struct sl_engine *eng)
@@ -104,16 +100,50 @@ int32_t sl_engine_draft_room(const struct sl_engine *eng)
     return SL_MIN(n, sl_kv_n_draft_pages(s->kv));
 }
 
+bool sl_engine_prices_drafts(const struct sl_engine *eng)
+{
+    return eng->sched.cfg.max_step_s > 0;
+}
+
+float sl_engine_draft_comes(const struct sl_engine *eng, float comes)
+{
+    const float least = SL_DRAFT_LEAST / SL_DRAFT_LESS;
+    return sl_engine_prices_drafts(eng) ? comes : SL_MAX(comes, least);
+}
+
 bool sl_engine_is_plain(const struct sl_engine *eng)
 {
-    return eng->sched.cfg.max_step_s > 0 && eng->n_proposals % PLAIN_EVERY == PLAIN_EVERY - 1;
+    return sl_engine_prices_drafts(eng) && eng->n_proposals % PLAIN_EVERY == PLAIN_EVERY - 1;
+}
+
+bool sl_engine_afford_draft(const struct sl_engine *eng, struct sl_fund *left, struct sl_rseq *rs,
+                            double seconds)
+{
+    if (!sl_engine_prices_drafts(eng))
+        return true;
+    seconds = SL_MAX(seconds, 0);
+    const double most = sl_fund_most(left, rs->left);
+    if (left->step_s == 0 || most == 0 || most < seconds)
+        return false;
+    sl_fund_pay(left, &rs->left, seconds);
+    return true;
+}
+
+/* A search takes time too. */
+static int32_t look_up(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    const uint64_t t0 = sl_now_ns();
+    n = rs->req->mode->propose(eng, rs, n);
+    if (sl_engine_prices_drafts(eng))
+        sl_fund_pay(&eng->fund, &rs->credit, (double)(sl_now_ns() - t0) / 1e9);
+    return n;
 }
 
 /* With a mask, drafts came with it. */
 static int32_t find_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
 {
     if (rs->mask == NULL)
-        return rs->req->mode->propose(eng, rs, n);
+        return eng->drafter != NULL ? rs->req->mode->propose(eng, rs, n) : look_up(eng, rs, n);
     return rs->mask_at == sl_seq_n_known(&rs->seq) ? SL_MIN(n, rs->n_masked) : 0;
 }
 
@@ -139,20 +169,7 @@ static bool propose_asks(const struct sl_rseq *rs)
            !(seq->n_pending > 0 && seq->n_drafted > 0);
 }
 
-/* The probability that a draft is right if all before it are: that of the sequence's drafts lately,
- * which begins with what others after matches as long had. */
-static float propose_each(const struct sl_engine *eng, const struct sl_rseq *rs)
-{
-    if (rs->share == NULL || rs->n_most == 0)
-        return sl_engine_draft_odds(rs);
-    const int32_t i = match_size(rs->match);
-    const float all = FIRST_RIGHT + eng->match_right[i] + FIRST_WRONG + eng->match_wrong[i];
-    const float first = (FIRST_RIGHT + eng->match_right[i]) / all,
-                weight = FIRST_RIGHT + FIRST_WRONG;
-    return (rs->right + weight * first) / (rs->right + rs->wrong + weight);
-}
-
-/* The same for draft i. */
+/* The probability that draft i is right if all before it are. */
 static float propose_draft(const struct sl_rseq *rs, int32_t i)
 {
     return rs->each * (rs->share != NULL && i < rs->n_most ? rs->share[i] : 1.0f);
@@ -168,9 +185,27 @@ static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl
         return sl_draft_waiting(rs, most);
     if (rs->share == NULL || most == 0)
         return most;
+    if (sl_engine_prices_drafts(eng) && sl_fund_most(&eng->fund, rs->credit) == 0)
+        return 0;
     if (!sl_cost_draft(&eng->sched.cost, &step, rs->seq.n_computed, 0, 1.0))
         return 0;
     return find_drafts(eng, rs, most);
+}
+
+/* May rs have one draft more in the step? Then the step has it. */
+static bool propose_one(const struct sl_engine *eng, struct sl_drafting *step, struct sl_fund *left,
+                        struct sl_rseq *rs)
+{
+    const struct sl_cost *c = &eng->sched.cost;
+    struct sl_drafting with = *step;
+    if (!sl_cost_draft(c, &with, rs->seq.n_computed, rs->n_worth, (double)rs->comes))
+        return false;
+    const double price = sl_cost_of(c, with.work) - sl_cost_of(c, step->work);
+    if (!sl_engine_afford_draft(eng, left, rs, price))
+        return false;
+    rs->price += SL_MAX(price, 0);
+    *step = with;
+    return true;
 }
 
 /* How many drafts of each sequence are worth their rows. Those that most likely come out go first,
@@ -179,21 +214,25 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
 {
     const struct sl_sched *s = &eng->sched;
     struct sl_drafting step = sl_engine_next_step(eng);
+    if (step.work.tokens > 0 && sl_cost_knows(&s->cost, step.work))
+        sl_fund_next(&eng->fund, sl_cost_of(&s->cost, step.work), step.tokens);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         rs->n_worth = 0;
+        rs->price = 0;
         rs->n_most = room > 0 ? propose_most(eng, rs, step) : 0;
-        rs->each = propose_each(eng, rs);
-        rs->comes = propose_draft(rs, 0);
+        rs->each = sl_engine_draft_odds(eng, rs);
+        rs->comes = sl_engine_draft_comes(eng, propose_draft(rs, 0));
+        rs->left = rs->credit;
     }
-    for (float least = 1; least > LEAST_LIKELY; least *= LESS_LIKELY)
+    struct sl_fund left = eng->fund;
+    for (float least = 1; least > SL_DRAFT_LEAST; least *= SL_DRAFT_LESS)
         for (int32_t i = 0; i < s->n_running; i++) {
             struct sl_rseq *rs = sl_rseq_of(s->running[i]);
             while (room > 0 && rs->n_worth < rs->n_most && rs->comes >= least &&
-                   sl_cost_draft(&s->cost, &step, rs->seq.n_computed, rs->n_worth,
-                                 (double)rs->comes)) {
+                   propose_one(eng, &step, &left, rs)) {
                 rs->n_worth++;
-                rs->comes *= propose_draft(rs, rs->n_worth);
+                rs->comes = sl_engine_draft_comes(eng, rs->comes * propose_draft(rs, rs->n_worth));
                 room--;
             }
         }
@@ -206,12 +245,14 @@ void sl_engine_propose(struct sl_engine *eng)
     SL_ASSERT(room >= 0);
     eng->n_proposals++;
     propose_worth(eng, room);
+    bool idle = true;
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         struct sl_seq *seq = &rs->seq;
         if (!propose_asks(rs))
             continue;
         const int32_t n = rs->n_worth;
+        idle = idle && n == 0;
         if (n == 0)
             rs->right *= KEEP_IDLE, rs->wrong *= KEEP_IDLE;
         if (seq->n_pending > 0) {
@@ -220,7 +261,11 @@ void sl_engine_propose(struct sl_engine *eng)
         }
         seq->n_drafted = n > 0 && propose_may(seq) ? find_drafts(eng, rs, n) : 0;
         SL_ASSERT(seq->n_drafted <= n);
+        if (seq->n_drafted > 0)
+            sl_fund_pay(&eng->fund, &rs->credit, rs->price * seq->n_drafted / n);
     }
+    for (int32_t i = 0; i < SL_MATCH_SIZES && idle; i++)
+        eng->match_right[i] *= KEEP_IDLE, eng->match_wrong[i] *= KEEP_IDLE;
 }
 
 /* Up to the first one that no row can choose. */

@@ -285,7 +285,6 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.n_prompt = rs->mask_at = req->n_prompt;
     rs->seq.out = rs->out;
     rs->seq.drafts = rs->drafts;
-    rs->n_try = eng->speculative.num_speculative_tokens;
     rs->seq.max_out = req->max_out;
     rs->seq.ns = &req->ns;
     rs->seq.adapter = req->adapter != NULL ? sl_adapter_weights(req->adapter)->id : 0;

@@ -54,15 +54,17 @@ struct sl_rseq {
      * n_masked drafts; NULL: what the request allows. */
     uint32_t *mask;
     int32_t mask_at, n_masked;
-    int32_t *runs;   /* [sizes] of repetition_detection; NULL: off */
-    int32_t *bans;   /* [1 + max drafts, n_bans] scratch of one step; NULL: no bad words */
-    int32_t *drafts; /* [max drafts] that follow out */
-    int32_t n_try;   /* of them, how many are worth it; none before resume_at tokens of output */
-    int32_t pause, resume_at;
+    int32_t *runs;      /* [sizes] of repetition_detection; NULL: off */
+    int32_t *bans;      /* [1 + max drafts, n_bans] scratch of one step; NULL: no bad words */
+    int32_t *drafts;    /* [max drafts] that follow out */
     bool never_ahead;   /* what its tokens are chosen by was late: no step is planned ahead */
     float right, wrong; /* drafts lately */
     float each, comes;  /* probabilities that one is right, and with all before the next one */
     int32_t n_worth;    /* drafts of the next step that pay */
+    double credit;      /* seconds that its drafts may cost (fund.h) */
+    double after;       /* what it may be at most when what was lent is used; 0: nothing was lent */
+    double left,
+        price; /* while drafts are chosen: of it, what is left; what they add to the step */
     struct sl_draft_seq model; /* of a model that drafts (draft.h) */
     int32_t n_most;            /* of those that there may be */
     /* of method suffix: n_found drafts behind found_at tokens, by a match of so many */

@@ -151,8 +151,10 @@ static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
     eng->landed_ns = eng->now_ns;
     eng->waited_ns = 0;
     const double seconds = device_seconds(eng);
-    if (eng->sched.cfg.max_step_s > 0 && seconds > 0 && f->work.tokens > 0)
+    if (eng->sched.cfg.max_step_s > 0 && seconds > 0 && f->work.tokens > 0) {
         sl_cost_learn(&eng->sched.cost, f->work, seconds);
+        sl_fund_earn(&eng->fund, seconds);
+    }
 }
 
 static void land(struct sl_engine *eng)

@@ -30,11 +30,23 @@ void sl_engine_propose(struct sl_engine *eng);
 int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs);
 /* The next step without drafts, as far as it is known. */
 struct sl_drafting sl_engine_next_step(const struct sl_engine *eng);
+/* Drafts are given by the probability that they come out: at least 1, then so much less again and
+ * again. */
+#define SL_DRAFT_LESS  0.85f
+#define SL_DRAFT_LEAST 0.04f
 /* The probability that a draft of rs is right. */
-float sl_engine_draft_odds(const struct sl_rseq *rs);
+float sl_engine_draft_odds(const struct sl_engine *eng, const struct sl_rseq *rs);
 /* Drafts that a step has room for; the next one has none, so that its time stays known. */
 int32_t sl_engine_draft_room(const struct sl_engine *eng);
 bool sl_engine_is_plain(const struct sl_engine *eng);
+/* Is what drafts cost measured? Then they are limited by it. */
+bool sl_engine_prices_drafts(const struct sl_engine *eng);
+/* A probability, at least that of drafts that are made: where nothing is measured all are. */
+float sl_engine_draft_comes(const struct sl_engine *eng, float comes);
+/* While drafts are chosen: `left` of the fund and rs->left of the credit pay for one more, if they
+ * can. */
+bool sl_engine_afford_draft(const struct sl_engine *eng, struct sl_fund *left, struct sl_rseq *rs,
+                            double seconds);
 /* Of n tokens drafted, n_right were chosen. */
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right);
 
