@@ -277,6 +277,12 @@ static int device_step(void *ctx, const struct sl_batch *b, const float **logits
         hang(w);
     for (int32_t i = 0; i < b->n_spans; i++)
         write_span(w, b, &b->spans[i]);
+    for (int32_t i = 0; i < b->n_spans; i++)
+        for (int32_t k = b->spans[i].first; k < b->spans[i].first + b->spans[i].n; k++) {
+            w->step[k].rs = sl_rseq_of(w->eng->sched.plan[i]);
+            w->step[k].token = b->tokens[k];
+            w->step[k].pos = b->positions[k];
+        }
     for (int32_t g = 0; g < w->n_stores; g++)
         if (w->stores[g].state)
             run_states(w, b, g);

@@ -4,6 +4,8 @@
  * It stores each token with its position where its table says, as the device does, and looks at all
  * that a row would see: tokens of the text at their positions, then drafts of this pass. What it
  * drafts is the oracle's, now and then something else. Some of its steps fail, and leave garbage.
+ * One that reads hidden rows looks at those that it is given instead: entry p is of the row that
+ * computed token p, and of token p + 1.
  */
 #ifndef SL_TESTS_SIM_DRAFTER_H
 #define SL_TESTS_SIM_DRAFTER_H
@@ -57,29 +59,52 @@ static void drafter_look(struct world *w, const struct sl_batch *b, const struct
     }
 }
 
+/* An entry of hidden rows: is it made of the right row and the right token? */
+static void drafter_look_at_rows(struct world *w, const struct sl_batch *b, const struct sl_span *s,
+                                 const int32_t *sources, bool own)
+{
+    const int32_t owner = drafter_owner(w, s);
+    const struct sl_rseq *rs = w->eng->drafter->of[owner];
+    for (int32_t k = 0; k < s->n; k++) {
+        const int32_t pos = s->pos + k, from = sources[s->first + k];
+        if (b->tokens[s->first + k] != drafter_token(w, owner, pos + 1))
+            violation(w, "I12: entry %d of the drafter has token %d, not %d", pos,
+                      b->tokens[s->first + k], drafter_token(w, owner, pos + 1));
+        if (own && w->draft_rows_of[from] != rs)
+            violation(w, "I12: entry %d goes on from another sequence's row", pos);
+        if (!own && (w->step[from].rs != rs || w->step[from].pos != pos ||
+                     w->step[from].token != drafter_token(w, owner, pos)))
+            violation(w, "I12: entry %d is made of the row of token %d at %d", pos,
+                      w->step[from].token, w->step[from].pos);
+    }
+}
+
 static int drafter_step(void *ctx, const struct sl_batch *b, const int32_t *sources, bool own,
                         const float **rows, struct sl_error *err)
 {
     struct world *w = ctx;
     const struct sl_drafter *d = w->eng->drafter;
     const bool fails = !w->calm && now_and_then(w, NOISE_DRAFT, 4);
-    (void)sources;
-    (void)own;
+    const bool reads_rows = w->cfg.draft_rows;
     virtual_ns += STEP_NS / 8;
     w->fed[fails]++;
     for (int32_t i = 0; i < b->n_spans; i++)
         drafter_write(w, b, &b->spans[i], fails);
     if (fails)
         return sl_fail(err, SL_EINTERNAL, "simulated fault of a drafter");
-    for (int32_t i = 0; i < b->n_spans; i++)
+    for (int32_t i = 0; i < b->n_spans && !reads_rows; i++)
         drafter_look(w, b, &b->spans[i]);
+    for (int32_t i = 0; i < b->n_spans && reads_rows; i++)
+        drafter_look_at_rows(w, b, &b->spans[i], sources, own);
+    for (int32_t r = 0; r < b->n_logits; r++)
+        w->draft_rows_of[r] = d->of[drafter_owner(w, &b->spans[r])];
     for (int32_t r = 0; r < b->n_logits; r++) {
         const struct sl_span *s = &b->spans[r];
         const int32_t owner = drafter_owner(w, s), n_known = sl_seq_n_known(&d->of[owner]->seq);
         float *row = w->rows + r * w->cfg.n_vocab;
         int32_t id = noise(w, NOISE_DRAFT, w->cfg.n_vocab);
         (void)!sim_guess(w, d->of[owner], d->drafts + owner * SL_MAX_DRAFTED,
-                         s->pos + s->n - n_known, 1, &id);
+                         s->pos + s->n + reads_rows - n_known, 1, &id);
         for (int32_t k = 0; k < w->cfg.n_vocab; k++)
             row[k] = k == id ? 1.0f : 0.0f;
     }
@@ -95,11 +120,13 @@ static void drafter_open(struct world *w, struct sl_host_model *m)
     w->drafter = (struct store){.n_pages = n_pages,
                                 .token = calloc(n_slots, sizeof(int32_t)),
                                 .pos = calloc(n_slots, sizeof(int32_t))};
-    if (w->drafter.token == NULL || w->drafter.pos == NULL)
+    w->draft_rows_of = calloc((size_t)c->max_seqs, sizeof(struct sl_rseq *));
+    if (w->drafter.token == NULL || w->drafter.pos == NULL || w->draft_rows_of == NULL)
         violation(w, "no memory");
     m->draft = drafter_step;
     m->n_draft_vocab = c->n_vocab;
     m->draft_context = c->max_len;
+    m->draft_rows = c->draft_rows;
 }
 
 #endif

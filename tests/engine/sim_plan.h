@@ -138,6 +138,8 @@ static void draw_states(struct config *c, uint64_t seed)
 static void draw_drafter(struct config *c, uint64_t seed)
 {
     c->draft_model = c->n_drafts > 0 && !c->late && !c->no_full && seed % 3 != 0;
+    c->draft_rows = c->draft_model && seed % 3 == 1;
+    c->priced = c->draft_model && seed % 4 == 1;
 }
 
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
@@ -201,7 +203,8 @@ static void print_plan(const struct world *w)
            c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules,
            c->n_drafts, c->draft_wrong_pct);
     if (c->draft_model)
-        printf("a model drafts\n");
+        printf("a model drafts%s%s\n", c->draft_rows ? " from hidden rows" : "",
+               c->priced ? ", at a price" : "");
     if (c->window > 0)
         printf("a window of %d: %d pages%s\n", c->window, c->window_pages,
                c->no_full ? ", of all layers" : "");

@@ -82,7 +82,9 @@ struct config {
     int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool token_rules;                       /* bad_words, allowed_token_ids */
     int32_t n_drafts, draft_wrong_pct;      /* most for a sequence, 0: none */
-    bool draft_model;                       /* by a model with pages of its own */
+    bool draft_model;                       /* by a model with pages of its own, */
+    bool draft_rows;                        /* that reads hidden rows */
+    bool priced;                            /* steps are measured: what drafts cost is bounded */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
     int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
@@ -149,8 +151,13 @@ struct world {
         int32_t *token, *pos, *space; /* [n_pages, block_size] twice; [n_pages] who wrote it */
         uint64_t *hash;               /* [n_pages] of all tokens, a state */
     } stores[3], drafter;
-    int32_t fed[2];   /* steps of the drafter, and of those that failed */
-    uint64_t *states; /* [tokens of a step] behind each of them */
+    int32_t fed[2]; /* steps of the drafter, and of those that failed */
+    struct {        /* [max_tokens] whose each token of the last step was */
+        const struct sl_rseq *rs;
+        int32_t token, pos;
+    } * step;
+    const struct sl_rseq **draft_rows_of; /* [max_seqs] of the drafter's last step */
+    uint64_t *states;                     /* [tokens of a step] behind each of them */
     int32_t *n_begun; /* [state_pages + state_drafts] spans of the step that begin at this state */
     int32_t n_stores;
     float *rows;

@@ -345,6 +345,7 @@ static void start_world(struct world *w)
     struct sl_error err;
     w->rows = calloc((size_t)(c->max_seqs + c->extra_rows), (size_t)c->n_vocab * sizeof *w->rows);
     w->states = calloc((size_t)c->max_tokens, sizeof *w->states);
+    w->step = calloc((size_t)c->max_tokens, sizeof *w->step);
     w->n_begun = calloc((size_t)c->state_pages + (size_t)c->state_drafts + 1, sizeof *w->n_begun);
     for (int32_t b = 0; b < N_BASES; b++)
         for (int32_t i = 0; i < MAX_LEN; i++)
@@ -364,9 +365,11 @@ static void start_world(struct world *w)
                  .max_num_seqs = c->max_seqs,
                  .max_num_batched_tokens = c->max_tokens},
         .max_queued = c->max_queued,
+        .max_itl_ms = c->priced ? 100 : 0,
         .priority_max_wait_ms = c->max_wait_ms,
         .watchdog_s = c->watchdog_s,
-        .speculative = {.method = c->draft_model    ? SL_DRAFT_MODEL
+        .speculative = {.method = c->draft_rows     ? SL_DRAFT_EAGLE3
+                                  : c->draft_model  ? SL_DRAFT_MODEL
                                   : c->n_drafts > 0 ? SL_DRAFT_NGRAM
                                                     : SL_DRAFT_NONE,
                         .num_speculative_tokens = c->n_drafts,
@@ -390,7 +393,7 @@ static void start_world(struct world *w)
     parts.runner.progress = device_progress;
     sl_sampling_default(&parts.sampling);
     if (rc != 0 || !has_ranks || w->rows == NULL || w->states == NULL || w->n_begun == NULL ||
-        sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
+        w->step == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
     if (c->n_drafts > 0 && !c->draft_model)
@@ -463,6 +466,8 @@ static void stop_world(struct world *w)
     free(w->rows);
     free(w->states);
     free(w->n_begun);
+    free(w->step);
+    free((void *)w->draft_rows_of);
     total.fed += (uint64_t)w->fed[0];
     free(w->drafter.pos);
     free(w->drafter.token);
