@@ -374,7 +374,83 @@ MIMO_RANKS = dict(
     layer_types=["full_attention", "sliding_attention", "full_attention"],
 )
 MULTIPLIERS = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)
+LATENT = dict(
+    SPARSE,
+    num_key_value_heads=4,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    kv_lora_rank=24,
+    qk_nope_head_dim=12,
+    qk_rope_head_dim=8,
+    v_head_dim=20,
+    n_routed_experts=8,
+    moe_intermediate_size=8,
+    pad_token_id=0,
+)
+
+
+def sharper(factor, m, **more):  # so that scores, cosines or both grow
+    return dict(rope_type="yarn", rope_theta=500.0, factor=factor, mscale_all_dim=m, beta_fast=4.0,
+                original_max_position_embeddings=16, **more)
+
+
 EXPERTS = {
+    "deepseek_v2": (  # as V2-Lite: one product makes queries, no groups
+        "DeepseekV2",
+        dict(LATENT, q_lora_rank=None, first_k_dense_replace=1, n_shared_experts=2,
+             rope_parameters=sharper(8.0, 0.707, mscale=0.707)),
+        torch.bfloat16,
+        "old",
+    ),
+    "deepseek_v2_groups": (
+        "DeepseekV2",
+        dict(LATENT, q_lora_rank=16, topk_method="group_limited_greedy", n_group=4, topk_group=2, n_shared_experts=1,
+             routed_scaling_factor=4.0, num_experts_per_tok=3, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        dict(LATENT, q_lora_rank=16, first_k_dense_replace=1, n_group=4, topk_group=2, num_experts_per_tok=3,
+             rope_parameters=sharper(40.0, 1.0, mscale=1.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "deepseek_v3_fp8": (  # scales of rows
+        "DeepseekV3",
+        dict(LATENT, q_lora_rank=16, first_k_dense_replace=1, n_group=1, topk_group=1,
+             rope_parameters=sharper(4.0, 0.5, mscale=1.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        dict(LATENT, q_lora_rank=12, qk_nope_head_dim=20, v_head_dim=28, kv_lora_rank=16, num_attention_heads=5,
+             num_key_value_heads=5, rms_norm_eps=0.01, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "kimi_k25": (
+        "DeepseekV3",
+        dict(LATENT, q_lora_rank=20, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=2.827,
+             rope_parameters=sharper(32.0, 1.0, mscale=1.0)),
+        torch.bfloat16,
+        "wrapped",
+    ),
+    "mistral4_hub": (
+        "Mistral4",
+        dict(LATENT, q_lora_rank=12, n_group=1, topk_group=1, n_routed_experts=5, num_hidden_layers=2,
+             rope_parameters=sharper(4.0, 1.0, mscale=1.0, llama_4_scaling_beta=0.1)),
+        torch.bfloat16,
+        "wrapped",
+    ),
+    "mistral4": (
+        "Mistral4",
+        dict(LATENT, q_lora_rank=16, n_group=2, topk_group=1,
+             rope_parameters=sharper(8.0, 1.0, mscale=1.0, llama_4_scaling_beta=0.3)),
+        torch.bfloat16,
+        "new",
+    ),
     "afmoe": (  # three layers are windowed and rotated, the fourth neither
         "Afmoe",
         dict(
@@ -794,6 +870,22 @@ NEMOTRON3 = dict(
     routed_scaling_factor=1.5,
 )
 RECURRENT = {
+    "kimi_linear": (  # the third layer has latent attention
+        "KimiLinear",
+        {**LATENT, **dict(num_hidden_layers=4, layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"],
+             mlp_layer_types=["dense"] + ["sparse"] * 3, num_local_experts=8, n_shared_experts=1, n_group=4, topk_group=2,
+             num_experts_per_tok=3, linear_head_dim=12, linear_num_heads=4, linear_conv_kernel_dim=3)},
+        torch.bfloat16,
+        "kimi",
+    ),
+    "kimi_linear_v5": (  # as transformers spells and calls it
+        "KimiLinear",
+        {**LATENT, **dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], q_lora_rank=16,
+             mlp_layer_types=["sparse", "dense"], num_local_experts=4, n_shared_experts=2, linear_head_dim=8,
+             linear_num_heads=2)},
+        torch.bfloat16,
+        "new",
+    ),
     "bamba": (  # layer 1 has attention
         "Bamba",
         dict(MAMBA2, attn_layer_indices=[1], num_hidden_layers=3, intermediate_size=40, rope_parameters=plain(500.0)),
@@ -1531,6 +1623,14 @@ def config_json(config, spelling):
         c = step3p5_config(c)
     if spelling == "mimo_v2":
         c = mimo_v2_config(c)
+    if spelling == "kimi":  # layers are counted from 1
+        kinds = c.pop("layer_types")
+        c["linear_attn_config"] = dict(
+            full_attn_layers=[i + 1 for i, k in enumerate(kinds) if k == "full_attention"],
+            kda_layers=[i + 1 for i, k in enumerate(kinds) if k != "full_attention"],
+            head_dim=c.pop("linear_head_dim"), num_heads=c.pop("linear_num_heads"),
+            short_conv_kernel_size=c.pop("linear_conv_kernel_dim"))
+        c["first_k_dense_replace"] = c.pop("mlp_layer_types").count("dense")
     if spelling == "hub":  # the model of text in one that reads images as well
         kind = c["model_type"].removesuffix("_text")
         wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
@@ -1669,9 +1769,12 @@ def delta_rule_in_double(q, k, v, g, beta, **_):
 def to_fp8(stored):
     """FP8 codes with a scale for each row in place of the fused matrices; stored gets what they mean."""
     packed = {}
+    latent = ("q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
     for name, t in stored.items():
-        if name.endswith(("self_attn.q_proj.weight", "in_proj_qkvz.weight", "in_proj_ba.weight")):
+        if name.endswith(("self_attn.q_proj.weight", "in_proj_qkvz.weight", "in_proj_ba.weight", *latent)):
             scale = t.float().abs().amax(1, keepdim=True) / 448
+            if name.endswith(latent):  # a power of two: part of kv_b becomes BF16 where it is loaded
+                scale = 2.0 ** scale.log2().ceil()
             packed[name], packed[name + "_scale"] = (t.float() / scale).to(torch.float8_e4m3fn), scale
             stored[name] = packed[name].float() * scale
     return packed
@@ -1804,6 +1907,8 @@ def generate(name, seed):
     chunked = getattr(module, "torch_chunk_gated_delta_rule", None)
     if chunked is not None:  # which rounds more than the same rule token by token
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
+    if family == "KimiLinear":  # likewise
+        module.chunk_kimi_delta_attention = module.recurrent_kimi_delta_attention
     for mixer in model.modules():  # Nemotron-H and Zamba 2 limit the time step in the first step of a text alone
         if type(mixer).__name__ in ("NemotronHMamba2Mixer", "Zamba2MambaMixer"):
             mixer.time_step_limit = (0.0, float("inf"))
@@ -1845,6 +1950,9 @@ def generate(name, seed):
             activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[FP8_ROWS, 128])
     if family == "GPTNeoX" and spelling == "old":
         stored = {"embed_out.weight" if k == "lm_head.weight" else k: v for k, v in stored.items()}
+    if spelling == "kimi":  # transformers saves the MLP of a layer without experts by the name of those with some
+        stored = {k if "experts" in k or "_proj" not in k else k.replace("block_sparse_moe", "mlp"): v
+                  for k, v in stored.items()}
     if spelling == "hub":
         stored = {k.replace("model.", "model.language_model.", 1): v for k, v in stored.items()}
     if spelling == "hub" and family.startswith("Qwen"):  # what is not loaded
@@ -1856,8 +1964,9 @@ def generate(name, seed):
     if spelling == "wrapped":  # within a model that reads images as well, of which a file here has one tensor
         stored = {"language_model." + k: v for k, v in stored.items()}
         stored["vision_tower.ln_pre.weight"] = torch.ones(8, dtype=dtype)
-        outer = dict(Llama4="llama4", Ministral3="mistral3")[family]
-        outer = dict(architectures=[outer.capitalize() + "ForConditionalGeneration"], model_type=outer)
+        outer, kind = dict(Llama4=("Llama4", "llama4"), Ministral3=("Mistral3", "mistral3"),
+                           Mistral4=("Mistral3", "mistral3"), DeepseekV3=("KimiK25", "kimi_k25"))[family]
+        outer = dict(architectures=[outer + "ForConditionalGeneration"], model_type=kind)
         text = json.dumps(outer | dict(text_config=json.loads(text)), indent=1, sort_keys=True) + "\n"
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(text)

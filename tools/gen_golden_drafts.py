@@ -9,7 +9,7 @@ of the model; float32 logits[n - 1][n_draft_vocab] of the drafter, entry p of ro
 drafts[n_more], the tokens that it says from the last entry on, each the argmax; float32 logits[n_more][n_draft_vocab] of
 the entries made of those tokens and of its own rows.
 
-Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe); the package speculators, its layers of MTP (qwen3_5,
+Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe, deepseek_v3); the package speculators, its layers of MTP (qwen3_5,
 qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts; for MiMo-7B, which neither has, the
 formula around transformers' layer of Qwen 2. speculators wants transformers < 5.20, which has no MtpModel, so that
 there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
@@ -140,15 +140,29 @@ def config_of(config, spelling="old"):
 
 
 def glm4_moe(name, generator):
-    from transformers.modeling_layers import MtpModel
-
     config = transformers.Glm4MoeConfig(
         **SMALL, num_hidden_layers=2, head_dim=16, n_routed_experts=5, num_experts_per_tok=2, n_shared_experts=1,
         moe_intermediate_size=12, first_k_dense_replace=1, routed_scaling_factor=1.5, attention_bias=True,
         use_qk_norm=True, num_nextn_predict_layers=1, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5))
-    config.architectures = ["Glm4MoeForCausalLM"]
+    numbered_module(name, config, "Glm4MoeForCausalLM", generator)
+
+
+def deepseek_v3(name, generator):
+    config = transformers.DeepseekV3Config(
+        **SMALL | dict(num_key_value_heads=SMALL["num_attention_heads"]), num_hidden_layers=2, q_lora_rank=16,
+        kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=8,
+        num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=8, first_k_dense_replace=1, n_group=4,
+        topk_group=2, num_nextn_predict_layers=1, rope_parameters=plain(500.0))
+    numbered_module(name, config, "DeepseekV3ForCausalLM", generator)
+
+
+def numbered_module(name, config, model_class, generator):
+    """The layer behind the last one."""
+    from transformers.modeling_layers import MtpModel
+
+    config.architectures = [model_class]
     config._attn_implementation = "eager"
-    model = rounded(transformers.Glm4MoeForCausalLM(config), generator)
+    model = rounded(getattr(transformers, model_class)(config), generator)
     mtp = MtpModel(model, 1)
     rounded(mtp.layers, generator)
     mtp.eval()
@@ -385,7 +399,7 @@ def eagle3(name, generator):
 
 
 def main():
-    known = dict(glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known = dict(deepseek_v3=deepseek_v3, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}
     names = sys.argv[1:]
     if not names or not set(names) <= set(known):

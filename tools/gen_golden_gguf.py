@@ -107,7 +107,12 @@ DECODERS = {
     "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, 0),
     "embedding_gemma": (gguf.MODEL_ARCH.GEMMA_EMBEDDING, False, 1),
     "gpt_oss_mxfp4": (gguf.MODEL_ARCH.GPT_OSS, False, 0),
+    "deepseek_v2": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
+    "deepseek_v3": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
+    "glm4_moe_lite": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
+    "mistral4": (gguf.MODEL_ARCH.MISTRAL4, False, 0),
 }
+WHOLE_KV_B = {"deepseek_v2"}  # as files of before 2025-04 are: heads as they would be, kv_b in one
 
 
 def xielu_to_metadata(writer, tensors):
@@ -122,6 +127,44 @@ def xielu_to_metadata(writer, tensors):
             yield hf, bits
     for key, by_layer in sorted(values.items()):
         getattr(writer, "add_xielu_" + key)([by_layer[i] for i in sorted(by_layer)])
+
+
+def latent_keys(writer, config, whole):
+    """Of DEEPSEEK2: what is kept of a token is one key head."""
+    rank, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    key, value = config["qk_nope_head_dim"] + rope, config["v_head_dim"]
+    if config.get("q_lora_rank"):
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_head_count_kv(config["num_attention_heads"] if whole else 1)
+    writer.add_key_length(key if whole else rank + rope)
+    writer.add_value_length(value if whole else rank)
+    if not whole:
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(value)
+    writer.add_rope_dimension_count(rope)
+    if config.get("n_group"):
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if config["model_type"] not in ("deepseek_v2", "mistral4"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if "mscale_all_dim" in scaling:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+    if "llama_4_scaling_beta" in scaling:
+        writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
+
+
+def split_kv_b(config, tensors, whole):
+    """The two halves of kv_b, a matrix for each head, that of keys transposed."""
+    for name, bits in tensors:
+        if whole or "kv_b_proj" not in name:
+            yield name, bits
+            continue
+        heads = bits.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+        keys, values = np.split(heads, [config["qk_nope_head_dim"]], 1)
+        yield name.replace("kv_b_proj", "k_b_proj"), np.ascontiguousarray(keys.swapaxes(1, 2))
+        yield name.replace("kv_b_proj", "v_b_proj"), np.ascontiguousarray(values)
 
 
 def llama3_divisors(scaling, theta, dim):
@@ -276,7 +319,8 @@ def add_experts(writer, config):
     shared = config.get("n_shared_experts") or config.get("num_shared_experts")
     if shared:
         writer.add_expert_shared_count(shared)
-        writer.add_leading_dense_block_count(config.get("first_k_dense_replace", config.get("num_dense_layers")))
+        writer.add_leading_dense_block_count(config.get("first_k_dense_replace", config.get(
+            "num_dense_layers", config.get("mlp_layer_types", []).count("dense"))))
         writer.add_expert_weights_scale(config.get("routed_scaling_factor", config.get("route_scale")))
         writer.add_expert_weights_norm(config.get("norm_topk_prob", True))
     if config["model_type"] in ("afmoe", "exaone_moe", "glm4_moe", "minimax_m2"):
@@ -768,6 +812,43 @@ def as_nemotron_h(config, tensors):
         yield name, np.stack([parts[e] for e in range(len(parts))])
 
 
+def kimi_linear_keys(writer, config):
+    linear = config["linear_attn_config"]
+    rank, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv([int(i + 1 in linear["full_attn_layers"]) for i in range(config["num_hidden_layers"])])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_ssm_conv_kernel(linear["short_conv_kernel_size"])
+    writer.add_kda_head_dim(linear["head_dim"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_rope_dimension_count(rope)
+    writer.add_key_length(rank + rope)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rope)
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_token"])
+    writer.add_expert_group_count(config["num_expert_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_shared_count(config["num_shared_experts"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+
+
+def as_kimi_linear(config, tensors):
+    for name, bits in split_kv_b(config, tensors, False):
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if name.endswith("A_log"):
+            bits = -np.exp(floats(bits))
+        elif name.endswith("conv1d.weight"):
+            bits = bits.reshape(1, bits.shape[0], 1, bits.shape[-1])
+        elif name.endswith("dt_bias"):
+            name = name.replace("dt_bias", "dt_proj.bias")
+        yield name, bits
+
+
 def rwkv7_keys(writer, config):
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_layer_norm_eps(config["norm_eps"])
@@ -805,6 +886,7 @@ def as_rwkv7(config, tensors):
 RECURRENT = {
     "lfm2_hub": (gguf.MODEL_ARCH.LFM2, lfm2_keys, as_lfm2),
     "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, lfm2_keys, as_lfm2),
+    "kimi_linear": (gguf.MODEL_ARCH.KIMI_LINEAR, kimi_linear_keys, as_kimi_linear),
     "bamba": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
     "falcon_h1_gate": (gguf.MODEL_ARCH.FALCON_H1, falcon_h1_keys, as_falcon_h1),
     "granitemoehybrid": (gguf.MODEL_ARCH.GRANITE_HYBRID, granite_hybrid_keys, as_granite_hybrid),
@@ -866,9 +948,13 @@ def write_decoder(name, arch, permuted, plus):
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    latent = arch in (gguf.MODEL_ARCH.DEEPSEEK2, gguf.MODEL_ARCH.MISTRAL4)
+    if latent:
+        latent_keys(writer, config, name in WHOLE_KV_B)
+    else:
+        writer.add_head_count_kv(kv_heads)
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
@@ -879,13 +965,13 @@ def write_decoder(name, arch, permuted, plus):
     add_experts(writer, config)
     if arch == gguf.MODEL_ARCH.LLAMA and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
-    if "llama_4_scaling_beta" in scaling:
+    if "llama_4_scaling_beta" in scaling and not latent:
         writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
         writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
     partial = rope.get("partial_rotary_factor", config.get("rotary_pct"))
     if arch == gguf.MODEL_ARCH.GPTNEOX:
         writer.add_parallel_residual(config["use_parallel_residual"])
-    if partial is not None:
+    if partial is not None and not latent:
         writer.add_rope_dimension_count(int(head_dim * partial))
     if arch in (gguf.MODEL_ARCH.PHI3, gguf.MODEL_ARCH.PHIMOE):
         writer.add_sliding_window(config.get("sliding_window") or 0)
@@ -939,11 +1025,14 @@ def write_decoder(name, arch, permuted, plus):
         tensors = list(gpt_oss_tensors(tensors))
     if arch == gguf.MODEL_ARCH.GPTNEOX:
         tensors = list(parts_in_turn(tensors, heads))
+    if latent:
+        tensors = list(split_kv_b(config, tensors, name in WHOLE_KV_B))
     if arch == gguf.MODEL_ARCH.APERTUS:
         tensors = list(xielu_to_metadata(writer, tensors))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
         hf = hf + ".bias" if hf.endswith(".mlp.expert_bias") else hf
+        hf = hf + ".weight" if latent and hf.endswith((".gate_up_proj", "experts.down_proj")) else hf
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if permuted and ("q_proj" in hf or "k_proj" in hf):

@@ -204,7 +204,8 @@ static void find_tiles(const struct job *j, const struct block *b, int32_t split
     t->n_groups = SL_CEIL_DIV(t->n, t->group);
     for (int i = 0; i < t->n; i++) {
         t->key[i] = tile_at(j, b, false, start + (t->first + i) * SL_KV_TILE);
-        t->value[i] = tile_at(j, b, true, start + (t->first + i) * SL_KV_TILE);
+        t->value[i] =
+            j->a->v_in_k ? t->key[i] : tile_at(j, b, true, start + (t->first + i) * SL_KV_TILE);
     }
     for (int i = 0; i < SL_ATTN_AHEAD; i++)
         t->key[t->n + i] =
@@ -359,6 +360,25 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
         add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, g->n - done, q, n_q, o);
 }
 
+/* The same of values that are a part of keys: some tiles at a time become tiles of values. */
+static void latent_values(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
+                          int32_t split, const struct split_tiles *t, const struct tile_group *g,
+                          float *o)
+{
+    struct tile_group some;
+    for (int i = 0; i < g->n; i += some.n) {
+        some.at = g->at + i;
+        some.n = SL_MIN(SL_ATTN_GROUP, g->n - i);
+        for (int k = 0; k < some.n + SL_ATTN_AHEAD; k++)
+            some.ptr[k] =
+                (const uint8_t *)s->latent + (size_t)SL_MIN(k, some.n - 1) * j->v_tile_bytes;
+        for (int k = 0; k < some.n; k++)
+            sl_attn_values_of_keys(j->a->kv.dtype, g->ptr[i + k], j->dim, j->v_dim,
+                                   (uint8_t *)s->latent + (size_t)k * j->v_tile_bytes);
+        group_values(j, b, s, split, 0, t, &some, o);
+    }
+}
+
 /* n_q queries from q on times some tiles of keys, to columns from `column` on. */
 static void group_scores(const struct job *j, struct sl_attn_scratch *s,
                          const struct sl_attn_tiles *keys, int q, int n_q, int column)
@@ -431,8 +451,11 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
     memset(o, 0, (size_t)(b->n_kv * n_q * j->v_dim) * sizeof(float));
     for (int g = 0; g < t.n_groups; g++)
         for (int kv = 0; kv < b->n_kv; kv++) {
-            find_group(j, b, &t, true, g, kv, &group);
-            group_values(j, b, s, split, kv, &t, &group, o);
+            find_group(j, b, &t, !j->a->v_in_k, g, kv, &group);
+            if (j->a->v_in_k)
+                latent_values(j, b, s, split, &t, &group, o);
+            else
+                group_values(j, b, s, split, kv, &t, &group, o);
         }
 }
 
@@ -606,6 +629,7 @@ void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && v_dim <= SL_MAX_HEAD_DIM &&
               a->n_heads % a->n_kv_heads == 0 && a->kv.block_size % SL_KV_TILE == 0);
     SL_ASSERT(!a->chunks || (a->window > 0 && !a->whole));
+    SL_ASSERT(!a->v_in_k || (a->n_kv_heads == 1 && v_dim <= a->head_dim));
     struct job j = {.cpu = sl_cpu(be), .a = a};
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.v_dim = sl_kv_padded_dim(v_dim);

@@ -74,6 +74,8 @@ struct sl_attn_scratch {
     _Alignas(64) float kv[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM];
     float clean[SL_KV_TILE * SL_MAX_HEAD_DIM]; /* a tile of values without what a row may not see */
     _Alignas(64) uint16_t wide[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM]; /* FP8 made BF16 */
+    /* tiles of values that are a part of keys */
+    _Alignas(64) float latent[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM];
     float split_ml[SL_ATTN_QUERY * 2], state_ml[SL_ATTN_QUERY * 2];
     float best[SL_ATTN_QUERY];      /* of the sequence's first keys, for skip-softmax */
     uint32_t wanted[SL_ATTN_QUERY]; /* of a key head: tiles of a split that count for some row */
@@ -107,6 +109,10 @@ uint32_t sl_attn_skip_tiles(const float *score, int n, float best, float reach, 
  * format already, or float for Q8_0 and FP8. */
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
+
+/* A tile of V of the first v_dim dimensions of a tile of K; both padded, v_dim at most dim. */
+void sl_attn_values_of_keys(enum sl_dtype dtype, const uint8_t *keys, int dim, int v_dim,
+                            uint8_t *out);
 
 /* Is every number in a tile of values finite? */
 bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim);

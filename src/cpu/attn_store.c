@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "quant/fp8_e4m3.h"
 
+#include <emmintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -111,6 +112,56 @@ void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
     } else {
         for (int d = 0; d < dim; d++)
             memcpy(pair + (slot / 2 * dim + d) * 4, (const uint16_t *)row + d, 2);
+    }
+}
+
+/* ---------------------------------------------------------------- latent */
+
+/* Numbers of two bytes: [dim / 2, 16, 2] to [8, v_dim, 2]. Of each pair of positions two numbers
+ * change places. */
+static void turn_words(const uint8_t *keys, int v_dim, uint8_t *out)
+{
+    enum { ORDER = _MM_SHUFFLE(3, 1, 2, 0) };
+    for (int d = 0; d < v_dim; d += 2, keys += SL_KV_TILE * 4)
+        for (int slot = 0; slot < SL_KV_TILE; slot += 4) {
+            __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(keys + slot * 4));
+            uint8_t *to = out + (slot / 2 * v_dim + d) * 4;
+            x = _mm_shufflehi_epi16(_mm_shufflelo_epi16(x, ORDER), ORDER);
+            _mm_storel_epi64((__m128i *)(void *)to, x);
+            _mm_storel_epi64((__m128i *)(void *)(to + v_dim * 4), _mm_unpackhi_epi64(x, x));
+        }
+}
+
+/* The same of single bytes. */
+static void turn_bytes(const uint8_t *keys, int v_dim, uint8_t *out)
+{
+    for (int d = 0; d < v_dim; d += 2, keys += SL_KV_TILE * 2)
+        for (int slot = 0; slot < SL_KV_TILE; slot += 2) {
+            const uint8_t *from = keys + slot * 2;
+            const uint8_t pairs[] = {from[0], from[2], from[1], from[3]};
+            memcpy(out + (slot / 2 * v_dim + d) * 2, pairs, sizeof pairs);
+        }
+}
+
+void sl_attn_values_of_keys(enum sl_dtype dtype, const uint8_t *keys, int dim, int v_dim,
+                            uint8_t *out)
+{
+    const uint8_t *scales = keys + SL_KV_TILE * dim;
+    if (dtype == SL_DTYPE_F32) {
+        for (int d = 0; d < v_dim; d++)
+            for (int slot = 0; slot < SL_KV_TILE; slot++)
+                memcpy(out + (slot * v_dim + d) * 4, keys + (d * SL_KV_TILE + slot) * 4, 4);
+    } else if (dtype == SL_DTYPE_Q8_0) {
+        turn_bytes(keys, v_dim, out);
+        memcpy(scale_at(out, v_dim, 0, 0), scales,
+               SL_CEIL_DIV((size_t)v_dim, SL_KV_SCALE) * SL_KV_TILE * 2);
+    } else if (dtype == SL_DTYPE_FP8_E4M3) {
+        for (int d = 0; d < v_dim; d++)
+            for (int slot = 0; slot < SL_KV_TILE; slot++)
+                out[slot * v_dim + d] = keys[d * SL_KV_TILE + slot];
+        memcpy(fp8_scale_at(out, v_dim, 0), scales, SL_KV_TILE * 2);
+    } else {
+        turn_words(keys, v_dim, out);
     }
 }
 

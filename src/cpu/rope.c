@@ -82,13 +82,28 @@ static const struct sl_span *span_of(const struct sl_batch *b, int32_t t)
     return &b->spans[lo];
 }
 
-/* A head vector [dim] as the page stores it; Q8_0 and FP8 are made by the store. */
-static const void *encode(const struct store_job *j, const float *x, int32_t dim, void *out)
+struct row_place { /* of a row's position in the pages */
+    uint8_t *page;
+    int32_t tile, slot; /* of the page, of the tile */
+};
+
+static struct row_place place_of(const struct sl_batch *b, const struct sl_kv_view *kv, int32_t t)
 {
-    enum sl_dtype dtype = j->a->kv.dtype;
+    const struct sl_span *span = span_of(b, t);
+    const int32_t pos = span->pos + (t - span->first), bs = kv->block_size;
+    const int32_t page = sl_batch_tables(b, kv->group)[span->table_idx + pos / bs];
+    return (struct row_place){.page = kv->pool + (size_t)page * kv->page_bytes,
+                              .tile = pos % bs / SL_KV_TILE,
+                              .slot = pos % SL_KV_TILE};
+}
+
+/* A head vector [dim] as the page stores it; Q8_0 and FP8 are made by the store. */
+static const void *encode(const struct sl_cpu *cpu, enum sl_dtype dtype, const float *x,
+                          int32_t dim, void *out)
+{
     if (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_Q8_0 || dtype == SL_DTYPE_FP8_E4M3)
         return x;
-    j->cpu->k.encode[dtype](x, out, dim);
+    cpu->k.encode[dtype](x, out, dim);
     return out;
 }
 
@@ -102,13 +117,10 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
     const int32_t k_dim = sl_kv_padded_dim(hd), v_dim = sl_kv_padded_dim(vd);
     const size_t k_bytes = sl_kv_tile_bytes(a->kv.dtype, hd);
     const size_t v_bytes = sl_kv_tile_bytes(a->kv.dtype, vd);
-    const struct sl_span *span = span_of(a->batch, (int32_t)t);
-    const int32_t pos = span->pos + ((int32_t)t - span->first), slot = pos % SL_KV_TILE;
-    const int32_t page = sl_batch_tables(a->batch, a->kv.group)[span->table_idx + pos / bs];
-    uint8_t *base = a->kv.pool + (size_t)page * a->kv.page_bytes;
+    const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
     float *head = scratch->query;
     for (int32_t h = 0; h < a->n_kv_heads; h++) {
-        const size_t tile = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE);
+        const size_t tile = (size_t)(h * (bs / SL_KV_TILE) + place.tile);
         const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
         const bool normed = a->norm_bare || (a->k_norm != NULL && !a->norm_rows);
         if (normed && !a->norm_after)
@@ -121,8 +133,8 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
         if (normed && a->norm_after)
             k->rmsnorm(head, a->k_norm, a->eps, hd, head);
         memset(head + hd, 0, (size_t)(k_dim - hd) * sizeof(float));
-        sl_attn_store_k(a->kv.dtype, encode(j, head, k_dim, scratch->query16), k_dim,
-                        base + a->kv.k_offset + tile * k_bytes, slot);
+        sl_attn_store_k(a->kv.dtype, encode(j->cpu, a->kv.dtype, head, k_dim, scratch->query16),
+                        k_dim, place.page + a->kv.k_offset + tile * k_bytes, place.slot);
         const float *value = a->v + t * a->ld_v + (int64_t)h * vd;
         if (a->norm_v)
             k->rmsnorm(value, NULL, a->eps, vd, head);
@@ -130,8 +142,8 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
             memcpy(head, value, (size_t)vd * sizeof(float));
         clip(a->clip, head, vd);
         memset(head + vd, 0, (size_t)(v_dim - vd) * sizeof(float));
-        sl_attn_store_v(a->kv.dtype, encode(j, head, v_dim, scratch->query16), v_dim,
-                        base + a->kv.v_offset + tile * v_bytes, slot);
+        sl_attn_store_v(a->kv.dtype, encode(j->cpu, a->kv.dtype, head, v_dim, scratch->query16),
+                        v_dim, place.page + a->kv.v_offset + tile * v_bytes, place.slot);
     }
 }
 
@@ -175,4 +187,55 @@ void sl_cpu_qk_norm_rope_kv_store(struct sl_backend *be,
     struct store_job j = {sl_cpu(be), a};
     int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
     sl_cpu_run(sl_cpu(be), store_row, &j, a->batch->n_tokens, 2 * work);
+}
+
+/* ---------------------------------------------------------------- latent attention */
+
+struct latent_job {
+    struct sl_cpu *cpu;
+    const struct sl_op_latent_store *a;
+};
+
+static void store_latent(const struct latent_job *j, uint32_t t, const float *cs,
+                         struct sl_attn_scratch *scratch)
+{
+    const struct sl_op_latent_store *a = j->a;
+    const int32_t n = a->rank + a->rope_dim, dim = sl_kv_padded_dim(n);
+    const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
+    float *row = scratch->query;
+    j->cpu->k.rmsnorm(a->c + (int64_t)t * a->rank, a->norm, a->eps, a->rank, row);
+    memcpy(row + a->rank, a->k_rope + (int64_t)t * a->rope_dim, (size_t)a->rope_dim * sizeof *row);
+    if (cs != NULL)
+        rotate(a->rope, cs, row + a->rank);
+    memset(row + n, 0, (size_t)(dim - n) * sizeof *row);
+    sl_attn_store_k(a->kv.dtype, encode(j->cpu, a->kv.dtype, row, dim, scratch->query16), dim,
+                    place.page + a->kv.k_offset +
+                        (size_t)place.tile * sl_kv_tile_bytes(a->kv.dtype, n),
+                    place.slot);
+}
+
+static void latent_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct latent_job *j = arg;
+    const struct sl_op_latent_store *a = j->a;
+    const float *cs = a->rope != NULL ? a->angles + (int64_t)t * a->rope->n_dims : NULL;
+    for (int32_t h = 0; h < a->n_heads; h++) {
+        float *q = a->q + ((int64_t)t * a->n_heads + h) * (a->rank + a->rope_dim);
+        memcpy(q + a->rank, a->q_rope + (int64_t)t * a->ld_q_rope + h * a->step_q_rope,
+               (size_t)a->rope_dim * sizeof *q);
+        if (cs != NULL)
+            rotate(a->rope, cs, q + a->rank);
+        if (a->temperature.beta != 0)
+            warm(&a->temperature, a->batch->positions[t], q, a->rank + a->rope_dim);
+    }
+    store_latent(j, t, cs, &j->cpu->attn_scratch[thread_idx]);
+}
+
+void sl_cpu_latent_store(struct sl_backend *be, const struct sl_op_latent_store *a)
+{
+    SL_ASSERT(a->rank > 0 && a->rope_dim > 0 && a->rank + a->rope_dim <= SL_MAX_HEAD_DIM);
+    SL_ASSERT(a->rope == NULL || a->rope->n_dims == a->rope_dim);
+    struct latent_job j = {sl_cpu(be), a};
+    const int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads * a->rope_dim + 2 * a->rank);
+    sl_cpu_run(sl_cpu(be), latent_row, &j, a->batch->n_tokens, 2 * work);
 }

@@ -47,8 +47,8 @@ static inline bool sl_kv_layers_full(const struct sl_kv_layer_group *g)
     return g->window == 0 && !g->state;
 }
 
-/* Gives a layer a place. Layers without a window come first; SL_EUNSUPPORTED: more different
- * windows than there can be groups. */
+/* Gives a layer a place. v_dim 0: its keys are all it has (latent attention). Layers without a
+ * window come first; SL_EUNSUPPORTED: more different windows than there can be groups. */
 SL_MUST_CHECK int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window,
                                    int32_t n_kv_heads, int32_t head_dim, int32_t v_dim,
                                    struct sl_error *err);

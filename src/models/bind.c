@@ -217,12 +217,14 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
 static const struct sl_ckpt_tensor *without_middle(struct sl_param *p,
                                                    const struct sl_ckpt_tensor *t)
 {
-    if ((p->desc->flags & SL_W_VALUES) == 0 || t->n_dims != 3 || t->dims[1] != 1)
+    const int32_t first = t->n_dims == 4 && t->dims[0] == 1 ? 1 : 0; /* and one more in front */
+    if ((p->desc->flags & SL_W_VALUES) == 0 || t->n_dims != 3 + first || t->dims[first + 1] != 1)
         return t;
     p->slice = *t;
     p->slice.n_dims = 2;
-    p->slice.dims[1] = t->dims[2];
-    p->slice.dims[2] = 1;
+    p->slice.dims[0] = t->dims[first];
+    p->slice.dims[1] = t->dims[first + 2];
+    p->slice.dims[2] = p->slice.dims[3] = 1;
     return &p->slice;
 }
 
@@ -245,6 +247,7 @@ static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct s
     p->slice.n_dims = vector ? 1 : 2;
     p->slice.dims[0] = vector ? p->n_rows : 1;
     p->slice.dims[1] = vector ? 1 : t->dims[0];
+    p->slice.dims[2] = p->slice.dims[3] = 1;
     return &p->slice;
 }
 
@@ -268,6 +271,8 @@ static int take_slice(const struct sl_model *m, struct sl_param *p, int32_t i, i
                       const struct sl_ckpt_tensor *t, struct sl_error *err)
 {
     const uint64_t row_bytes = t->n_bytes / (uint64_t)(n * p->file_rows);
+    if (sl_turned(p))
+        return sl_turned_bind(m, p, t, err);
     p->slice = *t; /* rows are whole blocks, as take checks */
     p->slice.n_dims = p->desc->cols == SL_DIM_NONE ? 1 : 2;
     p->slice.dims[0] = p->n_rows;
@@ -284,8 +289,8 @@ static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckp
                         bool stacked, struct sl_error *err)
 {
     const bool turned = p->fused && (p->desc->flags & SL_W_TRANSPOSED) != 0;
-    const int64_t dims[] = {n, turned ? p->n_cols : p->file_rows,
-                            turned ? p->file_rows : p->n_cols},
+    const int64_t n_cols = sl_turned(p) ? p->n_rows : p->n_cols;
+    const int64_t dims[] = {n, turned ? n_cols : p->file_rows, turned ? p->file_rows : n_cols},
                   *want = stacked ? dims : dims + 1;
     const int32_t n_want = (p->desc->cols == SL_DIM_NONE ? 1 : 2) + (stacked ? 1 : 0);
     char have_s[96], want_s[96];
@@ -368,6 +373,13 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     if (!stacked && !fused)
         return take(m, p, t, err);
     rc = check_slices(p, n, t, stacked, err);
+    const bool below = t->n_dims == 2 && w->cols != SL_DIM_NONE;
+    if (rc == 0 && fused && stacked && !sl_apart(p) && (below || sl_turned(p))) {
+        /* parts of a stack whose matrices lie one below the other */
+        p->file_first += i * p->file_rows;
+        p->file_rows *= n;
+        return take_slice(m, p, 0, 1, t, err);
+    }
     return rc != 0 ? rc : take_slice(m, p, stacked ? i : 0, n, t, err);
 }
 
@@ -428,8 +440,6 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     if ((w->when & ~has) != 0 || (sl_bind_pattern(w, m->hp.from_gguf, false) == NULL &&
                                   sl_bind_pattern(w, m->hp.from_gguf, true) == NULL))
         return 0;
-    if (w->rows == SL_DIM_TYPES && m->hp.n_types == 0) /* an encoder without types of token */
-        return 0;
     if (sl_weight_is_absent(&m->hp, &m->layers[layer], w))
         return 0;
     if (w->slot < SL_SLOT_FIRST_GLOBAL && sl_param_is_tied(m, w, layer))
@@ -460,7 +470,7 @@ static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc
     const struct sl_param *p = sl_param(m, layer, w->slot);
     const struct sl_ckpt_tensor *last = NULL;
     size_t n = 0;
-    if (w->slot < SL_SLOT_FIRST_GLOBAL && sl_param_is_tied(m, w, layer))
+    if (p->desc != w || (w->slot < SL_SLOT_FIRST_GLOBAL && sl_param_is_tied(m, w, layer)))
         return 0;
     for (int32_t i = 0; i < sl_params_n(m, w, layer); i++, p++) {
         const bool again = last != NULL && p->src != NULL && p->src->name == last->name;
@@ -490,7 +500,8 @@ static bool is_other_part(const struct sl_model *m, const char *name)
 {
     static const char *const parts[] = {"vision_tower.", "vision_model.",  "multi_modal_projector.",
                                         "audio_tower.",  "embed_vision.",  "embed_audio.",
-                                        "visual.",       "audio_encoder.", "speech_embeddings."};
+                                        "visual.",       "audio_encoder.", "speech_embeddings.",
+                                        "mm_projector."};
     const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
     const bool larger = m->name->hf_config != NULL || m->name->other_parts;
     for (size_t i = 0; i < SL_COUNT(parts) && larger; i++)

@@ -153,12 +153,17 @@ struct sl_hparams {
     /* What is multiplied, 0: by 1; attn_scale 0: the root of head_dim decides. */
     double embed_scale, residual_scale, attn_scale;
     double logit_scale, logit_divisor;
-    double clip_qkv;       /* 0: none */
-    double expert_noise;   /* of SparseMixer: how near logits are */
-    double expert_norm;    /* the norm that a token's weights are divided by; 0: none */
-    double value_scale;    /* of values; 0: 1 */
-    int32_t value_dim;     /* of heads of values; 0: head_dim */
-    int32_t window_before; /* keys before a row's own */
+    double clip_qkv;         /* 0: none */
+    double expert_noise;     /* of SparseMixer: how near logits are */
+    double expert_norm;      /* the norm that a token's weights are divided by; 0: none */
+    double value_scale;      /* of values; 0: 1 */
+    int32_t value_dim;       /* of heads of values; 0: head_dim */
+    int32_t q_rank, kv_rank; /* of latent attention; kv_rank 0: there is none */
+    int32_t nope_dim;        /* of a head, what is not rotated */
+    int32_t mla_dim;         /* GGUF: of a head's keys, as they would be */
+    double mla_norm_eps;     /* of norms of latent rows */
+    bool limits_groups;      /* of experts: only some groups are chosen from (DeepSeek V2) */
+    int32_t window_before;   /* keys before a row's own */
     int32_t window_heads, window_kv_heads; /* of windowed layers; 0: as others */
     int32_t chunk;                         /* keys of a chunk of attention; 0: there are none */
     bool q_temperature;                    /* queries of layers without positions grow */
@@ -269,6 +274,7 @@ struct sl_hparam_desc {
                              those of attention, full and sliding; LAYER_KINDS: of each kind, */
     const char *letters;  /* or these */
     bool repeats;         /* LAYER_TYPES: a list shorter than the model begins again */
+    bool from_one;        /* LAYERS: the first layer's number is 1 */
 };
 
 /* What config.json says in a list of LAYER_TYPES. */
@@ -341,11 +347,21 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LAUREL_LEFT,  /* beside attention */
                SL_SLOT_LAUREL_RIGHT,
                SL_SLOT_LAUREL_NORM,
+               SL_SLOT_MLA_Q_DOWN, /* of latent attention: queries by way of a row of q_rank
+                                      values, normed (then Q reads that); */
+               SL_SLOT_MLA_Q_NORM,
+               SL_SLOT_MLA_C, /* what is kept of a token, normed, */
+               SL_SLOT_MLA_C_NORM,
+               SL_SLOT_MLA_K_ROPE, /* and of its keys what is rotated; */
+               SL_SLOT_MLA_K_UP,   /* for each head: queries to the space of what is kept, */
+               SL_SLOT_MLA_V_UP,   /* and values out of it */
                /* of layers with a recurrent state: */
                SL_SLOT_STATE_IN,   /* what goes through the convolution, channel by channel, */
                SL_SLOT_STATE_GATE, /* what gates that which comes out, */
                SL_SLOT_STATE_DT,   /* how long a step is for each head, or how much it decays, */
                SL_SLOT_STATE_BETA, /* how much of it is new; */
+               SL_SLOT_STATE_GATE_DOWN, /* of low_rank: what the gate and the decay are made of */
+               SL_SLOT_STATE_DT_DOWN,
                SL_SLOT_STATE_IN_BIAS,
                SL_SLOT_STATE_GATE_BIAS,
                SL_SLOT_STATE_DT_IN_BIAS,
@@ -493,6 +509,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_STATE_KEYS,     /* groups * k_dim: of keys, or of b and c, */
               SL_DIM_STATE_K,        /* k_dim */
               SL_DIM_STATE_V,        /* values of a head */
+              SL_DIM_STATE_LOW,      /* low_rank */
               SL_DIM_STATE_RANK,     /* of dt, Mamba 1; */
               SL_DIM_STATE_X,        /* that and twice k_dim */
               SL_DIM_SHIFTS,         /* hidden, for each mixture of time mixing (RWKV-7), */
@@ -501,6 +518,14 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_WKV_VALUE, /* 0 in the first layer, */
               SL_DIM_WKV_GATE,
               SL_DIM_WKV_VALUE_BIAS, /* and so is this; else heads * values of a head */
+              SL_DIM_MLA_Q_RANK, /* of latent attention: of the row queries are made of, 0: none; */
+              SL_DIM_MLA_RANK,   /* of what is kept of a token for all heads, */
+              SL_DIM_MLA_NOPE,   /* of a head's queries and keys: what is not rotated */
+              SL_DIM_MLA_ROPE,   /* and what is, */
+              SL_DIM_MLA_V,      /* values of a head; */
+              SL_DIM_MLA_Q,      /* queries of all heads, */
+              SL_DIM_MLA_Q_ALONE, /* where they are made at once, without such a row; else 0 */
+              SL_DIM_MLA_ATT,     /* heads times what is kept */
               SL_DIM_2H,        /* of an embedding and a hidden row, or the stream, side by side, */
               SL_DIM_MIX_IN,    /* what a layer's attention reads: that, or hidden; */
               SL_DIM_TARGET_H,  /* of a hidden row of the model drafted for, */
@@ -543,7 +568,9 @@ enum sl_weight_flags {
     SL_W_OF_USE = 1 << 12,      /* in its name '*' is the layer `tied_to` and '#' the use of it */
     SL_W_OF_TARGET = 1 << 13,   /* of a drafter: where the file has none, or `hf` and `gguf` are
                                    NULL, the model's that it drafts for */
-    SL_W_LRU_RATE = 1 << 10,    /* a vector: kernels want -8 ln(1 + exp(x)) of what a file holds */
+    SL_W_PART_TRANSPOSED = 1 << 14, /* in the fused tensor this part is [cols, rows]; what is not
+                                       f32, f16 or bf16 becomes bf16 (turned.c) */
+    SL_W_LRU_RATE = 1 << 10, /* a vector: kernels want -8 ln(1 + exp(x)) of what a file holds */
 };
 
 enum { SL_MAX_FUSED = 6 };  /* parts of a tensor */
@@ -591,6 +618,8 @@ static inline bool sl_weight_is_values(const struct sl_weight_desc *w)
 
 enum sl_mixer {
     SL_MIX_GQA,
+    SL_MIX_MLA,   /* latent attention: of a token one row is kept for the keys and values of all
+                     heads */
     SL_MIX_NONE,  /* the layer is its MLP alone */
     SL_MIX_CONV,  /* a gated short convolution (LFM2) */
     SL_MIX_DELTA, /* the gated delta rule behind a convolution */
@@ -634,6 +663,8 @@ struct sl_state_desc {
     int32_t k_dim, v_dim;        /* of a head: its state is [k_dim, v_dim] */
     int32_t ranks[SL_WKV_RANKS]; /* WKV: of decay, rate, values (0: they are not mixed), gate */
     int32_t dt_rank;             /* Mamba 1; 0: dt comes of the layer's input */
+    int32_t low_rank;            /* DELTA: of a row that the gate is made of, and of one that the
+                                    decay is; 0: they come of the layer's input */
     bool norm_x;                 /* Mamba 1: dt, b and c are normed */
     bool by_row;                 /* DELTA: a decay for each row of the state, */
     bool tiled;           /* and head h belongs to group h % n_groups: heads of a group are not
@@ -650,12 +681,24 @@ struct sl_state_desc {
     float gate_scale, dt_scale, in_scale[3], out_scale;
 };
 
+/* The shape of latent attention (MLA). In the pages a layer has one key head of rank + rope_dim
+ * dimensions, whose first `rank` are the values too: that is what head_dim and v_dim of its
+ * sl_layer_desc say. The matrices that keys and values of a head would be made with are applied to
+ * its query, and to what attention gives. */
+struct sl_mla_desc {
+    int32_t q_rank;                    /* 0: queries are one product */
+    int32_t rank;                      /* of what is kept of a token */
+    int32_t nope_dim, rope_dim, v_dim; /* of a head */
+    float norm_eps;                    /* of the norms of both rows */
+};
+
 /* One layer of the walk in run.c: all that is known of its shape. */
 struct sl_layer_desc {
     unsigned has; /* enum sl_has: which optional tensors it has */
     bool joined;  /* attention reads an embedding and a hidden row side by side, 2 H values */
     enum sl_mixer mixer;
     struct sl_state_desc state; /* of mixers that have one */
+    struct sl_mla_desc mla;     /* of SL_MIX_MLA; else all 0 */
     enum sl_ffn ffn;
     bool shifts_ffn; /* it reads tokens mixed with the one before (PLAIN) */
     enum sl_act act;
@@ -713,6 +756,7 @@ struct sl_rope_desc {
     double theta;           /* when absent */
     bool scaled;            /* rope_scaling and the GGUF's keys of scaling are of it */
     enum sl_rope_pairing pairing; /* of dimensions in config.json's order */
+    bool tenth_multiplier;        /* a GGUF's yarn_log_multiplier is a tenth of mscale_all_dim */
     bool unrounded;               /* the ends of YaRN's ramp, which a GGUF does not say */
     double partial;      /* the share of a head that is rotated when absent; 0: it is always all */
     double gguf_partial; /* likewise of a GGUF, which does not say it; 0: all */
@@ -747,6 +791,8 @@ struct sl_model_name { /* one member of a family: how files call it */
     bool window_absent; /* config.json without that key means no window, not the table's default */
     bool gguf_experts;  /* GGUF files are its if they say how many experts there are; else they
                            are of a later family with the same gguf_architecture */
+    const char *hf_text_type; /* several have this hf_architecture: it is this one if the model of
+                                 text has this model_type; NULL: if it is none of the others */
     const char *hf_config; /* the member of config.json that describes the model of text in a larger
                               one, whose other parts are not loaded; NULL: all of it does */
     bool other_parts;      /* there may be such parts, although all of it does */

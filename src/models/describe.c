@@ -16,10 +16,15 @@ static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated",
                                         [SL_FFN_EXPERTS] = "experts",
                                         [SL_FFN_NONE] = "none"};
 static const char *const mixer_names[] = {
-    [SL_MIX_GQA] = "gqa",         [SL_MIX_NONE] = "none",
-    [SL_MIX_CONV] = "short_conv", [SL_MIX_DELTA] = "gated_delta",
-    [SL_MIX_SSM] = "state_space", [SL_MIX_BOTH] = "gqa_and_state_space",
-    [SL_MIX_LRU] = "rg_lru",      [SL_MIX_BLOCK] = "shared_block_and_state_space",
+    [SL_MIX_GQA] = "gqa",
+    [SL_MIX_NONE] = "none",
+    [SL_MIX_CONV] = "short_conv",
+    [SL_MIX_DELTA] = "gated_delta",
+    [SL_MIX_SSM] = "state_space",
+    [SL_MIX_BOTH] = "gqa_and_state_space",
+    [SL_MIX_LRU] = "rg_lru",
+    [SL_MIX_MLA] = "mla",
+    [SL_MIX_BLOCK] = "shared_block_and_state_space",
     [SL_MIX_WKV] = "rwkv7",
 };
 static const char *const act_names[] = {
@@ -46,6 +51,8 @@ static const char *kv_name(const struct sl_layer_desc *l)
 {
     if (l->mixer == SL_MIX_BOTH || l->mixer == SL_MIX_BLOCK)
         return "full and state";
+    if (l->mixer == SL_MIX_MLA)
+        return "latent";
     if (l->mixer != SL_MIX_GQA)
         return sl_has_state(l) ? "state" : "none";
     return l->whole ? "step" : "full";
@@ -127,7 +134,7 @@ static void each_tensor(const struct sl_model *m, struct sl_backend *be, struct 
         for (int32_t i = 0; i < m->desc->n_weights; i++) {
             const struct sl_weight_desc *w = &m->desc->weights[i];
             const struct sl_param *p = sl_param(m, SL_MAX(l, 0), w->slot);
-            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL ||
+            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL || p->desc != w ||
                 (l >= 0 && sl_param_is_tied(m, w, l)))
                 continue;
             for (int32_t k = 0; k < sl_params_n(m, w, SL_MAX(l, 0)); k++, first = false)
@@ -179,9 +186,16 @@ static void text_state(const struct sl_layer_desc *l, struct sl_buf *out)
 static void text_attention(const struct sl_model *m, const struct sl_layer_desc *l,
                            struct sl_buf *out)
 {
-    sl_buf_printf(out, "%s, %d heads, %d KV heads of %d",
-                  sl_has_state(l) ? mixer_names[SL_MIX_GQA] : mixer_name(l), l->n_heads,
-                  l->n_kv_heads, l->head_dim);
+    if (l->mixer == SL_MIX_MLA)
+        sl_buf_printf(out, "mla, %d heads of %d + %d, values of %d, latent rows of %d + %d",
+                      l->n_heads, l->mla.nope_dim, l->mla.rope_dim, l->mla.v_dim, l->mla.rank,
+                      l->mla.rope_dim);
+    else
+        sl_buf_printf(out, "%s, %d heads, %d KV heads of %d",
+                      sl_has_state(l) ? mixer_names[SL_MIX_GQA] : mixer_name(l), l->n_heads,
+                      l->n_kv_heads, l->head_dim);
+    if (l->mla.q_rank > 0)
+        sl_buf_printf(out, ", queries by %d", l->mla.q_rank);
     if (l->window > 0)
         sl_buf_printf(out, l->chunks ? ", chunks of %d" : ", window %d", l->window);
     if ((l->has & SL_HAS_SINKS) != 0)
@@ -196,7 +210,7 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
         sl_buf_puts(out, ", no positions");
     if (m->desc->n_ropes > 1 && l->rope >= 0)
         sl_buf_printf(out, ", theta %g", m->hp.ropes[l->rope].theta);
-    if (l->v_dim != l->head_dim)
+    if (l->v_dim != l->head_dim && l->mixer != SL_MIX_MLA)
         sl_buf_printf(out, ", values of %d", l->v_dim);
     if (l->v_is_k)
         sl_buf_puts(out, ", values of the same projection");
@@ -264,7 +278,10 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         if (l->norms != SL_NORM_IN)
             sl_buf_printf(out, "; norms %s", norms_name(l));
         if (sl_has_attention(l))
-            sl_buf_printf(out, "; %s KV", l->whole ? "step" : "full");
+            sl_buf_printf(out, "; %s KV",
+                          l->whole                 ? "step"
+                          : l->mixer == SL_MIX_MLA ? "latent"
+                                                   : "full");
         sl_buf_putc(out, '\n');
     }
 }

@@ -606,9 +606,10 @@ static int mark_layer(const struct sl_hparam_desc *row, const struct spelling *s
                       int64_t layer, struct sl_hparams *hp, struct sl_error *err)
 {
     uint8_t *marks = (uint8_t *)hp + row->offset;
+    layer -= row->from_one;
     if (layer < 0 || layer >= hp->n_layers + hp->n_nextn)
-        return sl_fail(err, SL_EFORMAT, "%s[%zu] must be a layer, 0 to %d", sp->text, i,
-                       hp->n_layers - 1);
+        return sl_fail(err, SL_EFORMAT, "%s[%zu] must be a layer, %d to %d", sp->text, i,
+                       row->from_one, hp->n_layers - 1 + row->from_one);
     if (layer < hp->n_layers)
         marks[layer] = row->def != 0 ? (uint8_t)row->def : 1;
     return 0;
@@ -819,8 +820,31 @@ static int fit_intermediate(const struct sl_model_name *name, struct sl_hparams 
     return 0;
 }
 
+/* Heads of latent attention as they would be. GGUF files say what is kept of a token as one key
+ * head, those of before 2025-04 the heads themselves. */
+static int derive_latent(struct sl_hparams *hp, struct sl_error *err)
+{
+    if (hp->from_gguf) {
+        hp->nope_dim = (hp->mla_dim != 0 ? hp->mla_dim : hp->head_dim) - hp->rope_dims;
+        hp->value_dim = hp->value_dim != 0 ? hp->value_dim : hp->v_dim;
+    }
+    hp->head_dim = hp->nope_dim + hp->rope_dims;
+    hp->v_dim = 0;
+    hp->n_kv_heads = 1;
+    if (hp->nope_dim < 1 || hp->rope_dims < 2 || hp->rope_dims % 2 != 0 || hp->value_dim < 1 ||
+        hp->kv_rank + hp->rope_dims > SL_MAX_HEAD_DIM)
+        return sl_fail(err, SL_EFORMAT,
+                       "latent attention with heads of %d + %d dimensions, values of %d and a rank "
+                       "of %d (dimensions at least 1, rotated ones even, rank and these at most "
+                       "%d together)",
+                       hp->nope_dim, hp->rope_dims, hp->value_dim, hp->kv_rank, SL_MAX_HEAD_DIM);
+    return 0;
+}
+
 static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
 {
+    if (hp->kv_rank > 0 && derive_latent(hp, err) != 0)
+        return err->code;
     if (hp->n_heads == 0)
         hp->n_heads = hp->layer_heads[0];
     for (int32_t i = 0; i < hp->n_layers && hp->n_kv_heads == 0; i++)

@@ -37,6 +37,7 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
                                            for all of them; backend memory */
     float first_value;                  /* of a vector, after loading */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
+    enum sl_dtype file_dtype;           /* of a part that is transposed in the file (turned.c) */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
     int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
     int32_t file_scale_rows;            /* rows of one in the file, */
@@ -48,6 +49,11 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
     /* The tensors of a stack of MXFP4 in a folder; then slice is what one matrix becomes. */
     const struct sl_ckpt_tensor *mx_codes, *mx_scales;
+};
+
+struct sl_head_stacks {     /* of a layer with latent attention */
+    struct sl_weight *mats; /* [2, n_heads]; NULL: it is none */
+    struct sl_stack k_up, v_up;
 };
 
 struct sl_expert_stacks {   /* of a layer */
@@ -74,6 +80,7 @@ struct sl_model {
     size_t n_params;
     uint32_t *first;                  /* [(n_layers + 1) * SL_SLOT_COUNT] of each slot */
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
+    struct sl_head_stacks *heads;     /* the same of matrices of heads */
     struct sl_model_facts facts;
     int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
     /* Of a drafter that reads hidden rows, else NULL or 0. */
@@ -298,6 +305,16 @@ float sl_apart_value(const struct sl_hparams *hp, const struct sl_param *p, int6
 SL_MUST_CHECK int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n,
                                 struct sl_param *p, struct sl_error *err);
 
+/* turned.c: a bound part of a fused tensor that is transposed there (SL_W_PART_TRANSPOSED). Takes
+ * rows p->file_first .. of t; makes p->copy of them. */
+static inline bool sl_turned(const struct sl_param *p)
+{
+    return p->fused && (p->desc->flags & SL_W_PART_TRANSPOSED) != 0;
+}
+SL_MUST_CHECK int sl_turned_bind(const struct sl_model *m, struct sl_param *p,
+                                 const struct sl_ckpt_tensor *t, struct sl_error *err);
+SL_MUST_CHECK int sl_turned_load(struct sl_param *p, struct sl_error *err);
+
 /* experts.c: what the operation wants of the layers' loaded experts. */
 SL_MUST_CHECK int sl_experts_create(struct sl_model *m, struct sl_error *err);
 void sl_experts_destroy(struct sl_model *m);
@@ -336,6 +353,12 @@ struct sl_run {
     float *pooled;               /* where rows of embeddings and scores go: logits, or as told */
     void *norm;                  /* [T, H] activations: a sublayer's input */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
+    float *latent_q;             /* of latent attention: [T, q_rank] values, */
+    void *latent_q_norm;         /* normed, activations; */
+    float *head_q;               /* [T, MLA_Q] queries as heads have them, */
+    void *head_q_act;            /* the same as activations; that, if those are float32; */
+    void *latent_att;            /* [T, MLA_ATT] activations: what attention gives; */
+    float *head_v;               /* [T, ATT] of that values of heads; att, likewise */
     float *out_gate;             /* [T, nq * v_dim or nq] logits that open att */
     float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
     void *ffn;           /* [T, I] activations, of the widest layer */
@@ -405,6 +428,11 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
 void sl_shared_block_begin(struct sl_run *r, int32_t n);
 void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+/* mixer_mla.c: the first, of latent attention; the second is that of mixer_gqa.c. What its
+ * operations want of the layers' loaded matrices of heads. */
+void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+SL_MUST_CHECK int sl_mla_create(struct sl_model *m, struct sl_error *err);
+void sl_mla_destroy(struct sl_model *m);
 /* mixer_state.c: the same of recurrent layers; the bytes of their state. */
 void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_state_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
@@ -418,11 +446,12 @@ void sl_wkv_room(const struct sl_layer_desc *l, uint64_t *floats, uint64_t *low)
 const void *sl_wkv_ffn_input(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
-    return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_NONE;
+    return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_MLA && l->mixer != SL_MIX_NONE;
 }
 static inline bool sl_has_attention(const struct sl_layer_desc *l)
 {
-    return l->mixer == SL_MIX_GQA || l->mixer == SL_MIX_BOTH || l->mixer == SL_MIX_BLOCK;
+    return l->mixer == SL_MIX_GQA || l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_BOTH ||
+           l->mixer == SL_MIX_BLOCK;
 }
 /* Channels of its convolution. */
 int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);

@@ -75,12 +75,16 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
                    p->src->data + (size_t)file_row(p, rows.first + r) * row_bytes, row_bytes);
         data = p->copy;
     }
-    const bool made = p->int4 != NULL || sl_apart(p);
-    int rc = p->int4 != NULL ? sl_int4_load(m, p, rows, err)
-             : made          ? sl_apart_load(m, p, rows, err)
-                             : 0;
+    const bool made = p->int4 != NULL || sl_apart(p) || sl_turned(p);
+    int rc = 0;
+    if (p->int4 != NULL)
+        rc = sl_int4_load(m, p, rows, err);
+    else if (sl_apart(p))
+        rc = sl_apart_load(m, p, rows, err);
     if (rc == 0)
         rc = sl_fp8_load(&m->hp, p, err);
+    if (rc == 0 && sl_turned(p))
+        rc = sl_turned_load(p, err);
     if (made)
         data = p->copy;
     if (rc == 0) /* scales of what was apart are in its order */
@@ -353,12 +357,13 @@ static void add_memory(const struct sl_model *m, struct sl_backend *be, const st
         return;
     }
     uint64_t packed = be->vt->weight_bytes(be, use_of(m, p), t.dtype, t.dims[0], t.dims[1]);
-    if (packed == 0 && (rows_reordered(m, p->desc) || p->int4 != NULL || sl_apart(p)))
+    if (packed == 0 &&
+        (rows_reordered(m, p->desc) || p->int4 != NULL || sl_apart(p) || sl_turned(p)))
         packed = t.n_bytes;
     *allocated += packed;
     if (packed == 0 && (rank == 0 || p->desc->shard != SL_SHARD_NONE)) /* else it is the same */
         *mapped += t.n_bytes;
-    if (packed == 0)
+    if (packed == 0 && !sl_turned(p))
         *allocated += sl_fp8_scale_bytes(p);
 }
 
@@ -448,10 +453,20 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
             return sl_fail(err, SL_EUNSUPPORTED,
                            "layers of Mamba 1 are not built for this device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].state.low_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "gates and decays of low rank (KDA) are not built for this device: "
+                           "choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_BLOCK && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "blocks that layers share (Zamba 2) are not built for this device: "
                            "choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].mixer == SL_MIX_MLA && be->vt->latent_store == NULL)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "latent attention (MLA) has no kernel on this device: choose device "
+                           "cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_WKV && be->vt->wkv7 == NULL)
             return sl_fail(err, SL_EUNSUPPORTED,
@@ -527,6 +542,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     m->logit_scale = logit_scale(&m->hp);
     if (rc == 0)
         rc = sl_experts_create(m, err);
+    if (rc == 0)
+        rc = sl_mla_create(m, err);
     if (rc != 0) {
         sl_model_unload(m);
         return rc;
@@ -541,6 +558,7 @@ void sl_model_unload(struct sl_model *m)
     if (m->be == NULL)
         return;
     sl_experts_destroy(m);
+    sl_mla_destroy(m);
     sl_draft_unshare(m);
     for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];

@@ -63,16 +63,35 @@ static void flush(struct sl_run *r, struct sl_op_linear_multi *a)
     a->n_parts = 0;
 }
 
+/* The second half of a projection by way of a row of low_rank. */
+static void raise_low(struct sl_run *r, int32_t layer, enum sl_slot slot, const float *low,
+                      int32_t n, float *out)
+{
+    const struct sl_weight *w = sl_run_mat(r, layer, slot);
+    r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){.x = low,
+                                                          .ld_x = w->n_cols,
+                                                          .w = w,
+                                                          .bias = NULL,
+                                                          .n = n,
+                                                          .out = out,
+                                                          .ld_out = w->n_rows});
+}
+
 /* Every projection of r->norm that the layer has. */
 static void project(struct sl_run *r, int32_t layer, int32_t n)
 {
+    const struct sl_state_desc *s = &r->m->layers[layer].state;
+    const bool low = s->low_rank > 0;
+    float *gate_low = r->state_x, *dt_low = r->state_x + (int64_t)n * s->low_rank;
     const struct {
         enum sl_slot w, bias;
         float *out;
     } all[] = {
         {SL_SLOT_STATE_IN, SL_SLOT_STATE_IN_BIAS, r->state_in},
-        {SL_SLOT_STATE_GATE, SL_SLOT_STATE_GATE_BIAS, r->state_gate},
-        {SL_SLOT_STATE_DT, SL_SLOT_STATE_DT_IN_BIAS, r->state_dt},
+        {low ? SL_SLOT_STATE_GATE_DOWN : SL_SLOT_STATE_GATE, SL_SLOT_STATE_GATE_BIAS,
+         low ? gate_low : r->state_gate},
+        {low ? SL_SLOT_STATE_DT_DOWN : SL_SLOT_STATE_DT, SL_SLOT_STATE_DT_IN_BIAS,
+         low ? dt_low : r->state_dt},
         {SL_SLOT_STATE_BETA, SL_SLOT_COUNT, r->state_beta},
     };
     struct sl_op_linear_multi a = {.x = r->norm, .ld_x = r->m->hp.hidden, .n = n};
@@ -91,7 +110,10 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
         }
     }
     flush(r, &a);
-    const struct sl_state_desc *s = &r->m->layers[layer].state;
+    if (low) {
+        raise_low(r, layer, SL_SLOT_STATE_GATE, gate_low, n, r->state_gate);
+        raise_low(r, layer, SL_SLOT_STATE_DT, dt_low, n, r->state_dt);
+    }
     scale(r, r->state_gate, n * (int64_t)s->n_heads * s->v_dim, s->gate_scale);
     scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);
 }
@@ -302,6 +324,7 @@ void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batc
         return;
     case SL_MIX_CONV:
     case SL_MIX_GQA:
+    case SL_MIX_MLA:
     case SL_MIX_NONE:
     case SL_MIX_WKV: /* mixer_wkv.c */
         return;

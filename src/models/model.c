@@ -335,8 +335,8 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
             const struct sl_layer_desc *d = &m->layers[i];
             const bool has_keys = sl_has_attention(d) && d->kv_source == i;
             if (has_keys && (window_of(m, i) > 0) == (pass > 0))
-                rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim, d->v_dim,
-                                      err);
+                rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim,
+                                      d->mixer == SL_MIX_MLA ? 0 : d->v_dim, err);
             if (has_keys && rc == 0 && d->chunks && window_of(m, i) > 0)
                 l->groups[l->places[i].group].chunks = true;
         }

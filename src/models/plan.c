@@ -48,6 +48,12 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
         check_state(l);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
     SL_ASSERT(l->mixer != SL_MIX_BLOCK || (l->intermediate > 0 && l->v_dim == l->head_dim));
+    SL_ASSERT((l->mixer == SL_MIX_MLA) == (l->mla.rank > 0));
+    SL_ASSERT(l->mixer != SL_MIX_MLA ||
+              (l->n_kv_heads == 1 && l->v_dim == l->mla.rank &&
+               l->head_dim == l->mla.rank + l->mla.rope_dim && !l->whole && l->window == 0 &&
+               l->mla.nope_dim > 0 && l->mla.rope_dim > 0 && l->mla.v_dim > 0 &&
+               l->mla.norm_eps > 0 && l->qk_norm == SL_QK_NORM_NONE && l->clip == 0));
     SL_ASSERT(l->tied_to >= 0 && l->tied_to <= idx && layers[l->tied_to].tied_to == l->tied_to);
     if (sl_has_attention(l))
         SL_ASSERT(l->n_kv_heads > 0 && l->n_heads % l->n_kv_heads == 0 && l->head_dim > 0 &&
@@ -125,13 +131,13 @@ void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l)
         SL_HAS_STATE | SL_HAS_CONV_BIAS | SL_HAS_STATE_BIAS | SL_HAS_STATE_NORM;
     l->mixer = mixer;
     if (mixer != SL_MIX_BOTH)
-        l->has &= ~(mixer == SL_MIX_GQA ? of_state : of_attention);
+        l->has &= ~(mixer == SL_MIX_GQA || mixer == SL_MIX_MLA ? of_state : of_attention);
     if (mixer == SL_MIX_NONE)
         l->has &= ~of_state;
     else
-        l->has |= mixer == SL_MIX_GQA    ? SL_HAS_ATTN
-                  : mixer == SL_MIX_BOTH ? SL_HAS_ATTN | SL_HAS_STATE
-                                         : SL_HAS_STATE;
+        l->has |= mixer == SL_MIX_GQA || mixer == SL_MIX_MLA ? SL_HAS_ATTN
+                  : mixer == SL_MIX_BOTH                     ? SL_HAS_ATTN | SL_HAS_STATE
+                                                             : SL_HAS_STATE;
 }
 
 int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
@@ -155,6 +161,59 @@ int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer
     return 0;
 }
 
+static bool is_of_mla(enum sl_dim dim)
+{
+    return dim >= SL_DIM_MLA_Q_RANK && dim <= SL_DIM_MLA_ATT;
+}
+
+/* Of latent attention. */
+static int64_t mla_dim(const struct sl_layer_desc *l, enum sl_dim dim)
+{
+    const struct sl_mla_desc *a = &l->mla;
+    const int64_t q = a->rank > 0 ? (int64_t)l->n_heads * (a->nope_dim + a->rope_dim) : 0;
+    switch (dim) {
+    case SL_DIM_MLA_Q_RANK:
+        return a->q_rank;
+    case SL_DIM_MLA_RANK:
+        return a->rank;
+    case SL_DIM_MLA_NOPE:
+        return a->nope_dim;
+    case SL_DIM_MLA_ROPE:
+        return a->rope_dim;
+    case SL_DIM_MLA_V:
+        return a->v_dim;
+    case SL_DIM_MLA_Q:
+        return q;
+    case SL_DIM_MLA_Q_ALONE:
+        return a->q_rank > 0 ? 0 : q;
+    default:
+        SL_ASSERT(dim == SL_DIM_MLA_ATT);
+        return (int64_t)l->n_heads * a->rank;
+    }
+}
+
+/* Of a drafter, or of a layer that reads two rows side by side. */
+static int64_t draft_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
+                         enum sl_dim dim)
+{
+    const struct sl_draft_hparams *d = &hp->draft;
+    switch (dim) {
+    case SL_DIM_2H:
+        return 2 * (int64_t)hp->hidden;
+    case SL_DIM_MIX_IN:
+        return (l->joined ? 2 : 1) * (int64_t)hp->hidden;
+    case SL_DIM_TARGET_H:
+        return d->target_hidden;
+    case SL_DIM_TAP_COUNT:
+        return d->n_taps;
+    case SL_DIM_TAPS_H:
+        return (int64_t)d->n_taps * d->target_hidden;
+    default:
+        SL_ASSERT(dim == SL_DIM_DRAFT_V);
+        return d->n_vocab;
+    }
+}
+
 /* Of a recurrent layer. */
 static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
                          enum sl_dim dim)
@@ -176,6 +235,8 @@ static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc
         return l->state.k_dim;
     case SL_DIM_STATE_V:
         return l->state.v_dim;
+    case SL_DIM_STATE_LOW:
+        return l->state.low_rank;
     case SL_DIM_STATE_RANK:
         return l->state.dt_rank;
     case SL_DIM_SHIFTS:
@@ -198,7 +259,8 @@ static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc
 /* Of these dimensions 0 means that there is none. */
 static bool is_none(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
-    return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS) &&
+    return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS ||
+            is_of_mla(dim)) &&
            sl_layer_dim(hp, l, dim) == 0;
 }
 
@@ -237,7 +299,7 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         if (!sl_has_attention(l) || l->mixer == SL_MIX_BLOCK)
             return l->mixer == SL_MIX_CONV ? hp->hidden
                                            : (int64_t)l->state.n_heads * l->state.v_dim;
-        return (int64_t)l->n_heads * l->v_dim;
+        return (int64_t)l->n_heads * (l->mixer == SL_MIX_MLA ? l->mla.v_dim : l->v_dim);
     case SL_DIM_HD:
         return l->head_dim;
     case SL_DIM_HEADS:
@@ -270,34 +332,13 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return (l->mixer == SL_MIX_CONV ? 3 : 1) * sl_conv_channels(l, hp->hidden);
     case SL_DIM_TAPS:
         return l->state.n_taps;
-    case SL_DIM_STATE_HEADS:
-    case SL_DIM_STATE_GROUPS:
-    case SL_DIM_STATE_DT:
-    case SL_DIM_STATE_ROWS:
-    case SL_DIM_STATE_KEYS:
-    case SL_DIM_STATE_K:
-    case SL_DIM_STATE_V:
-    case SL_DIM_STATE_RANK:
-    case SL_DIM_STATE_X:
-    case SL_DIM_WKV_DECAY:
-    case SL_DIM_WKV_RATE:
-    case SL_DIM_WKV_VALUE:
-    case SL_DIM_WKV_GATE:
-    case SL_DIM_WKV_VALUE_BIAS:
-    case SL_DIM_SHIFTS:
-        return state_dim(hp, l, dim);
     case SL_DIM_2H:
-        return 2 * (int64_t)hp->hidden;
     case SL_DIM_MIX_IN:
-        return (l->joined ? 2 : 1) * (int64_t)hp->hidden;
     case SL_DIM_TARGET_H:
-        return hp->draft.target_hidden;
     case SL_DIM_TAP_COUNT:
-        return hp->draft.n_taps;
     case SL_DIM_TAPS_H:
-        return (int64_t)hp->draft.n_taps * hp->draft.target_hidden;
     case SL_DIM_DRAFT_V:
-        return hp->draft.n_vocab;
+        return draft_dim(hp, l, dim);
     case SL_DIM_CONTEXT:
         return hp->context;
     case SL_DIM_TYPES:
@@ -306,9 +347,10 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return hp->n_labels;
     case SL_DIM_ONE:
     case SL_DIM_NONE:
-        break;
+        return 1;
+    default:
+        return is_of_mla(dim) ? mla_dim(l, dim) : state_dim(hp, l, dim);
     }
-    return 1;
 }
 
 /* All layers of a table have heads of one size. */

@@ -117,10 +117,6 @@ static const struct sl_hparam_desc hparams[] = {
 #define OF_Q(s, idx)                                                                               \
     SL_W_LAYER_PART(s, "self_attn.q_proj.weight", "attn_q.weight", Q, H, HEADS, idx, SL_DIM_Q,     \
                     SL_DIM_Q), .turns = SL_DIM_HEADS, .when = SL_HAS_ATTN
-#define EXPERTS(s, name, gguf_name, r, c, fused_name, gguf_fused_name, idx, ...)                   \
-    SL_W_LAYER(s, "mlp.experts.#." name, gguf_name, r, c, ROWS),                                   \
-    .hf_fused = "model.layers.*.mlp.experts." fused_name, .gguf_fused = gguf_fused_name,           \
-    .part = idx, .fused = {__VA_ARGS__}, .mats = SL_DIM_E, .when = SL_HAS_EXPERTS
 
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EMBED_AND_HEAD_PLUS_ONE,
@@ -150,14 +146,7 @@ static const struct sl_weight_desc weights[] = {
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", H, NONE,
                NONE), .flags = SL_W_PLUS_ONE},
     SL_WEIGHTS_FFN_DENSE,
-    SL_W_LAYER(ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", E, H, NONE),
-     .when = SL_HAS_EXPERTS},
-    EXPERTS(EXPERTS_GATE, "gate_proj.weight", "ffn_gate_exps.weight", I, H, "gate_up_proj",
-            "blk.*.ffn_gate_up_exps.weight", 0, SL_DIM_I, SL_DIM_I)},
-    EXPERTS(EXPERTS_UP, "up_proj.weight", "ffn_up_exps.weight", I, H, "gate_up_proj",
-            "blk.*.ffn_gate_up_exps.weight", 1, SL_DIM_I, SL_DIM_I)},
-    EXPERTS(EXPERTS_DOWN, "down_proj.weight", "ffn_down_exps.weight", H, I, "down_proj", NULL, 0,
-            SL_DIM_H)},
+    SL_WEIGHTS_EXPERTS_OR_FUSED,
     SL_WEIGHTS_SHARED("mlp.shared_expert"),
     SL_W_LAYER(SHARED_LOGIT, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ONE, H,
                NONE), .when = SL_HAS_SHARED_GATE},

@@ -46,6 +46,11 @@ struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_row
 static int check_layer(const struct sl_model *m, int32_t layer, struct sl_error *err)
 {
     const struct sl_layer_desc *l = &m->layers[layer];
+    if (l->mixer == SL_MIX_MLA) /* each rank would have all of the cache */
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: latent attention of %s cannot be divided among ranks "
+                       "yet",
+                       m->name->id);
     if (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0)
         return sl_fail(err, SL_EINVAL,
                        "tensor_parallel_size: %d does not divide the %d heads and %d key heads of "

@@ -37,27 +37,36 @@ static const char *field_of(const struct sl_model_name *n, enum name_field field
     return n->id;
 }
 
+/* text_type: of the model of text in a larger one, or NULL. */
 static const struct sl_model_name *find(enum name_field field, const char *value, size_t n_value,
-                                        bool experts, const struct sl_model_desc **desc)
+                                        bool experts, const char *text_type,
+                                        const struct sl_model_desc **desc)
 {
+    const struct sl_model_name *found = NULL;
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         for (int32_t i = 0; i < families[f]->n_names; i++) {
             const struct sl_model_name *name = &families[f]->names[i];
             const char *s = field_of(name, field);
             if (field == BY_GGUF && name->gguf_experts && !experts)
                 continue;
-            if (s != NULL && strlen(s) == n_value && memcmp(s, value, n_value) == 0) {
-                *desc = families[f];
-                return name;
-            }
+            if (s == NULL || strlen(s) != n_value || memcmp(s, value, n_value) != 0)
+                continue;
+            const char *own = field == BY_ID ? NULL : name->hf_text_type;
+            const bool says = own != NULL && text_type != NULL && strcmp(own, text_type) == 0;
+            if (found != NULL && !says)
+                continue;
+            if (own != NULL && !says)
+                continue;
+            *desc = families[f];
+            found = name;
         }
     }
-    return NULL;
+    return found;
 }
 
 const struct sl_model_name *sl_registry_find(const char *id, const struct sl_model_desc **desc)
 {
-    return find(BY_ID, id, strlen(id), false, desc);
+    return find(BY_ID, id, strlen(id), false, NULL, desc);
 }
 
 /* In a list with ", " between the names. */
@@ -113,7 +122,10 @@ static int match_hf(const json_t *config, const struct sl_model_desc **desc,
     } else if (!json_is_string(type)) {
         return sl_fail(err, SL_EFORMAT, "config.json: architectures and model_type are missing");
     }
-    *name = find(field, json_string_value(value), json_string_length(value), false, desc);
+    const char *text_type =
+        json_string_value(json_object_get(json_object_get(config, "text_config"), "model_type"));
+    *name =
+        find(field, json_string_value(value), json_string_length(value), false, text_type, desc);
     if (*name == NULL)
         return refuse(where, json_string_value(value), json_string_length(value), field, err);
     return 0;
@@ -146,7 +158,7 @@ int sl_registry_match(const struct sl_ckpt *ckpt, const struct sl_model_desc **d
         return rc;
     if (rc == 0)
         return sl_fail(err, SL_EFORMAT, "GGUF: general.architecture is missing");
-    *name = find(BY_GGUF, s, n, has_experts(sl_ckpt_gguf(ckpt), s, n), desc);
+    *name = find(BY_GGUF, s, n, has_experts(sl_ckpt_gguf(ckpt), s, n), NULL, desc);
     if (*name == NULL)
         return refuse("GGUF: general.architecture", s, n, BY_GGUF, err);
     return 0;

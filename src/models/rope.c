@@ -461,6 +461,7 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
         (rc = gguf_number(g, arch, "rope.scaling.yarn_log_multiplier", 0, 1e3, &p->mscale, err)) ||
         (rc = gguf_number(g, arch, "attention.temperature_scale", 0, 10, &p->q_beta, err)))
         return rc;
+    p->mscale *= desc->tenth_multiplier ? 10 : 1;
     p->mscale_all_dim = p->mscale; /* a GGUF has one for both */
     if (attn != 0) /* here it multiplies the default, in config.json it replaces it */
         p->attention_factor = attn * yarn_mscale(p->factor, 1);

@@ -43,7 +43,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 57 + SL_MAX_ROPES };
+enum { N_MLA_CUTS = 6, N_CUTS = 57 + N_MLA_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -102,6 +102,28 @@ static uint64_t norm_width(const struct sl_model *m)
     return (uint64_t)(sl_is_draft(m) ? SL_MAX(2 * h, m->hp.draft.target_hidden) : h);
 }
 
+/* Of latent attention; two are there only where activations are no floats. */
+static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be, uint64_t t,
+                          struct cut cuts[N_MLA_CUTS])
+{
+    const uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes, f = sizeof(float);
+    const uint64_t q_rank = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q_RANK),
+                   q = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q),
+                   latent = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_ATT),
+                   att = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_ATT);
+    const bool narrow = be->vt->act_dtype != SL_DTYPE_F32;
+    const struct cut list[] = {
+        {offsetof(struct sl_run, latent_q), t * q_rank * f},
+        {offsetof(struct sl_run, latent_q_norm), t * q_rank * act},
+        {offsetof(struct sl_run, head_q), t * q * f},
+        {offsetof(struct sl_run, head_q_act), narrow ? t * q * act : 0},
+        {offsetof(struct sl_run, latent_att), t * latent * act},
+        {offsetof(struct sl_run, head_v), narrow && latent > 0 ? t * att * f : 0},
+    };
+    _Static_assert(SL_COUNT(list) == N_MLA_CUTS, "a cut is missing");
+    memcpy(cuts, list, sizeof list);
+}
+
 /* Values of a token that some layers have, of the widest. */
 struct widths {
     uint64_t low, wkv, wkv_low;
@@ -121,6 +143,7 @@ static struct widths widths_of(const struct sl_model *m)
             w.use = SL_MAX(w.use, SL_MAX(q, (uint64_t)l->intermediate));
         }
         sl_wkv_room(l, &w.wkv, &w.wkv_low);
+        w.low = SL_MAX(w.low, (uint64_t)l->state.low_rank);
         if (l->state.dt_rank > 0)
             w.low = SL_MAX(w.low, (uint64_t)sl_layer_dim(&m->hp, l, SL_DIM_STATE_X));
     }
@@ -212,11 +235,12 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, hidden), rows * (uint64_t)m->facts.draft_hidden * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
-    _Static_assert(SL_COUNT(list) + SL_MAX_ROPES == N_CUTS, "a cut is missing");
+    _Static_assert(SL_COUNT(list) + N_MLA_CUTS + SL_MAX_ROPES == N_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
+    list_mla_cuts(m, be, t, cuts + SL_COUNT(list));
     for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
         uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, m->layers, i) : 0;
-        cuts[SL_COUNT(list) + (size_t)i] = (struct cut){
+        cuts[SL_COUNT(list) + N_MLA_CUTS + (size_t)i] = (struct cut){
             offsetof(struct sl_run, angles) + (size_t)i * sizeof(float *), t * dims * f};
     }
 }
@@ -289,6 +313,10 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     }
     if (up_floats(m, m->be) == 0)
         r->up = r->ffn;
+    if (m->be->vt->act_dtype == SL_DTYPE_F32) {
+        r->head_q_act = r->head_q;
+        r->head_v = r->att;
+    }
     r->pooled = r->logits;
     rc = sl_host_create(r, err);
     if (rc != 0) {
@@ -646,6 +674,9 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     case SL_MIX_GQA:
         sl_mixer_gqa_attend(r, layer, b);
         break;
+    case SL_MIX_MLA:
+        sl_mixer_mla_attend(r, layer, b);
+        break;
     case SL_MIX_CONV:
     case SL_MIX_DELTA:
     case SL_MIX_SSM:
@@ -689,6 +720,7 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
 {
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
+    case SL_MIX_MLA:
         sl_mixer_gqa_output(r, layer, att, n, r->y);
         break;
     case SL_MIX_CONV:

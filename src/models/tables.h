@@ -143,6 +143,26 @@
     {"expert_shared_count", {"n_shared_experts"}, SL_HP_INT, SL_HP_AT(n_shared_experts),          \
      .min = 0, .max = 64}
 
+/* Latent attention. GGUF files say what is kept of a token as keys (rank and rotated dimensions),
+ * and a head's own beside it. */
+#define SL_HPARAMS_MLA                                                                            \
+    {"attention.q_lora_rank", {"q_lora_rank"}, SL_HP_INT, SL_HP_AT(q_rank), .min = 1,             \
+     .max = SL_MAX_HIDDEN},                                                                       \
+    {"attention.kv_lora_rank", {"kv_lora_rank"}, SL_HP_INT, SL_HP_AT(kv_rank), .required = true,  \
+     .min = 1, .max = SL_MAX_HEAD_DIM},                                                           \
+    {NULL, {"qk_nope_head_dim"}, SL_HP_INT, SL_HP_AT(nope_dim), .required = true, .min = 1,       \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"rope.dimension_count", {"qk_rope_head_dim"}, SL_HP_INT, SL_HP_AT(rope_dims),                \
+     .required = true, .min = 2, .max = SL_MAX_HEAD_DIM},                                         \
+    {"attention.value_length_mla", {"v_head_dim"}, SL_HP_INT, SL_HP_AT(value_dim), .min = 1,      \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"attention.key_length_mla", {NULL}, SL_HP_INT, SL_HP_AT(mla_dim), .min = 2,                  \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"attention.key_length", {NULL}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,                     \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
+     .max = SL_MAX_HEAD_DIM}
+
 /* A window that counts where a switch says so. 4096 is what transformers takes; null means none,
  * and so does 0, which transformers 5 writes where the switch is off. */
 #define SL_HPARAMS_WINDOW_SWITCH                                                                  \
@@ -338,6 +358,32 @@
     SL_W_LAYER(V, "self_attn.v_proj.weight", "attn_v.weight", VALUES, H, KV_HEADS)},              \
     SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS)}
 
+/* Latent attention; bits: of the layers that have it, 0: all. Behind kv_b each head has the rows
+ * of its keys, then those of its values; converters to GGUF store the former transposed. */
+#define SL_WEIGHTS_MLA(bits)                                                                      \
+    SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", MLA_Q_ALONE, H, NONE),              \
+     .when = bits},                                                                               \
+    SL_W_LAYER(MLA_Q_DOWN, "self_attn.q_a_proj.weight", "attn_q_a.weight", MLA_Q_RANK, H, NONE),  \
+     .when = bits},                                                                               \
+    SL_W_LAYER(MLA_Q_NORM, "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight",              \
+               MLA_Q_RANK, NONE, NONE), .when = bits},                                            \
+    SL_W_LAYER(Q, "self_attn.q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, NONE),       \
+     .when = bits},                                                                               \
+    SL_W_LAYER_PART(MLA_C, "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",         \
+                    MLA_RANK, H, NONE, 0, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
+    SL_W_LAYER_PART(MLA_K_ROPE, "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",    \
+                    MLA_ROPE, H, NONE, 1, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
+    SL_W_LAYER(MLA_C_NORM, "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", MLA_RANK,  \
+               NONE, NONE), .when = bits},                                                        \
+    SL_W_LAYER_PART(MLA_K_UP, "self_attn.kv_b_proj.weight", "attn_kv_b.weight", MLA_RANK,         \
+                    MLA_NOPE, NONE, 0, SL_DIM_MLA_NOPE, SL_DIM_MLA_V),                            \
+     .gguf = "blk.*.attn_k_b.weight", .mats = SL_DIM_HEADS, .flags = SL_W_PART_TRANSPOSED,        \
+     .when = bits},                                                                               \
+    SL_W_LAYER_PART(MLA_V_UP, "self_attn.kv_b_proj.weight", "attn_kv_b.weight", MLA_V, MLA_RANK,  \
+                    NONE, 1, SL_DIM_MLA_NOPE, SL_DIM_MLA_V), .gguf = "blk.*.attn_v_b.weight",     \
+     .mats = SL_DIM_HEADS, .when = bits},                                                         \
+    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, NONE), .when = bits}
+
 #define SL_WEIGHTS_QKV_BIAS                                                                       \
     SL_W_LAYER(Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", Q, NONE, HEADS),                   \
      .when = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
@@ -471,6 +517,23 @@
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
     SL_W_LAYER(EXPERTS_DOWN, "mlp.experts.#.down_proj.weight", "ffn_down_exps.weight", H, I,      \
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
+
+/* The same, or all experts of a layer in one tensor, their gates and ups as well. */
+#define SL_W_EXPERTS_OR_FUSED(s, name, gguf_name, r, c, fused_name, gguf_fused_name, idx, ...)    \
+    SL_W_LAYER(s, "mlp.experts.#." name, gguf_name, r, c, ROWS),                                  \
+     .hf_fused = "model.layers.*.mlp.experts." fused_name, .gguf_fused = gguf_fused_name,         \
+     .part = idx, .fused = {__VA_ARGS__}, .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
+#define SL_WEIGHTS_EXPERTS_OR_FUSED                                                               \
+    SL_W_LAYER(ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", E, H, NONE),                     \
+     .when = SL_HAS_EXPERTS},                                                                     \
+    SL_W_EXPERTS_OR_FUSED(EXPERTS_GATE, "gate_proj.weight", "ffn_gate_exps.weight", I, H,         \
+                          "gate_up_proj", "blk.*.ffn_gate_up_exps.weight", 0, SL_DIM_I,           \
+                          SL_DIM_I),                                                              \
+    SL_W_EXPERTS_OR_FUSED(EXPERTS_UP, "up_proj.weight", "ffn_up_exps.weight", I, H,               \
+                          "gate_up_proj", "blk.*.ffn_gate_up_exps.weight", 1, SL_DIM_I,           \
+                          SL_DIM_I),                                                              \
+    SL_W_EXPERTS_OR_FUSED(EXPERTS_DOWN, "down_proj.weight", "ffn_down_exps.weight", H, I,         \
+                          "down_proj", NULL, 0, SL_DIM_H)
 
 #define SL_WEIGHTS_FFN_DENSE                                                                      \
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS),                      \
@@ -738,6 +801,9 @@ int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, floa
     SL_W_ENCODER(P, FFN_NORM_BIAS, ffn ".bias", "blk.*.layer_output_norm.bias", H, NONE)
 /* clang-format on */
 
+/* mixer_mla.c: latent attention of the shape that hp says. Scores are divided by the root of a
+ * head's dimensions, and sharpened where YaRN's mscale_all_dim says so. */
+void sl_plan_mla(const struct sl_hparams *hp, struct sl_layer_desc *l);
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,
                     struct sl_layer_desc *layers, struct sl_error *err);

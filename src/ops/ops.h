@@ -53,6 +53,13 @@ struct sl_weight {
     struct sl_scales scales; /* borrowed too, of a matrix that is not repacked */
 };
 
+/* One matrix for each expert, or head, all of one shape; made by sl_backend.stack_create. */
+struct sl_stack {
+    const struct sl_weight *mats; /* [n] */
+    int32_t n;
+    void *table; /* backend's own, or NULL */
+};
+
 enum sl_weight_use {
     SL_USE_ROWS,       /* rows are looked up: embed */
     SL_USE_LINEAR,     /* products: linear, linear_gated_act */
@@ -292,6 +299,34 @@ struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v:
     struct sl_kv_view kv;
 };
 
+struct sl_op_heads_linear {   /* out[t, h] = W_h x[t, h], a matrix for each head */
+    const void *x;            /* [T, n_heads, K] activations, */
+    int64_t ld_x, step_x;     /* rows and heads so far apart */
+    const struct sl_stack *w; /* n_heads of [N, K] */
+    int32_t n;                /* T */
+    float *out;               /* [T, n_heads, N], */
+    int64_t ld_out, step_out; /* likewise */
+};
+
+/* Latent attention (MLA): a token has one row for all heads, `rank` values and behind them
+ * `rope_dim` that are rotated. All of it is its key, the first `rank` its value, so that a layer's
+ * part of a page has K alone (struct sl_op_attention.v_in_k). */
+struct sl_op_latent_store {
+    const struct sl_batch *batch;
+    const float *c;      /* [T, rank]: its RMSNorm by `norm` is stored, */
+    const float *k_rope; /* [T, rope_dim] and this, rotated */
+    const float *norm;   /* [rank] */
+    float eps;
+    const float *q_rope; /* [T, nq, rope_dim], rows and heads so far apart: rotated and put */
+    int64_t ld_q_rope, step_q_rope;
+    float *q; /* [T, nq, rank + rope_dim] behind the first `rank` of each head, which are there */
+    int32_t n_heads, rank, rope_dim;
+    const struct sl_rope *rope;          /* of rope_dim; NULL: nothing is rotated */
+    const float *angles;                 /* from rope_angles */
+    struct sl_q_temperature temperature; /* of all of a query */
+    struct sl_kv_view kv;
+};
+
 /* Skip-softmax (docs/DETERMINISM.md): a tile of SL_SKIP_TILE keys at a multiple of that adds
  * nothing to a row whose best score in it lies by more than ln((pos + 1) / factor) below the row's
  * best of the first SL_SKIP_FIRST keys, or below what the row has met in the split before the tile.
@@ -313,6 +348,7 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     int64_t ld_q;
     int32_t n_heads, n_kv_heads, head_dim;
     int32_t v_dim; /* of values; 0: head_dim */
+    bool v_in_k;   /* they are the first v_dim dimensions of keys: pages have no V; n_kv_heads 1 */
     float scale;
     bool whole;         /* every row sees all keys of its span; else row i those up to its own */
     int32_t window;     /* 0: none; else row i sees key j only if i - j < window, and, where whole,
@@ -625,13 +661,6 @@ static inline bool sl_route_fits(int32_t n_experts, int32_t top_k, const struct 
            r->group_top >= 1 && r->group_top <= size &&
            (r->score != SL_ROUTE_MIXER || (r->n_groups == 1 && !r->renormalize));
 }
-
-/* One matrix for each expert, all of one shape; made by sl_backend.stack_create. */
-struct sl_stack {
-    const struct sl_weight *mats; /* [n] */
-    int32_t n;
-    void *table; /* backend's own, or NULL */
-};
 
 /* Pairs of a row and an expert whose activated middles, n_mid floats each, are kept at a time: by
  * the operation's scratch on a CPU, and by the room of a rank. */

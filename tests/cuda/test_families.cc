@@ -56,11 +56,14 @@ static const char *const simulated[] = {"gemma2",
                                         "mamba2",
                                         "bamba",
                                         "qwen3_5"};
-/* Embeddings for each layer, experts beside an MLP, values narrower than keys: refused, and said
- * so. */
-static const char *const cpu_only[] = {"gemma3n", "gemma4_e2b",     "gemma4_moe",
-                                       "mimo_v2", "mimo_v2_blocks", "mimo_v2_flash",
-                                       "rwkv7",   "rwkv7_null"};
+/* Embeddings for each layer, experts beside an MLP, values narrower than keys, latent attention:
+ * refused, and said so. */
+static const char *const cpu_only[] = {"mimo_v2",        "mimo_v2_blocks",  "gemma3n",
+                                       "gemma4_e2b",     "gemma4_moe",      "mimo_v2_flash",
+                                       "deepseek_v2",    "deepseek_v3",     "kimi_k25",
+                                       "kimi_linear",    "mistral4",        "glm4_moe_lite",
+                                       "rwkv7",          "rwkv7_null",      "mistral4_hub",
+                                       "kimi_linear_v5", "deepseek_v3_fp8", "deepseek_v2_groups"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

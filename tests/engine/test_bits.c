@@ -4,7 +4,7 @@
  * batches, for several prefill chunk sizes, page sizes, thread counts and ranks, with the prefix
  * cache hit and missed, on every instruction set, and after preemption. Each case first proves that
  * it exercised what it claims to. The same for random models with recurrent layers, which begin at
- * states that the cache kept.
+ * states that the cache kept, and for one with latent attention.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -395,6 +395,12 @@ static int setup_conv(void **state) /* with windows as well */
     return setup(state);
 }
 
+static int setup_latent(void **state)
+{
+    make_model("deepseek_v3");
+    return setup(state);
+}
+
 /* With an argument: the random models alone. */
 int main(int argc, char **argv)
 {
@@ -422,5 +428,6 @@ int main(int argc, char **argv)
     (void)argv;
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
+    n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
     return n_failed + cmocka_run_group_tests_name("convolutions", recurrent, setup_conv, NULL);
 }

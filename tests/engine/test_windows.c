@@ -265,9 +265,9 @@ static void tokens_are_those_of_the_whole_context(void **state)
 static void tokens_are_those_of_states_that_were_never_left(void **state)
 {
     (void)state;
-    static const char *const models[] = {"lfm2", "mamba2",      "granitemoehybrid", "qwen3_5",
-                                         "lfm3", "olmo_hybrid", "recurrent_gemma",  "zamba2",
-                                         "rwkv7"};
+    static const char *const models[] = {
+        "lfm2",        "mamba2",          "granitemoehybrid", "qwen3_5",     "lfm3",
+        "olmo_hybrid", "recurrent_gemma", "zamba2",           "kimi_linear", "rwkv7"};
     for (size_t i = 0; i < SL_COUNT(models); i++)
         for (int late = 0; late < 2; late++) {
             if (strcmp(models[i], "lfm3") != 0 && strcmp(models[i], "recurrent_gemma") != 0)

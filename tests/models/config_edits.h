@@ -751,6 +751,34 @@ static const struct edit nomic_edits[] = {
     {"type_vocab_size", "17", SL_EFORMAT, "must be 0 to 16"},
 };
 
+static const struct edit deepseek_v2_edits[] = {
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+    {"rope_interleave", "false", SL_EUNSUPPORTED, "rope_interleave is false: not supported"},
+    {"moe_layer_freq", "2", SL_EUNSUPPORTED, "moe_layer_freq is 2: not supported, must be 1"},
+    {"topk_method", "\"best\"", SL_EUNSUPPORTED, "topk_method"},
+    {"kv_lora_rank", "null", SL_EFORMAT, "kv_lora_rank is missing"},
+    {"kv_lora_rank", "1020", SL_EFORMAT, "a rank of 1020"},
+    {"kv_lora_rank", "32", SL_EFORMAT,
+     "kv_a_proj_with_mqa.weight\" has shape [80, 64], expected [48, 64]"},
+    {"qk_rope_head_dim", "7", SL_EFORMAT, "heads of 32 + 7 dimensions"},
+    {"qk_nope_head_dim", "16", SL_EFORMAT,
+     "q_proj.weight\" has shape [192, 64], expected [128, 64]"},
+    {"v_head_dim", "16", SL_EFORMAT,
+     "kv_b_proj.weight\" has shape [256, 64], expected [4, 48, 64]"},
+    {"v_head_dim", "null", SL_EFORMAT, "values of 0"},
+    {"q_lora_rank", "16", SL_EFORMAT, "q_a_proj.weight\" is missing"},
+};
+
+static const struct edit kimi_linear_edits[] = {
+    {"mla_use_nope", "false", SL_EUNSUPPORTED, "mla_use_nope is false: not supported"},
+    {"moe_router_activation_func", "\"softmax\"", SL_EUNSUPPORTED, "moe_router_activation_func"},
+    {"linear_attn_config", "{\"full_attn_layers\": [0]}", SL_EFORMAT,
+     "full_attn_layers[0] must be a layer, 1 to 4"},
+    {"linear_attn_config", "{\"full_attn_layers\": [5]}", SL_EFORMAT,
+     "full_attn_layers[0] must be a layer, 1 to 4"},
+    {"linear_attn_config", "[]", SL_EFORMAT, "linear_attn_config"},
+};
+
 static const struct edit modernbert_edits[] = {
     {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
     {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias is true: not supported"},

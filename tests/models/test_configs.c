@@ -323,6 +323,8 @@ static const struct {
     EDITED("recurrent_gemma", recurrent_gemma_edits),
     EDITED("rwkv7", rwkv7_edits),
     EDITED("zamba2", zamba2_edits),
+    EDITED("deepseek_v2", deepseek_v2_edits),
+    EDITED("kimi_linear", kimi_linear_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

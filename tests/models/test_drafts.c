@@ -166,6 +166,7 @@ static const struct {
     const char *golden, *model, *eagle;
 } pairs[] = {
     {"glm4_moe", "tests/golden/drafts/glm4_moe", NULL},
+    {"deepseek_v3", "tests/golden/drafts/deepseek_v3", NULL},
     {"qwen3_5", "tests/golden/drafts/qwen3_5", NULL},
     {"qwen3_next", "tests/golden/drafts/qwen3_next", NULL},
     {"mimo", "tests/golden/drafts/mimo", NULL},

@@ -72,6 +72,10 @@ static const struct variant variants[] = {
     {"recurrent_gemma", SL_DTYPE_BF16, "bf16", false},
     {"rwkv7", SL_DTYPE_BF16, "bf16", false},
     {"zamba2", SL_DTYPE_BF16, "f32", false},
+    {"kimi_linear", SL_DTYPE_BF16, "bf16", false},
+    {"deepseek_v2", SL_DTYPE_BF16, "bf16", false},
+    {"deepseek_v3", SL_DTYPE_F16, "q8_0", false},
+    {"mistral4", SL_DTYPE_BF16, "fp8", false},
 };
 /* clang-format on */
 
@@ -343,8 +347,10 @@ static void test_containers(void **state)
                                         "mamba",
                                         "jamba",
                                         "mimo_v2_flash",
-                                        "rwkv7",
-                                        "step3p5"};
+                                        "step3p5",
+                                        "deepseek_v2",
+                                        "kimi_linear",
+                                        "rwkv7"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

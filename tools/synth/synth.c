@@ -83,6 +83,7 @@ struct tensor {
     int64_t file_rows; /* of the tensor: more than dims[0] if this is a part of a fused one */
     int32_t part;      /* of it; the first declares it, the others follow in the table */
     int32_t n_mats;    /* of the stack that it is one of */
+    bool joined;       /* a fused one whose matrices lie one below the other */
     bool stacked;      /* a slice of one tensor [n_mats, rows, cols], */
     bool turned;       /* or [n_mats, cols, rows] */
     int32_t layer;
@@ -165,7 +166,8 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     if (fused) {
         t->file_rows = sl_bind_fused_row(&s->hp, shape, w, SL_MAX_FUSED);
         t->part = w->part + (n_pieces > 0 ? mat : 0);
-        t->turned = (w->flags & SL_W_TRANSPOSED) != 0;
+        t->turned = (w->flags & (SL_W_TRANSPOSED | SL_W_PART_TRANSPOSED)) != 0;
+        t->joined = w->mats == SL_DIM_HEADS;
     }
     t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);
     t->n_mats = n_pieces > 0             ? n_pieces
@@ -577,7 +579,7 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
 {
     uint64_t bytes;
     int64_t n_cols = t->dims[t->n_dims - 1];
-    if (t->file_rows != t->dims[0] && (is_int4(t) || t->dtype == SL_DTYPE_FP8_E4M3))
+    if ((t->joined || t->file_rows != t->dims[0]) && (is_int4(t) || t->dtype == SL_DTYPE_FP8_E4M3))
         return sl_fail(err, SL_EINVAL, "\"%s\" is fused: %s is not written for such a tensor",
                        t->name, sl_dtype_info(t->dtype)->name);
     if (is_int4(t)) {
@@ -592,19 +594,21 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
                        (long long)n_cols);
     const int64_t stack[] = {t->n_mats, t->turned ? t->dims[1] : t->file_rows,
                              t->turned ? t->file_rows : t->dims[1]};
-    const int64_t dims[] = {t->file_rows, t->dims[1]};
+    const int64_t dims[] = {t->joined ? t->n_mats * t->file_rows : t->file_rows,
+                            t->dims[t->joined ? !t->turned : 1]};
+    const bool in_stack = t->stacked && !t->joined;
     if (t->n_dims == 2)
         bytes *= (uint64_t)t->dims[0] * (uint64_t)(t->stacked ? t->n_mats : 1);
     k->total += bytes;
     if (t->part > 0)
         return 0;
-    if (k->gguf != NULL && t->stacked)
+    if (k->gguf != NULL && in_stack)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims + 1, stack);
     else if (k->gguf != NULL)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, dims);
     else
-        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims + t->stacked,
-                                t->stacked ? stack : dims);
+        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims + in_stack,
+                                in_stack ? stack : dims);
     declare_scales(s, t, k);
     return 0;
 }
@@ -644,7 +648,7 @@ static int each_mat(const struct sl_synth *s, const struct sl_model_desc *desc,
     for (int32_t i = 0, n = 1; i < n && rc == 0; i++) {
         if (!describe(s, desc, k->layers, w, layer, i, &t))
             return 0;
-        if (writing && t.stacked && t.file_rows != t.dims[0])
+        if (writing && t.stacked && (t.joined || t.file_rows != t.dims[0]))
             return write_fused_stack(s, desc, w, layer, t.n_mats, k, err);
         n = writing || !t.stacked ? t.n_mats : 1;
         rc = writing ? write_one(s, &t, k, err) : declare(s, &t, k, err);

@@ -124,7 +124,7 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     case SL_HP_LAYERS:
         for (int32_t l = 0, n = 0; l < hp->n_layers; l++)
             if (at[l] == (row->def != 0 ? (uint8_t)row->def : 1))
-                sl_buf_printf(b, "%s%d", n++ > 0 ? ", " : "[", l);
+                sl_buf_printf(b, "%s%d", n++ > 0 ? ", " : "[", l + row->from_one);
         sl_buf_putc(b, ']');
         break;
     case SL_HP_LAYER_THETAS:
@@ -444,7 +444,9 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         if (row->offset == offsetof(struct sl_hparams, state_inner) && hp->state_heads > 0)
             i = hp->state_heads * hp->state_v_dim;
         if (row->offset == offsetof(struct sl_hparams, rope_dims))
-            i = hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim;
+            i = hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims
+                : hp->rope_dims != 0     ? hp->rope_dims
+                                         : hp->head_dim;
         if (i != 0)
             sl_gguf_writer_add_u32(w, key, (uint32_t)i);
     } else if (row->type == SL_HP_BOOL) {
