@@ -155,7 +155,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * by more than ln(position / this). Approximate; 0: off. docs/DETERMINISM.md has the rule. */
     float skip_softmax_threshold_scale_factor;
     bool skip_softmax_counts; /* sl_engine_skipped may be called */
-    /* JSON as vLLM's --speculative-config, of method ngram, suffix, draft_model, mtp or eagle3:
+    /* JSON as vLLM's --speculative-config, of method ngram, suffix, draft_model, mtp, eagle3,
+     * dflash or dspark:
      * {"method": "draft_model", "model": folder or .gguf, "num_speculative_tokens": 5}. NULL: a
      * token a step. No output changes, but with synthetic acceptance (docs/ENGINE.md). */
     const char *speculative_config;

@@ -9,15 +9,23 @@ of the model; float32 logits[n - 1][n_draft_vocab] of the drafter, entry p of ro
 drafts[n_more], the tokens that it says from the last entry on, each the argmax; float32 logits[n_more][n_draft_vocab] of
 the entries made of those tokens and of its own rows.
 
+Drafters that make a block of drafts in one step have block.bin instead: int32 n, n_taps, target_hidden, n_draft_vocab,
+block, n_anchors; int32 taps[n_taps], ids[n], anchors[n_anchors]; float32 rows as above; float32
+logits[n_anchors][block][n_draft_vocab] of the block behind each anchor, a token of the text, and the rows before it
+(P-EAGLE: of the last entry of the text, row a - 1 and token a, and of masks). Where a draft depends on the one before
+it, chain.bin has int32 n_anchors, n; int32 drafts[n_anchors][n]; float32 logits[n_anchors][n][n_draft_vocab] and
+odds[n_anchors][n], 0 where the drafter does not say any.
+
 Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe, deepseek_v3); the package speculators, its layers of MTP (qwen3_5,
-qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts; for MiMo-7B, which neither has, the
+qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts, P-EAGLE with the package's mask, and DFlash, of which the windows of rows are z-lab's; for MiMo-7B, which neither has, the
 formula around transformers' layer of Qwen 2. speculators wants transformers < 5.20, which has no MtpModel, so that
 there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
-their drafts are right if each is made from the rows of its own text. Models have a tokenizer of a character a token.
+their drafts are right if each is made from the rows of its own text. So are those of `dflash_copy` and `peagle_copy` for `copy`. Models have a tokenizer of a character a token.
 
     pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same
     pip install torch transformers==5.19 speculators==0.9 safetensors && tools/gen_golden_drafts.py \
-        llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm
+        llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm \
+        dflash dflash_windows dflash_speculators copy peagle peagle_speculators dspark dspark_gated dspark_rnn
 """
 import json
 import pathlib
@@ -398,9 +406,287 @@ def eagle3(name, generator):
     write(OUT / name, taps, ids, rows, run, lambda i: i if said is None else int(said[i]))
 
 
+def peagle(name, generator):
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.models.attention import create_float_mask
+    from speculators.models.peagle.attention import create_peagle_mask_mod
+    from speculators.models.peagle.config import PEagleSpeculatorConfig
+    from speculators.models.peagle.core import PEagleDraftModel
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    anchors, block = [1, 8, 15], 5
+    kind, options, taps, n_draft = {
+        "peagle": ("Llama", dict(), [2, 3, 4], 96),
+        "peagle_speculators": ("Qwen3", dict(norm_before_residual=True, fc_norm=True), [1, 6], 40),
+    }[name]
+    layers = dict(SMALL, intermediate_size=48, num_hidden_layers=2, rope_parameters=plain(300.0))
+    if kind == "Qwen3":
+        layers |= dict(head_dim=16)
+    inner = getattr(transformers, kind + "Config")(**layers)
+    inner._attn_implementation = "eager"
+    target = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TARGET)).eval()
+    weights = load_file(OUT / "llama" / "model.safetensors")
+    target.load_state_dict({k: v.float() for k, v in weights.items()})
+    config = PEagleSpeculatorConfig(
+        transformer_layer_config=inner, draft_vocab_size=n_draft, eagle_aux_hidden_state_layer_ids=taps,
+        mask_token_id=94, **options, speculators_config=SpeculatorsConfig(
+            algorithm="peagle", proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=block)],
+            default_proposal_method="greedy",
+            verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"])))
+    model = rounded(PEagleDraftModel(config), generator).float()
+    with torch.no_grad():
+        model.mask_hidden.copy_(torch.randn(model.mask_hidden.shape, generator=generator).to(torch.bfloat16).float())
+        if n_draft < inner.vocab_size:
+            said = torch.randperm(inner.vocab_size, generator=generator)[:n_draft].sort().values
+            model.d2t.copy_(said - torch.arange(n_draft))
+            model.t2d[said] = True
+    stored = {k: v.to(torch.bfloat16).contiguous() if v.is_floating_point() else v
+              for k, v in model.state_dict().items() if not k.startswith("verifier_")}
+    if name == "peagle_speculators":
+        text = json.loads(config.to_json_string())
+        text["transformer_layer_config"] |= dict(vocab_size=inner.vocab_size, hidden_size=inner.hidden_size)
+    else:  # as vLLM has it of files that are not of speculators
+        stored = {k: v for k, v in stored.items() if k not in ("d2t", "t2d")}
+        stored["mask_hidden"] = stored["mask_hidden"][0]
+        text = config_of(inner) | dict(architectures=["PeagleLlamaForCausalLM"], ptd_token_id=94,
+                                       eagle_aux_hidden_state_layer_ids=taps, parallel_drafting=True)
+    save(OUT / name, stored, text)
+    ids = torch.randint(0, inner.vocab_size, (1, N), generator=generator)
+    rows = rows_of(target, ids, taps)
+    logits = []
+    for a in anchors:
+        anchor = torch.tensor([*range(a), *[a - 1] * (block - 1)])
+        depth = torch.tensor([*[0] * a, *range(1, block)])
+        tokens = torch.tensor([*ids[0, 1:a + 1].tolist(), *[94] * (block - 1)])
+        with torch.no_grad():
+            h = torch.cat([rows[:a].flatten(1), model.mask_hidden[0].expand(block - 1, -1)])
+            if model.fc_norm is not None:
+                h = torch.cat([norm(x) for norm, x in zip(model.fc_norm, h.chunk(len(taps), -1))], -1)
+            h = torch.cat([model.embed_tokens(tokens), model.fc(h)], -1)[None]
+            mask = create_float_mask(create_peagle_mask_mod(anchor, depth, torch.zeros(N, dtype=torch.long)),
+                                     Q_LEN=len(anchor), KV_LEN=len(anchor), dtype=torch.float32, device="cpu")
+            at = (anchor + depth)[None]
+            turns = model.rotary_emb(h, at)
+            for layer in model.layers:
+                h = layer(h, attention_mask=mask, position_ids=at, position_embeddings=turns)
+                h = h[0] if isinstance(h, tuple) else h
+            logits.append(model.lm_head(model.norm(h))[0, a - 1:])
+    write_block(OUT / name, taps, ids, rows, block, anchors, torch.stack(logits))
+
+
+# ---------------------------------------------------------------- DFlash
+
+
+def write_block(folder, taps, ids, rows, block, anchors, logits):
+    top = logits.topk(2, dim=-1).values
+    assert (top[..., 0] - top[..., 1]).min() > 1e-4, "a near tie: take another seed"
+    with open(folder / "block.bin", "wb") as f:
+        f.write(struct.pack("<6i", N, len(taps), rows.shape[-1], logits.shape[-1], block, len(anchors)))
+        f.write(struct.pack(f"<{len(taps) + N + len(anchors)}i", *taps, *ids[0].tolist(), *anchors))
+        f.write(rows.float().contiguous().numpy().tobytes())
+        f.write(logits.float().contiguous().numpy().tobytes())
+    print(f"{folder.name}: {sum(p.stat().st_size for p in folder.iterdir())} bytes, says {logits.argmax(-1).tolist()}")
+
+
+def window_of_rows(anchors, block, window, both_ways):
+    """z-lab's mask: a row sees keys of its text and block that are less than a window before it (or behind it)."""
+    key_at = torch.tensor([*range(N), *(a + k for a in anchors for k in range(block))])
+    mask = torch.full((len(anchors) * block, len(key_at)), float("-inf"))
+    for i, a in enumerate(anchors):
+        own = torch.zeros(len(key_at), dtype=torch.bool)
+        own[:a] = True
+        own[N + i * block:N + (i + 1) * block] = True
+        for k in range(block):
+            behind = key_at - (a + k)
+            sees = own & (-behind < window) & (behind < (window if both_ways else 1))
+            mask[i * block + k][sees] = 0
+    return mask[None, None]
+
+
+def dflash(name, generator):
+    """How each is made: options of speculators' config, kinds of its layers, and what its files look like."""
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
+    from speculators.models.dspark import DSparkDraftModel, DSparkSpeculatorConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    anchors, block, window = [1, 7, 14], 6, 4
+    full, sliding = "full_attention", "sliding_attention"
+    options, kinds, taps, n_draft, more = {
+        "dflash": (dict(), [full, full], [2, 4, 6], 96, dict()),
+        "dflash_windows": (dict(), [sliding, full, sliding], [1, 7], 96, dict(
+            input_embedding_scale=0.75, output_multiplier=0.25, final_logit_softcapping=2.0)),
+        "dflash_speculators": (dict(sample_from_anchor=True, sliding_window_non_causal=True), [full, sliding],
+                               [0, 3, 5, 6], 40, dict()),
+        "dspark": (dict(markov_rank=8), [full, full], [2, 6], 96, dict()),
+        "dspark_gated": (dict(markov_rank=12, markov_head_type="gated", sample_from_anchor=False,
+                              confidence_head_with_markov=False), [full], [3], 40, dict()),
+        "dspark_rnn": (dict(markov_rank=8, markov_head_type="rnn", enable_confidence_head=False), [sliding, full],
+                       [1, 4], 96, dict()),
+    }[name]
+    spark = name.startswith("dspark")
+    inner = transformers.Qwen3Config(
+        **SMALL | dict(intermediate_size=48), head_dim=16, num_hidden_layers=len(kinds), layer_types=kinds,
+        use_sliding_window=sliding in kinds, sliding_window=window if sliding in kinds else None,
+        rope_parameters=plain(300.0))
+    inner._attn_implementation = "eager"
+    target = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TARGET)).eval()
+    weights = load_file(OUT / "llama" / "model.safetensors")
+    target.load_state_dict({k: v.float() for k, v in weights.items()})
+    config = (DSparkSpeculatorConfig if spark else DFlashSpeculatorConfig)(
+        transformer_layer_config=inner, draft_vocab_size=n_draft, aux_hidden_state_layer_ids=taps, block_size=block,
+        mask_token_id=95, **options,
+        speculators_config=SpeculatorsConfig(
+            algorithm="dspark" if spark else "dflash", proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=block - 1)],
+            default_proposal_method="greedy",
+            verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"])))
+    model = rounded((DSparkDraftModel if spark else DFlashDraftModel)(config), generator).float()
+    theirs = model._create_attention_mask
+    model._create_attention_mask = lambda sliding_window, **rest: (
+        theirs(sliding_window=None, **rest) if sliding_window is None else
+        window_of_rows(anchors, block, window, config.sliding_window_non_causal))
+    scale = more.get("input_embedding_scale", 1)
+    with torch.no_grad():
+        model.embed_tokens.weight.copy_(target.model.embed_tokens.weight * scale)
+        if n_draft == inner.vocab_size:
+            model.lm_head.weight.copy_(target.lm_head.weight)
+        else:
+            said = torch.randperm(inner.vocab_size, generator=generator)[:n_draft].sort().values
+            model.d2t.copy_(said - torch.arange(n_draft))
+            model.t2d[said] = True
+    stored = {k: v.to(torch.bfloat16).contiguous() if v.is_floating_point() else v
+              for k, v in model.state_dict().items() if not k.startswith("verifier_") and k != "embed_tokens.weight"}
+    if spark or name == "dflash_speculators":
+        if n_draft == inner.vocab_size:
+            stored = {k: v for k, v in stored.items() if k not in ("lm_head.weight", "d2t", "t2d")}
+        text = json.loads(config.to_json_string())
+    else:
+        stored = {k: v for k, v in stored.items() if k not in ("lm_head.weight", "d2t", "t2d")}
+        text = config_of(inner) | dict(architectures=["DFlashDraftModel"], dflash_config=dict(
+            mask_token_id=95, target_layer_ids=[t - 1 for t in taps], **more))
+        (text["dflash_config"] if more else text)["block_size"] = block  # older files have it at the top
+    save(OUT / name, stored, text)
+    ids = torch.randint(0, inner.vocab_size, (1, N), generator=generator)
+    rows = rows_of(target, ids, taps)
+    chosen = torch.zeros(1, N)
+    chosen[0, anchors] = 1
+    with torch.no_grad():
+        hidden, logits, *_ = model._backbone_forward(
+            rows.flatten(1)[None], ids, chosen, torch.zeros(1, N, inner.hidden_size),
+            torch.zeros(1, N, dtype=torch.long), max_anchors=len(anchors))
+    logits = logits * more.get("output_multiplier", 1)
+    if more:
+        cap = more["final_logit_softcapping"]
+        logits = torch.tanh(logits / cap) * cap
+    logits = logits.view(len(anchors), block, n_draft)
+    write_block(OUT / name, taps, ids, rows, block, anchors, logits)
+    if spark:
+        to_target = list(range(n_draft)) if n_draft == inner.vocab_size else said.tolist()
+        write_chain(name, model, config, ids[0, anchors], hidden.view(len(anchors), block, -1), logits, to_target)
+
+
+def write_chain(name, model, config, anchors, hidden, logits, to_target):
+    """DSpark's drafts from left to right: what a slot is given is the token before it in the block."""
+    first = 0 if config.sample_from_anchor else 1
+    prev = anchors[:, None].repeat(1, hidden.shape[1])
+    drafts, rows, odds = [], [], []
+    with torch.no_grad():
+        for k in range(first, hidden.shape[1]):
+            e = model.markov_head.prev_embeddings(prev)
+            bias = model.markov_head.block_bias(prev_token_ids=prev, hidden_states=hidden, prev_emb=e)
+            rows.append(logits[:, k] + bias[:, k])
+            said = torch.tensor([to_target[int(i)] for i in rows[-1].argmax(-1)])
+            drafts.append(said)
+            if config.enable_confidence_head:
+                seen = torch.cat([hidden, e], -1) if config.confidence_head_with_markov else hidden
+                odds.append(model.confidence_head(seen)[:, k].sigmoid())
+            else:
+                odds.append(torch.zeros(len(anchors)))
+            if k + 1 < hidden.shape[1]:
+                prev[:, k + 1] = said
+    top = torch.stack(rows).topk(2, dim=-1).values
+    assert (top[..., 0] - top[..., 1]).min() > 1e-4, "a near tie: take another seed"
+    with open(OUT / name / "chain.bin", "wb") as f:
+        f.write(struct.pack("<2i", len(anchors), len(rows)))
+        f.write(torch.stack(drafts, 1).to(torch.int32).numpy().tobytes())
+        f.write(torch.stack(rows, 1).float().contiguous().numpy().tobytes())
+        f.write(torch.stack(odds, 1).float().contiguous().numpy().tobytes())
+    print(f"{name}: drafts {torch.stack(drafts, 1).tolist()}")
+
+
+def copy(name, generator):
+    """A model that says its last token for ever, and a drafter that reads it in the row before the last token.
+
+    Rows of the block hold nothing but where they are; the keys of the text do not differ, so that where they are is
+    all that the attention of a mask goes by, and 2 before it is what it looks for."""
+    h, n, dim = SMALL["hidden_size"], SMALL["vocab_size"], 16
+    config = transformers.LlamaConfig(**SMALL, num_hidden_layers=2, tie_word_embeddings=True,
+                                      rope_parameters=plain(1000.0))
+    stored = as_stored(rounded(transformers.LlamaForCausalLM(config), generator))
+    stored.pop("lm_head.weight", None)
+    embedding = torch.nn.functional.normalize(torch.randn(n, h, generator=generator), dim=-1)
+    embedding[:, 0], embedding[:, 1] = 0.5, 0
+    stored["model.embed_tokens.weight"] = embedding.to(torch.bfloat16)
+    for k in stored:
+        if k.endswith(("o_proj.weight", "down_proj.weight")):
+            stored[k] = torch.zeros_like(stored[k])
+    stored["model.norm.weight"] = torch.ones(h, dtype=torch.bfloat16)
+    config.architectures = ["LlamaForCausalLM"]
+    save(OUT / name, stored, config_of(config))
+    tokenizer(OUT / name)
+    e = stored["model.embed_tokens.weight"].float()
+    assert ((e @ e.T).argmax(1) == torch.arange(n)).all()
+    q_heads, kv_heads = SMALL["num_attention_heads"], SMALL["num_key_value_heads"]
+    inner = transformers.Qwen3Config(**SMALL, head_dim=dim, num_hidden_layers=1, rope_parameters=plain(1000.0))
+    freq = 1000.0 ** (-torch.arange(0, dim, 2) / dim)
+    turn = torch.cat([(2 * freq).cos() + (2 * freq).sin(), (2 * freq).cos() - (2 * freq).sin()])  # as seen 2 behind
+    q, k = torch.zeros(q_heads * dim, h), torch.zeros(kv_heads * dim, h)
+    q[:, 1] = turn.repeat(q_heads)
+    k[:, 0] = 1
+    v, o = torch.zeros(kv_heads * dim, h), torch.zeros(h, q_heads * dim)
+    for i in range(2, h):  # a value of the row is one of a head, and from there it goes back to its place
+        v[i, i] = 1
+        o[i, i // dim * (q_heads // kv_heads) * dim + i % dim] = 64
+    alike = torch.zeros(n, h)
+    alike[:, 1] = 1
+    one = torch.ones(h)
+    drafter = {"embed_tokens.weight": alike, "fc.weight": torch.eye(h), "hidden_norm.weight": one.clone(),
+               "norm.weight": one.clone()}
+    drafter |= {"layers.0." + a: b for a, b in {
+        "input_layernorm.weight": one.clone(), "post_attention_layernorm.weight": one.clone(),
+        "self_attn.q_proj.weight": q, "self_attn.k_proj.weight": k, "self_attn.v_proj.weight": v,
+        "self_attn.o_proj.weight": o, "self_attn.q_norm.weight": torch.full((dim,), 8.0),
+        "self_attn.k_norm.weight": torch.full((dim,), 8.0),
+        "mlp.gate_proj.weight": torch.zeros(inner.intermediate_size, h),
+        "mlp.up_proj.weight": torch.zeros(inner.intermediate_size, h),
+        "mlp.down_proj.weight": torch.zeros(h, inner.intermediate_size)}.items()}
+    more = dict(architectures=["DFlashDraftModel"], block_size=2, mask_token_id=95, target_layer_ids=[0])
+    save(OUT / "dflash_copy", {k: v.to(torch.bfloat16) for k, v in drafter.items()}, config_of(inner) | more)
+    # P-EAGLE: the first draft is the row itself; a mask reads the token of the entry before it
+    inner = transformers.LlamaConfig(**SMALL, head_dim=dim, num_hidden_layers=1, rope_parameters=plain(1000.0))
+    turn = torch.cat([freq.cos() + freq.sin(), freq.cos() - freq.sin()])
+    wide = torch.zeros(h, h)
+    q, k = torch.zeros(q_heads * dim, 2 * h), torch.zeros(kv_heads * dim, 2 * h)
+    q[:, 0] = q[:, 1] = 8 * turn.repeat(q_heads)
+    k[:, 0] = 8
+    own = e.clone()
+    own[94] = alike[0]
+    layer = "layers.0."
+    drafter = {"embed_tokens.weight": own, "mask_hidden": torch.zeros(1, 1, h), "fc.weight": torch.eye(h),
+               "norm.weight": one.clone(), layer + "hidden_norm.weight": one.clone(),
+               layer + "self_attn.q_proj.weight": q, layer + "self_attn.k_proj.weight": k,
+               layer + "self_attn.v_proj.weight": torch.cat([v, wide], 1)} | {
+        k: b for k, b in drafter.items() if k.startswith(layer) and ("mlp" in k or "layernorm" in k or "o_proj" in k)}
+    more = dict(architectures=["PeagleLlamaForCausalLM"], mask_token_id=94, eagle_aux_hidden_state_layer_ids=[0])
+    save(OUT / "peagle_copy", {k: v.to(torch.bfloat16).contiguous() for k, v in drafter.items()},
+         config_of(inner) | more)
+
+
 def main():
     known = dict(deepseek_v3=deepseek_v3, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}
+    known |= dict(dflash=dflash, dflash_windows=dflash, dflash_speculators=dflash, copy=copy,
+                  peagle=peagle, peagle_speculators=peagle, dspark=dflash, dspark_gated=dflash, dspark_rnn=dflash)
     names = sys.argv[1:]
     if not names or not set(names) <= set(known):
         sys.exit(f"name some of {', '.join(known)}")

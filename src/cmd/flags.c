@@ -307,7 +307,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_SWITCH, 0, "disable-jump-forward", NULL, ENGINE(no_jump_forward), 0, 0, NULL,
      "compute tokens that a grammar forces one by one"},
     {SL_FLAG_STR, 0, "speculative-config", NULL, ENGINE(speculative_config), 0, 0, "JSON",
-     "drafts, as in vLLM: ngram, suffix, draft_model, mtp, eagle3"},
+     "drafts: ngram, suffix, draft_model, mtp, eagle3, dflash, dspark"},
     {SL_FLAG_STR, 0, "speculative-model", "speculative-draft-model-path", ENGINE(speculative_model),
      0, 0, "MODEL", "a smaller model drafts (5 tokens, if there is no config)"},
     {SL_FLAG_STR, 0, "chat-template", NULL, ENGINE(chat_template), 0, 0, "F",

@@ -23,8 +23,8 @@
 #define TRIAL      1
 #define TRIAL_ROWS 2
 
-/* For what is written behind a sequence's blocks: all drafts of a pass, and one token more where a
- * device makes spans even (device_draft.c). */
+/* For what is written behind a sequence's blocks: all drafts of a pass, and one token more where
+ * drafts are masks behind a token of the text, or a device makes spans even (device_draft.c). */
 static int32_t spare_pages(int32_t n_drafts, int32_t block_size)
 {
     return SL_CEIL_DIV(n_drafts + 1, block_size);
@@ -46,6 +46,7 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     if (d == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts");
     d->n_spare = spare_pages(eng->speculative.num_speculative_tokens, i->block_size);
+    SL_ASSERT(eng->runner.draft_block <= eng->speculative.num_speculative_tokens + 1);
     const size_t n_table = (size_t)(SL_CEIL_DIV(i->max_model_len, i->block_size) + d->n_spare);
     d->pages = sl_calloc((size_t)g->cfg.n_pages, sizeof *d->pages);
     d->tokens = sl_calloc(n_tokens, sizeof *d->tokens);
@@ -55,11 +56,12 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     d->sources = sl_calloc(n_tokens, sizeof *d->sources);
     d->wanted = sl_calloc(n_seqs, sizeof *d->wanted);
     d->drafts = sl_calloc(n_seqs, SL_MAX_DRAFTED * sizeof *d->drafts);
+    d->odds = sl_calloc(n_seqs, SL_MAX_DRAFTED * sizeof *d->odds);
     d->of = sl_calloc(n_seqs, sizeof(struct sl_rseq *));
     d->tables = sl_calloc(n_seqs, n_table * sizeof *d->tables);
     if (d->pages == NULL || d->tokens == NULL || d->positions == NULL || d->sources == NULL ||
         d->spans == NULL || d->logit_rows == NULL || d->wanted == NULL || d->drafts == NULL ||
-        d->of == NULL || d->tables == NULL)
+        d->odds == NULL || d->of == NULL || d->tables == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %zu sequences", n_seqs);
     return 0;
 }
@@ -71,6 +73,7 @@ void sl_drafter_deinit(struct sl_engine *eng)
         return;
     sl_free(d->tables);
     sl_free(d->of);
+    sl_free(d->odds);
     sl_free(d->drafts);
     sl_free(d->wanted);
     sl_free(d->logit_rows);
@@ -286,13 +289,15 @@ static bool sum_add(const struct sl_engine *eng, struct draft_sum *s, const stru
                     int32_t k)
 {
     const struct sl_cost *c = &eng->drafter->cost;
-    struct sl_work *w = &s->passes[k];
+    struct sl_work *w = &s->passes[eng->runner.draft_at_once ? 0 : k];
     const int32_t n_last = sl_seq_n_known(&rs->seq) - 1, n_lacks = drafter_lacks(rs);
     const double before = w->tokens > 0 ? sl_cost_of(c, *w) : 0;
     SL_ASSERT(k < SL_MAX_DRAFTED && n_lacks > 0);
-    if (k > 0)
+    if (eng->runner.draft_block > 0 && k == 0) /* the first draft pays for all */
+        *w = sl_work_add(*w, n_last, eng->runner.draft_block);
+    else if (eng->runner.draft_block == 0 && k > 0)
         *w = sl_work_add(*w, n_last + k, 1);
-    else
+    else if (k == 0)
         *w = sl_work_add(*w, rs->model.has,
                          SL_MIN(n_lacks, LACKS_USUALLY) +
                              SL_MAX(n_lacks - LACKS_USUALLY, 0) / SPREAD);
@@ -474,17 +479,36 @@ static void build_pass(struct sl_engine *eng)
         add_span(eng, late, late->model.has, n);
 }
 
-static void learn_pass(struct sl_drafter *d)
+/* What step k of a pass had. Of blocks apart from the text, they alone: the text is given to the
+ * drafter anyway. */
+static struct sl_work step_work(const struct sl_engine *eng, int32_t k)
 {
+    const struct sl_drafter *d = eng->drafter;
     const struct sl_batch *b = &d->pass.batch;
-    struct sl_work first = {0};
-    for (int32_t i = 0; i < b->n_spans; i++)
-        first = sl_work_add(first, b->spans[i].pos, b->spans[i].n);
+    const bool at_once = eng->runner.draft_at_once;
+    const int32_t block = eng->runner.draft_block;
+    struct sl_work w = {0};
+    if (at_once && k > 0)
+        return w;
+    for (int32_t i = 0; i < b->n_spans && k == 0 && block == 0; i++)
+        w = sl_work_add(w, b->spans[i].pos, b->spans[i].n);
+    for (int32_t i = 0; i < b->n_logits; i++) {
+        const int32_t end = b->spans[i].pos + b->spans[i].n;
+        if (block > 0)
+            w = sl_work_add(w, end, block);
+        else if (at_once && d->wanted[i] > 1)
+            w = sl_work_add(w, end, d->wanted[i] - 1);
+        else if (k > 0 && d->wanted[i] > k)
+            w = sl_work_add(w, end - 1 + k, 1);
+    }
+    return w;
+}
+
+static void learn_pass(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
     for (int32_t k = 0; k < SL_MAX_DRAFTED; k++) {
-        struct sl_work w = k == 0 ? first : (struct sl_work){0};
-        for (int32_t i = 0; i < b->n_logits && k > 0; i++)
-            if (d->wanted[i] > k)
-                w = sl_work_add(w, b->spans[i].pos + b->spans[i].n - 1 + k, 1);
+        const struct sl_work w = step_work(eng, k);
         if (w.tokens == 0)
             return;
         if (d->pass.seconds[k] > 0)
@@ -532,6 +556,9 @@ static void take_pass(struct sl_engine *eng)
             continue;
         memcpy(rs->drafts, d->drafts + (size_t)i * SL_MAX_DRAFTED,
                (size_t)d->wanted[i] * sizeof *rs->drafts);
+        if (eng->runner.draft_odds)
+            memcpy(rs->share, d->odds + (size_t)i * SL_MAX_DRAFTED,
+                   (size_t)d->wanted[i] * sizeof *rs->share);
     }
 }
 
@@ -541,6 +568,7 @@ static void run_pass(struct sl_engine *eng)
     struct sl_error err;
     d->pass.wanted = d->wanted;
     d->pass.drafts = d->drafts;
+    d->pass.odds = d->odds;
     sl_engine_part(eng, SL_PART_DEVICE);
     sl_engine_leave(eng);
     const int rc = eng->runner.draft(eng->runner.ctx, &d->pass, &err);
@@ -557,7 +585,7 @@ static void run_pass(struct sl_engine *eng)
         return;
     }
     if (sl_engine_prices_drafts(eng)) {
-        learn_pass(d);
+        learn_pass(eng);
         pay_pass(eng);
     }
     take_pass(eng);

@@ -13,6 +13,9 @@
  * by step, as long as that can be paid (fund.h). What it lacks, of tokens that nobody paid for or
  * of the end of a cached text, makes worse drafts.
  *
+ * Of those, some (DFlash) make all drafts of a sequence in one step: a block of the last token of
+ * the text and of masks, whose entries lie behind those of the text for as long as the pass takes.
+ *
  * A pass comes when a step has landed and its tokens are known, before the next one is planned. Its
  * drafts wait in rs->drafts. Nothing here changes an output. Engine thread only; nothing is
  * allocated after init.
@@ -54,6 +57,7 @@ struct sl_drafter {
     int32_t *tokens, *positions; /* [max_tokens] */
     struct sl_span *spans;       /* [max_seqs] */
     int32_t *logit_rows, *wanted, *drafts, *sources;
+    float *odds;         /* of the drafts */
     struct sl_rseq **of; /* [max_seqs] the sequence of each span */
     int32_t *tables; /* [n_table] of [max_seqs, blocks of the longest sequence and spare ones] */
     int32_t n_table;

@@ -10,6 +10,16 @@
 #define MIN_PARALLEL_LOGITS 32768 /* fewer are looked at sooner than a thread wakes */
 #define MAX_TOPS            SL_MAX(SL_MAX_LOGPROBS, SL_MAX_LOGPROB_IDS)
 
+/* The step of a pass whose drafts come all at once. */
+struct host_blocks {
+    int32_t *tokens, *positions, *sources; /* [draft_tokens] */
+    int32_t rows[SL_MAX_SEQS * SL_MAX_DRAFTED];
+    struct sl_span spans[SL_MAX_SEQS];
+    struct sl_batch batch;
+    int32_t seqs[SL_MAX_SEQS], chain_rows[SL_MAX_SEQS], prev[SL_MAX_SEQS]; /* of a chain */
+    float odds[SL_MAX_SEQS];
+};
+
 /* Steps of a model that drafts, behind the first one of a pass: a token for each sequence. */
 struct host_drafts {
     int32_t tokens[SL_MAX_SEQS], positions[SL_MAX_SEQS], rows[SL_MAX_SEQS];
@@ -20,7 +30,8 @@ struct host_drafts {
 
 struct sl_host_runner {
     struct sl_host_model m;
-    struct host_drafts *drafts; /* NULL: the model has none */
+    struct host_drafts *drafts; /* NULL: the model has none, or drafts in blocks: */
+    struct host_blocks *blocks;
     int32_t max_logits;
     struct sl_sampler samplers[MAX_SAMPLERS];
     int32_t n_samplers;
@@ -195,6 +206,143 @@ static int host_draft(void *ctx, struct sl_draft_pass *p, struct sl_error *err)
     return rc;
 }
 
+static void add_token(const struct sl_host_runner *h, int32_t token, int32_t source)
+{
+    struct host_blocks *o = h->blocks;
+    struct sl_span *span = &o->spans[o->batch.n_spans - 1];
+    const int32_t i = o->batch.n_tokens++;
+    SL_ASSERT(i < h->m.draft_tokens);
+    o->tokens[i] = token;
+    o->sources[i] = source;
+    o->positions[i] = span->pos + span->n++;
+}
+
+/* What sequence i of the pass wants: rows of logits from token `first` of its span on. */
+static void add_logits(struct host_blocks *o, const struct sl_draft_pass *p, int32_t i,
+                       int32_t first)
+{
+    for (int32_t k = 0; k < p->wanted[i]; k++)
+        o->rows[o->batch.n_logits++] = o->spans[i].first + first + k;
+}
+
+/* A block behind the text of each sequence that wants drafts: what is known of it last, and masks.
+ * It is as long as the drafter is used to, however many drafts are wanted. */
+static void add_block(const struct sl_host_runner *h, const struct sl_draft_pass *p, int32_t i)
+{
+    const struct sl_span *s = &p->batch.spans[i];
+    const int32_t first = h->m.draft_from_anchor ? 0 : 1;
+    SL_ASSERT(p->wanted[i] >= 1 && first + p->wanted[i] <= h->m.draft_block);
+    h->blocks->spans[i].pos = s->pos + s->n;
+    add_token(h, p->batch.tokens[s->first + s->n - 1], 0);
+    for (int32_t k = 1; k < h->m.draft_block; k++)
+        add_token(h, h->m.draft_mask, 0);
+    add_logits(h->blocks, p, i, first);
+}
+
+/* The text of a sequence, and a mask for each draft that it wants but the first. */
+static void add_text(const struct sl_host_runner *h, const struct sl_draft_pass *p, int32_t i)
+{
+    const struct sl_span *s = &p->batch.spans[i];
+    h->blocks->spans[i].pos = s->pos;
+    for (int32_t k = s->first; k < s->first + s->n; k++)
+        add_token(h, p->batch.tokens[k], p->sources[k]);
+    if (i >= p->batch.n_logits)
+        return;
+    for (int32_t k = 1; k < p->wanted[i]; k++)
+        add_token(h, h->m.draft_mask, -1);
+    add_logits(h->blocks, p, i, s->n - 1);
+}
+
+static const struct sl_batch *make_blocks(const struct sl_host_runner *h,
+                                          const struct sl_draft_pass *p)
+{
+    struct host_blocks *o = h->blocks;
+    const int32_t n = h->m.draft_apart ? p->batch.n_logits : p->batch.n_spans;
+    SL_ASSERT(n <= SL_MAX_SEQS);
+    o->batch = p->batch;
+    o->batch.n_tokens = o->batch.n_logits = o->batch.n_spans = 0;
+    o->batch.tokens = o->tokens;
+    o->batch.positions = o->positions;
+    o->batch.spans = o->spans;
+    o->batch.logit_rows = o->rows;
+    for (int32_t i = 0; i < n; i++) {
+        o->spans[i] =
+            (struct sl_span){.first = o->batch.n_tokens, .table_idx = p->batch.spans[i].table_idx};
+        o->batch.n_spans++;
+        if (h->m.draft_apart)
+            add_block(h, p, i);
+        else
+            add_text(h, p, i);
+    }
+    return &o->batch;
+}
+
+/* Draft k of the blocks that want so many, each behind the one before it. Returns how many. */
+static int32_t chain_drafts(struct sl_host_runner *h, struct sl_draft_pass *p, int32_t k)
+{
+    struct host_blocks *o = h->blocks;
+    struct sl_draft_chain c = {.seqs = o->seqs,
+                               .rows = o->chain_rows,
+                               .prev = o->prev,
+                               .first = k == 0,
+                               .odds = h->m.draft_odds ? o->odds : NULL};
+    const float *row = NULL;
+    for (int32_t i = 0, first = 0; i < p->batch.n_logits; first += p->wanted[i++]) {
+        if (p->wanted[i] <= k)
+            continue;
+        o->seqs[c.n] = i;
+        o->chain_rows[c.n] = first + k;
+        o->prev[c.n++] =
+            k == 0 ? o->tokens[o->spans[i].first] : p->drafts[i * SL_MAX_DRAFTED + k - 1];
+    }
+    if (c.n == 0)
+        return 0;
+    h->m.draft_chain(h->m.ctx, &c, &row);
+    for (int32_t i = 0; i < c.n; i++, row += h->m.n_draft_row) {
+        const int32_t at = o->seqs[i] * SL_MAX_DRAFTED + k;
+        p->drafts[at] = most_likely(h, row);
+        if (h->m.draft_odds)
+            p->odds[at] = o->odds[i];
+    }
+    return c.n;
+}
+
+static int host_draft_blocks(void *ctx, struct sl_draft_pass *p, struct sl_error *err)
+{
+    struct sl_host_runner *h = ctx;
+    const float *row = NULL;
+    int rc = 0;
+    if (h->m.draft_apart) {
+        struct sl_batch text = p->batch;
+        text.n_logits = 0;
+        rc = h->m.draft(h->m.ctx, &text, p->sources, false, &row, err);
+        if (rc != 0 || p->batch.n_logits == 0)
+            return rc;
+    }
+    const uint64_t t0 = sl_now_ns();
+    rc = h->m.draft(h->m.ctx, make_blocks(h, p), h->m.draft_apart ? NULL : h->blocks->sources,
+                    false, &row, err);
+    SL_ASSERT(h->m.draft_chain == NULL || h->m.draft_apart);
+    for (int32_t k = 0; rc == 0 && h->m.draft_chain != NULL && chain_drafts(h, p, k) > 0; k++)
+        ;
+    for (int32_t i = 0; i < p->batch.n_logits && rc == 0 && h->m.draft_chain == NULL; i++)
+        for (int32_t k = 0; k < p->wanted[i]; k++, row += h->m.n_draft_row)
+            p->drafts[i * SL_MAX_DRAFTED + k] = most_likely(h, row);
+    p->seconds[0] = (double)(sl_now_ns() - t0) / 1e9;
+    return rc;
+}
+
+static int create_blocks(struct sl_host_runner *h, struct sl_error *err)
+{
+    const size_t n = (size_t)h->m.draft_tokens;
+    struct host_blocks *o = h->blocks = sl_calloc(1, sizeof *o);
+    if (o == NULL || (o->tokens = sl_calloc(3 * n, sizeof *o->tokens)) == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for drafts");
+    o->positions = o->tokens + n;
+    o->sources = o->positions + n;
+    return 0;
+}
+
 static uint64_t host_progress(const void *ctx)
 {
     const struct sl_host_runner *h = ctx;
@@ -215,8 +363,12 @@ int sl_host_runner_create(const struct sl_host_model *m, int32_t max_logits,
     h->max_logits = max_logits;
     h->picked = sl_calloc((size_t)max_logits, sizeof *h->picked);
     h->tops = sl_calloc((size_t)max_logits, MAX_TOPS * sizeof *h->tops);
-    h->drafts = m->draft != NULL ? sl_calloc(1, sizeof *h->drafts) : NULL;
-    if (h->picked == NULL || h->tops == NULL || (m->draft != NULL && h->drafts == NULL))
+    if (m->draft != NULL && m->draft_block > 0)
+        rc = create_blocks(h, err);
+    else if (m->draft != NULL)
+        h->drafts = sl_calloc(1, sizeof *h->drafts);
+    if (rc == 0 && (h->picked == NULL || h->tops == NULL ||
+                    (m->draft != NULL && h->drafts == NULL && h->blocks == NULL)))
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a runner of %d rows", max_logits);
     while (rc == 0 && m->n_pooled == 0 && h->n_samplers < SL_MAX(n_samplers, 1)) {
         rc = sl_sampler_init(&h->samplers[h->n_samplers], m->n_vocab, err);
@@ -236,6 +388,9 @@ void sl_host_runner_destroy(struct sl_host_runner *h)
         return;
     for (int32_t i = 0; i < h->n_samplers; i++)
         sl_sampler_deinit(&h->samplers[i]);
+    if (h->blocks != NULL)
+        sl_free(h->blocks->tokens);
+    sl_free(h->blocks);
     sl_free(h->drafts);
     sl_free(h->tops);
     sl_free(h->picked);
@@ -256,9 +411,14 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .submit = host_submit,
                             .choose = host_choose,
                             .collect = host_collect,
-                            .draft = h->m.draft != NULL ? host_draft : NULL,
+                            .draft = h->m.draft == NULL  ? NULL
+                                     : h->blocks != NULL ? host_draft_blocks
+                                                         : host_draft,
                             .n_draft_vocab = h->m.n_draft_vocab,
                             .draft_context = h->m.draft_context,
                             .draft_rows = h->m.draft_rows,
+                            .draft_odds = h->m.draft_odds,
+                            .draft_at_once = h->blocks != NULL,
+                            .draft_block = h->m.draft_apart ? h->m.draft_block : 0,
                             .progress = h->m.progress != NULL ? host_progress : NULL};
 }

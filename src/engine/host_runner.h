@@ -9,6 +9,7 @@
 #define SL_ENGINE_HOST_RUNNER_H
 
 #include "engine/runner.h"
+#include "models/model.h"
 
 struct sl_host_model {
     void *ctx;
@@ -24,11 +25,20 @@ struct sl_host_model {
     int n_threads;
     /* Optional: a step of a model that drafts. rows: [batch->n_logits, n_draft_vocab], valid until
      * the next call. sources: of struct sl_draft_pass; where the batch goes on after a step of the
-     * same pass, rows of logits of that step instead (own). */
+     * same pass, rows of logits of that step instead (own); NULL: a step of blocks, which reads
+     * none. */
     int (*draft)(void *ctx, const struct sl_batch *batch, const int32_t *sources, bool own,
                  const float **rows, struct sl_error *err);
     int32_t n_draft_vocab, draft_context; /* of struct sl_runner */
     bool draft_rows;                      /* likewise */
+    /* Of a drafter of blocks: tokens of each, the last token of the text and copies of draft_mask;
+     * whether the row of the first says a draft, or that of the second; whether the text's rows go
+     * before them in a step of their own, else the sources of masks are -1. Tokens of a step. */
+    int32_t draft_block, draft_mask, draft_tokens;
+    bool draft_from_anchor, draft_apart;
+    /* Optional: each draft depends on the one before it. rows as draft gives them. */
+    void (*draft_chain)(void *ctx, const struct sl_draft_chain *c, const float **rows);
+    bool draft_odds; /* it fills odds */
     /* Optional: the model's id of a column of those rows, of which there are n_draft_row then. */
     int32_t (*draft_token)(const void *ctx, int32_t idx);
     int32_t n_draft_row;

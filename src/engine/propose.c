@@ -322,11 +322,11 @@ const struct sl_mode sl_mode_suffix = {.propose = propose_suffix, .consume = sl_
 
 const struct sl_mode *sl_mode_of(enum sl_draft_method method)
 {
-    static const struct sl_mode *const modes[] = {[SL_DRAFT_NGRAM] = &sl_mode_ngram,
-                                                  [SL_DRAFT_SUFFIX] = &sl_mode_suffix,
-                                                  [SL_DRAFT_MODEL] = &sl_mode_model,
-                                                  [SL_DRAFT_MTP] = &sl_mode_model,
-                                                  [SL_DRAFT_EAGLE3] = &sl_mode_model};
+    static const struct sl_mode *const modes[] = {
+        [SL_DRAFT_NGRAM] = &sl_mode_ngram,  [SL_DRAFT_SUFFIX] = &sl_mode_suffix,
+        [SL_DRAFT_MODEL] = &sl_mode_model,  [SL_DRAFT_MTP] = &sl_mode_model,
+        [SL_DRAFT_EAGLE3] = &sl_mode_model, [SL_DRAFT_DFLASH] = &sl_mode_model,
+        [SL_DRAFT_DSPARK] = &sl_mode_model};
     SL_ASSERT((size_t)method < SL_COUNT(modes));
     return modes[method];
 }

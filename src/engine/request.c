@@ -43,6 +43,7 @@ struct request_sizes { /* sizes that follow from the request's description */
     int32_t n_runs;   /* sizes of what may be repeated, 0: that is not looked at */
     int32_t n_bans;   /* ids that one choice may exclude, 0: no bad words */
     int32_t n_drafts; /* most that may be drafted at once */
+    bool odds;        /* drafts say how likely they are */
     int32_t n_suffix; /* tokens whose places are linked, 0: drafts do not come from there */
     int32_t n_prediction;
     int32_t n_allowed; /* words of the mask of allowed_token_ids, 0: none */
@@ -85,6 +86,7 @@ static struct request_sizes request_sizes_of(const struct sl_engine *eng,
         s.n_bans = p->n_stop_token_ids + p->n_bad_words;
     if (eng->drafting != NULL && !d->pooling)
         s.n_drafts = eng->speculative.num_speculative_tokens;
+    s.odds = s.n_drafts > 0 && eng->runner.draft_odds;
     if (s.n_drafts > 0 && eng->speculative.method == SL_DRAFT_SUFFIX)
         s.n_suffix = d->n_prompt + s.max_out;
     if (s.n_suffix > 0) /* what is longer than the output cannot come */
@@ -117,7 +119,7 @@ static void carve_seq(struct carver *c, const struct request_sizes *s, struct sl
     rs->bans =
         s->n_bans > 0 ? request_carve(c, (1 + s->n_drafts) * s->n_bans, sizeof(int32_t)) : NULL;
     rs->drafts = s->n_drafts > 0 ? request_carve(c, s->n_drafts, sizeof(int32_t)) : NULL;
-    rs->share = s->n_suffix > 0 ? request_carve(c, s->n_drafts, sizeof(float)) : NULL;
+    rs->share = s->n_suffix > 0 || s->odds ? request_carve(c, s->n_drafts, sizeof(float)) : NULL;
     rs->links.heads =
         s->n_suffix > 0 ? request_carve(c, sl_suffix_words(s->n_suffix), sizeof(uint32_t)) : NULL;
     rs->think.text = s->think ? request_carve(c, (int64_t)s->text_cap, 1) : NULL;

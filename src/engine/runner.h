@@ -48,9 +48,12 @@ struct sl_draft_pass {
     /* [n_tokens], of a drafter that takes hidden rows of the model: the token of the step that has
      * landed whose row goes with each token of the batch. NULL: tokens are enough for it. */
     const int32_t *sources;
-    const int32_t *wanted;          /* [batch.n_logits] drafts, 1 .. SL_MAX_DRAFTED */
-    int32_t *drafts;                /* [batch.n_logits, SL_MAX_DRAFTED], the runner's to fill */
-    double seconds[SL_MAX_DRAFTED]; /* likewise: what the first one took, the second one, ... */
+    const int32_t *wanted; /* [batch.n_logits] drafts, 1 .. SL_MAX_DRAFTED */
+    int32_t *drafts;       /* [batch.n_logits, SL_MAX_DRAFTED], the runner's to fill */
+    float *odds; /* [batch.n_logits, SL_MAX_DRAFTED], likewise, of a runner with draft_odds: how
+                    likely each draft is right if those before it are */
+    double seconds[SL_MAX_DRAFTED]; /* likewise: what the first one took, the second one, ...; of
+                                       blocks apart from the text, what they took */
 };
 
 struct sl_runner {
@@ -91,6 +94,10 @@ struct sl_runner {
     int32_t n_draft_vocab; /* ids that it knows; others are not given to it */
     int32_t draft_context; /* positions that it knows */
     bool draft_rows;       /* it reads hidden rows: passes have sources */
+    bool draft_odds;       /* it says how likely its drafts are */
+    bool draft_at_once;    /* all drafts of a sequence come of one step, else each takes one */
+    int32_t draft_block;   /* which is that of blocks of so many tokens, apart from the text; 0: it
+                              has the text and a token for each draft but the first */
     /* Optional: how long the device worked, and stood idle between steps, since it was created. */
     void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */

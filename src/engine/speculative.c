@@ -142,6 +142,18 @@ static int read_suffix(const json_t *o, struct sl_speculative *out, struct sl_er
     return rc;
 }
 
+/* vLLM has to be told that a drafter makes all drafts in one step (P-EAGLE); here its checkpoint
+ * says so, and this is compared with it. */
+static int read_eagle3(const json_t *o, struct sl_speculative *out, struct sl_error *err)
+{
+    const json_t *v = json_object_get(o, "parallel_drafting");
+    if (v != NULL && !json_is_null(v) && !json_is_boolean(v))
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: parallel_drafting must be true or false");
+    out->parallel_drafting = json_is_true(v);
+    return read_model(o, out, err);
+}
+
 /* The model's own checkpoint has it. vLLM's configurations may name that, too. */
 static int read_mtp(const json_t *o, struct sl_speculative *out, struct sl_error *err)
 {
@@ -222,7 +234,12 @@ static const struct method methods[] = {
       "suffix_decoding_min_token_prob"},
      read_suffix},
     {"mtp", SL_DRAFT_MTP, {"model", MODEL_KEYS}, read_mtp},
-    {"eagle3", SL_DRAFT_EAGLE3, {"model", "revision", MODEL_KEYS}, read_model},
+    {"eagle3",
+     SL_DRAFT_EAGLE3,
+     {"model", "revision", "parallel_drafting", MODEL_KEYS},
+     read_eagle3},
+    {"dflash", SL_DRAFT_DFLASH, {"model", "revision", MODEL_KEYS}, read_model},
+    {"dspark", SL_DRAFT_DSPARK, {"model", "revision", MODEL_KEYS}, read_model},
 };
 
 /* vLLM's names of mtp by the family of the model. */

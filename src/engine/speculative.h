@@ -15,15 +15,18 @@ enum sl_draft_method {
     SL_DRAFT_SUFFIX, /* what mostly did, in past outputs too (suffix.h) */
     SL_DRAFT_MODEL,  /* what a smaller model finds most likely */
     SL_DRAFT_MTP,    /* what a module of the model's own checkpoint does, from its hidden rows */
-    SL_DRAFT_EAGLE3  /* what a drafter of such rows does that has a checkpoint of its own */
+    SL_DRAFT_EAGLE3, /* what a drafter of such rows does that has a checkpoint of its own */
+    SL_DRAFT_DFLASH, /* likewise, all drafts in one step */
+    SL_DRAFT_DSPARK  /* which says how likely each is right */
 };
 
 struct sl_speculative {
     enum sl_draft_method method;
     int32_t num_speculative_tokens;               /* 0: nothing is drafted */
     int32_t prompt_lookup_min, prompt_lookup_max; /* of NGRAM */
-    char model[SL_MAX_DRAFT_PATH];                /* of MODEL, EAGLE3: a folder or a file */
-    int32_t max_model_len; /* tokens behind which a model does not draft; 0: as far as it can */
+    char model[SL_MAX_DRAFT_PATH]; /* of MODEL and those behind it: a folder or a file */
+    int32_t max_model_len;  /* tokens behind which a model does not draft; 0: as far as it can */
+    bool parallel_drafting; /* of EAGLE3: the drafter must make all drafts in one step */
     /* of SUFFIX: tokens of a match and its drafts together; outputs and tokens that are kept, 0
      * outputs: none; drafts for each token of a match; the least probability of a draft */
     int32_t suffix_max_tree_depth, suffix_max_cached_requests, suffix_corpus_tokens;

@@ -103,6 +103,9 @@ enum sl_int4_kind {
     SL_INT4_PACKED /* compressed-tensors */
 };
 
+/* What a draft of a block owes to the one before it: draft_chain.c. */
+enum sl_chain { SL_CHAIN_NONE, SL_CHAIN_VANILLA, SL_CHAIN_GATED, SL_CHAIN_RNN };
+
 /* How a drafter that reads hidden rows of its target works; taps: as in struct sl_run_config. */
 struct sl_draft_hparams {
     int32_t n_taps, taps[SL_MAX_TAPS]; /* 0: it is no such drafter */
@@ -112,6 +115,16 @@ struct sl_draft_hparams {
                              row itself */
     bool normed_output;   /* the next draft is made from the row behind the final norm, else from
                              the one before it */
+    /* Of one that makes a block of drafts in a step (facts.draft_block), else 0. */
+    int32_t block, mask_token;
+    bool from_anchor;
+    bool context;   /* the target's rows are no input of the layers, but all that their keys and
+                       values of the text are made of */
+    bool causal;    /* rows of a block do not see those behind them, whatever their layer is; */
+    bool both_ways; /* they do. Neither: those of windowed layers do not, others do */
+    enum sl_chain chain;
+    int32_t chain_rank;   /* values of a row of its tables */
+    bool odds, odds_prev; /* it says how likely a draft is right; from the token before it, too */
 };
 
 struct sl_hparams {
@@ -457,6 +470,17 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_DRAFT_EMBED_NORM,
                SL_SLOT_DRAFT_HIDDEN_NORM,
                SL_SLOT_DRAFT_JOIN,
+               SL_SLOT_DRAFT_MASK_ROW, /* what stands for a hidden row of the model that is not
+                                          there yet */
+               /* of a block's drafts that depend on those before them (draft_chain.c): two tables
+                  of tokens, what mixes a row of the first with the hidden row, how likely a draft
+                  is */
+               SL_SLOT_CHAIN_PREV,
+               SL_SLOT_CHAIN_NEXT,
+               SL_SLOT_CHAIN_MIX,
+               SL_SLOT_CHAIN_MIX_BIAS,
+               SL_SLOT_CHAIN_ODDS,
+               SL_SLOT_CHAIN_ODDS_BIAS,
                SL_SLOT_DENSE_1, /* behind the pooling, in no family's table: dense.c */
                SL_SLOT_DENSE_1_BIAS,
                SL_SLOT_DENSE_2,
@@ -469,7 +493,7 @@ enum sl_slot { /* the places a forward step reads weights from */
 static inline bool sl_slot_is_rows(enum sl_slot slot)
 {
     return slot == SL_SLOT_EMBED || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES ||
-           slot == SL_SLOT_LAYER_EMBED;
+           slot == SL_SLOT_LAYER_EMBED || slot == SL_SLOT_CHAIN_PREV;
 }
 
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
@@ -532,9 +556,13 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_TAP_COUNT, /* taps of it, */
               SL_DIM_TAPS_H,    /* all of them side by side */
               SL_DIM_DRAFT_V,   /* vocabulary of drafts */
-              SL_DIM_CONTEXT,   /* positions */
-              SL_DIM_TYPES,     /* token types */
-              SL_DIM_LABELS,    /* of a classifier */
+              SL_DIM_CHAIN,     /* of a row of the tables of a chain, */
+              SL_DIM_CHAIN_IN,  /* what is mixed with it, */
+              SL_DIM_CHAIN_MIX, /* and comes of that; */
+              SL_DIM_CHAIN_ODDS, /* what odds are made of */
+              SL_DIM_CONTEXT,    /* positions */
+              SL_DIM_TYPES,      /* token types */
+              SL_DIM_LABELS,     /* of a classifier */
               SL_DIM_ONE,
 };
 
@@ -825,8 +853,8 @@ static inline int32_t sl_first_place(const struct sl_model_desc *desc, const str
     return desc->behind_pad ? hp->pad_id + 1 : 0;
 }
 
-/* A drafter, which no model is recognised as: eagle3.c. */
-extern const struct sl_model_desc sl_model_eagle3;
+/* Drafters, which no model is recognised as: eagle3.c, dflash.c. */
+extern const struct sl_model_desc sl_model_eagle3, sl_model_dflash;
 
 #define SL_FAMILY(name) extern const struct sl_model_desc sl_model_##name;
 #include "models/registry.def"

@@ -130,27 +130,53 @@ static int open_mtp(struct sl_model *m, const struct sl_model *target, struct sl
     return rc;
 }
 
-/* ---------------------------------------------------------------- EAGLE-3 */
+/* ---------------------------------------------------------------- EAGLE-3, DFlash */
 
-static int open_eagle3(struct sl_model *m, const struct sl_model *target, struct sl_error *err)
+/* The drafters that have checkpoints of their own. */
+static const struct kind {
+    const char *method, *title, *how; /* how they are known */
+    const struct sl_model_desc *desc;
+    const struct sl_model_name *(*name)(const struct sl_ckpt *ckpt);
+    int (*read)(const struct sl_ckpt *ckpt, const struct sl_hparams *target, struct sl_hparams *hp,
+                struct sl_error *err);
+    const char *own_layers; /* another name of "layers.*.", in files that have own_tensor */
+    const char *own_tensor;
+} kinds[] = {
+    {"eagle3", "EAGLE-3", "LlamaForCausalLMEagle3, or speculators_model_type eagle3 or peagle",
+     &sl_model_eagle3, sl_eagle3_name, sl_eagle3_read, "midlayer.", "midlayer.hidden_norm.weight"},
+    {"dflash", "DFlash", "DFlashDraftModel, or speculators_model_type dflash", &sl_model_dflash,
+     sl_dflash_name, sl_dflash_read, NULL, NULL},
+    {"dspark", "DSpark", "DSparkSpeculator, or speculators_model_type dspark", &sl_model_dflash,
+     sl_dspark_name, sl_dflash_read, NULL, NULL},
+};
+
+const char *sl_ckpt_draft_method(const struct sl_ckpt *ckpt)
 {
-    m->name = sl_eagle3_name(m->ckpt);
+    for (size_t i = 0; i < SL_COUNT(kinds); i++)
+        if (kinds[i].name(ckpt) != NULL)
+            return kinds[i].method;
+    return NULL;
+}
+
+static int open_apart(struct sl_model *m, const struct sl_model *target, const struct kind *k,
+                      struct sl_error *err)
+{
+    m->name = k->name(m->ckpt);
     if (m->name == NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "%s is no EAGLE-3 drafter (config.json: "
-                       "architectures LlamaForCausalLMEagle3, or speculators_model_type eagle3)",
-                       sl_ckpt_path(m->ckpt));
-    int rc = sl_hparams_read(m->ckpt, &sl_model_eagle3, m->name, &m->hp, err);
+        return sl_fail(err, SL_EUNSUPPORTED, "%s is no %s drafter (config.json: architectures %s)",
+                       sl_ckpt_path(m->ckpt), k->title, k->how);
+    int rc = sl_hparams_read(m->ckpt, k->desc, m->name, &m->hp, err);
     if (rc == 0)
-        rc = sl_eagle3_read(m->ckpt, &target->hp, &m->hp, err);
+        rc = k->read(m->ckpt, &target->hp, &m->hp, err);
     if (rc == 0)
-        rc = make_desc(m, &sl_model_eagle3, err);
+        rc = make_desc(m, k->desc, err);
     if (rc == 0)
         rc = sl_eagle3_read_ids(m->ckpt, &m->hp, &m->draft_ids, err);
     if (rc != 0)
         return rc;
-    m->hf_layers =
-        sl_ckpt_find(m->ckpt, "midlayer.hidden_norm.weight") != NULL ? "midlayer." : "layers.*.";
+    m->hf_layers = k->own_tensor != NULL && sl_ckpt_find(m->ckpt, k->own_tensor) != NULL
+                       ? k->own_layers
+                       : "layers.*.";
     m->hp.has |= SL_HAS_HEAD;
     sl_free(m->layers);
     m->layers = sl_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
@@ -166,7 +192,14 @@ static void fill_facts(struct sl_model *m)
     const struct sl_hparams *hp = &m->hp;
     m->facts = m->target->facts;
     m->facts.n_layers = hp->n_layers;
-    m->facts.hidden = m->facts.draft_hidden = hp->hidden;
+    m->facts.hidden = hp->hidden;
+    m->facts.draft_hidden = hp->draft.block > 0 ? 0 : hp->hidden;
+    m->facts.draft_block = hp->draft.block;
+    m->facts.draft_mask = hp->draft.mask_token;
+    m->facts.draft_from_anchor = hp->draft.from_anchor;
+    m->facts.draft_apart = hp->draft.context;
+    m->facts.draft_chain = hp->draft.chain != SL_CHAIN_NONE;
+    m->facts.draft_odds = hp->draft.odds;
     m->facts.n_heads = hp->n_heads;
     m->facts.n_kv_heads = hp->n_kv_heads;
     m->facts.head_dim = hp->head_dim;
@@ -180,10 +213,13 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
                         const char *method, struct sl_model **out, struct sl_error *err)
 {
     const bool mtp = strcmp(method, "mtp") == 0;
+    const struct kind *kind = kinds;
     struct sl_model *m;
     int rc;
     *out = NULL;
-    SL_ASSERT(mtp ? ckpt == target->ckpt : strcmp(method, "eagle3") == 0);
+    while (!mtp && strcmp(method, kind->method) != 0)
+        kind++;
+    SL_ASSERT(kind < kinds + SL_COUNT(kinds) && (!mtp || ckpt == target->ckpt));
     if (target->n_ranks > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: method %s does not work with a model that is divided "
@@ -197,7 +233,7 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     m->ckpt = ckpt;
     m->target = target;
     m->n_ranks = 1;
-    rc = mtp ? open_mtp(m, target, err) : open_eagle3(m, target, err);
+    rc = mtp ? open_mtp(m, target, err) : open_apart(m, target, kind, err);
     m->hp.context = target->hp.context;
     if (rc == 0)
         rc = sl_params_create(m, err);

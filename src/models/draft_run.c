@@ -7,9 +7,16 @@
  * MTP: the stream begins as a product of [norm(e), norm(h)], and the layers are as any others.
  * EAGLE-3: h is a product of several rows of the model; the first layer's attention reads
  * [norm(e), norm(h)], and the stream begins as h.
+ *
+ * DFlash: h is a product of several rows of the model, normed, and no input of the layers. Each
+ * layer's keys and values of the text are made of it, in a step of its own. A block of the last
+ * token and of masks then goes through the layers as other tokens do; its keys and values lie
+ * behind those of the text, and are written over by the next rows of the model.
  */
 #include "base/check.h"
 #include "models/internal.h"
+
+#include <string.h>
 
 enum { FLOATS, ACTS }; /* formats of rows: floats, the backend's activations */
 
@@ -157,6 +164,36 @@ void sl_draft_end(struct sl_run *r, const float *x, int32_t n)
              r->hidden, h);
 }
 
+/* Keys and values of every layer, of the target's rows. */
+static void store_context(struct sl_run *r, const struct sl_batch *batch)
+{
+    const int32_t n = batch->n_tokens;
+    SL_ASSERT(batch->n_logits == 0 && !r->draft_own);
+    sl_run_begin(r, batch);
+    join_taps(r, n);
+    norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, r->m->hp.hidden, r->norm);
+    for (int32_t i = 0; i < r->m->hp.n_layers; i++) {
+        sl_run_next_part(r);
+        sl_mixer_gqa_store(r, i, batch);
+    }
+}
+
+/* The rows of this step, of which those of masks (sources below 0) have one in common. */
+static void put_mask_rows(struct sl_run *r, int32_t n)
+{
+    const int32_t wide = r->m->facts.draft_width;
+    const float *mask = sl_run_vec(r, 0, SL_SLOT_DRAFT_MASK_ROW);
+    SL_ASSERT(r->m->be->vt->device == NULL && mask != NULL);
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t from = r->draft_sources[i];
+        memcpy(r->taps_masked + (int64_t)i * wide,
+               from >= 0 ? r->draft_rows + (int64_t)from * wide : mask,
+               (size_t)wide * sizeof *mask);
+    }
+    r->draft_rows = r->taps_masked;
+    r->draft_sources = NULL;
+}
+
 const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch,
                                   const float *hidden, const int32_t *sources, bool own)
 {
@@ -164,10 +201,15 @@ const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch
     r->draft_rows = hidden;
     r->draft_sources = sources;
     r->draft_own = own;
-    const float *logits = sl_run_enqueue(r, batch);
+    if (r->m->hp.draft.block > 0 && !r->m->hp.draft.context && sources != NULL)
+        put_mask_rows(r, batch->n_tokens);
+    if (r->m->hp.draft.context)
+        store_context(r, batch);
+    else
+        (void)sl_run_enqueue(r, batch);
     r->draft_rows = NULL;
     r->draft_sources = NULL;
-    return logits;
+    return r->logits;
 }
 
 const float *sl_run_hidden(const struct sl_run *r)

@@ -8,6 +8,9 @@
  * speculators', vLLM's and what holds where nothing is said; SafeAILab's format is also used with
  * the number of the layer that a row leaves. The second kind is known by its first number, 1, as
  * SGLang does: nobody trains with the row that enters layer 1.
+ *
+ * P-EAGLE is the same with a row, mask_hidden, and a token that stand for what is not known yet: so
+ * all drafts come of one step, each from a mask behind the one before it.
  */
 #include "base/check.h"
 #include "base/log.h"
@@ -23,6 +26,10 @@ static const struct sl_model_name names[] = {
     {.id = "eagle3-speculators",
      .hf_architecture = "Eagle3Speculator",
      .hf_model_type = "eagle3",
+     .hf_config = "transformer_layer_config"},
+    {.id = "peagle-speculators",
+     .hf_architecture = "PEagleSpeculator",
+     .hf_model_type = "peagle",
      .hf_config = "transformer_layer_config"},
 };
 
@@ -46,6 +53,8 @@ static const struct sl_weight_desc weights[] = {
     {.slot = SL_SLOT_TAP_NORMS, .hf = "model.fc_norm.#.weight", .rows = SL_DIM_TARGET_H,
      .mats = SL_DIM_TAP_COUNT},
     {.slot = SL_SLOT_TAPS_IN, .hf = "model.fc.weight", .rows = SL_DIM_H, .cols = SL_DIM_TAPS_H},
+    {.slot = SL_SLOT_DRAFT_MASK_ROW, .hf = "model.mask_hidden", .rows = SL_DIM_TAPS_H,
+     .flags = SL_W_FLAT},
     {.slot = SL_SLOT_DRAFT_HIDDEN_NORM, .hf = "model.layers.*.hidden_norm.weight",
      .rows = SL_DIM_H},
     SL_WEIGHTS_ATTN_NORM,
@@ -90,22 +99,21 @@ const struct sl_model_name *sl_eagle3_name(const struct sl_ckpt *ckpt)
     const char *arch =
         json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
     if (kind != NULL)
-        return strcmp(kind, "eagle3") == 0 ? &names[1] : NULL;
+        return strcmp(kind, "eagle3") == 0   ? &names[1]
+               : strcmp(kind, "peagle") == 0 ? &names[2]
+                                             : NULL;
     /* as vLLM calls it */
     if (arch != NULL && (strcmp(arch, names[0].hf_architecture) == 0 ||
-                         strcmp(arch, "Eagle3LlamaForCausalLM") == 0))
+                         strcmp(arch, "Eagle3LlamaForCausalLM") == 0 ||
+                         strcmp(arch, "PeagleLlamaForCausalLM") == 0))
         return &names[0];
     return NULL;
 }
 
-bool sl_ckpt_is_eagle3(const struct sl_ckpt *ckpt)
-{
-    return sl_eagle3_name(ckpt) != NULL;
-}
-
 bool sl_eagle3_lacks(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w)
 {
-    if (w->slot != SL_SLOT_TAPS_NORM && w->slot != SL_SLOT_TAP_NORMS)
+    if (w->slot != SL_SLOT_TAPS_NORM && w->slot != SL_SLOT_TAP_NORMS &&
+        (w->slot < SL_SLOT_DRAFT_MASK_ROW || w->slot > SL_SLOT_CHAIN_ODDS_BIAS))
         return false;
     char name[SL_MAX_TENSOR_NAME];
     sl_bind_name(w->hf, 0, 0, name);
@@ -113,18 +121,19 @@ bool sl_eagle3_lacks(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w)
            sl_ckpt_find(ckpt, name + sl_bind_optional_prefix(name)) == NULL;
 }
 
-/* A key of the drafter, beside config.json's others or in eagle_config. NULL: it is not given. */
-static const json_t *said(const json_t *config, const char *key)
+const json_t *sl_draft_said(const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);
     if (v == NULL || json_is_null(v))
         v = json_object_get(json_object_get(config, "eagle_config"), key);
+    if (v == NULL || json_is_null(v))
+        v = json_object_get(json_object_get(config, "dflash_config"), key);
     return json_is_null(v) ? NULL : v;
 }
 
-static int read_bool(const json_t *config, const char *key, bool *out, struct sl_error *err)
+int sl_draft_read_bool(const json_t *config, const char *key, bool *out, struct sl_error *err)
 {
-    const json_t *v = said(config, key);
+    const json_t *v = sl_draft_said(config, key);
     if (v != NULL && !json_is_boolean(v))
         return sl_fail(err, SL_EFORMAT, "config.json: %s must be true or false", key);
     if (v != NULL)
@@ -132,10 +141,10 @@ static int read_bool(const json_t *config, const char *key, bool *out, struct sl
     return 0;
 }
 
-static int read_int(const json_t *config, const char *key, int32_t max, int32_t *out,
-                    struct sl_error *err)
+int sl_draft_read_int(const json_t *config, const char *key, int32_t max, int32_t *out,
+                      struct sl_error *err)
 {
-    const json_t *v = said(config, key);
+    const json_t *v = sl_draft_said(config, key);
     if (v == NULL)
         return 0;
     if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > max)
@@ -150,7 +159,7 @@ static int read_int(const json_t *config, const char *key, int32_t max, int32_t 
 static int read_taps(const json_t *config, bool leaves_too, int32_t n_layers,
                      struct sl_draft_hparams *d, struct sl_error *err)
 {
-    const json_t *ids = said(config, IDS);
+    const json_t *ids = sl_draft_said(config, IDS);
     const size_t n = json_array_size(ids);
     if (ids == NULL) {
         if (n_layers < 4)
@@ -184,8 +193,8 @@ static int read_taps(const json_t *config, bool leaves_too, int32_t n_layers,
     return 0;
 }
 
-static int check_target(const struct sl_hparams *hp, const struct sl_hparams *target,
-                        struct sl_error *err)
+int sl_draft_check_target(const struct sl_hparams *hp, const struct sl_hparams *target,
+                          struct sl_error *err)
 {
     if (hp->n_vocab != target->n_vocab)
         return sl_fail(err, SL_EFORMAT,
@@ -206,12 +215,35 @@ static int check_norm(const struct sl_ckpt *ckpt, enum sl_slot slot, const char 
                       struct sl_error *err)
 {
     bool asked = false;
-    int rc = read_bool(sl_ckpt_config(ckpt), key, &asked, err);
+    int rc = sl_draft_read_bool(sl_ckpt_config(ckpt), key, &asked, err);
     for (size_t i = 0; i < SL_COUNT(weights) && rc == 0; i++)
         if (weights[i].slot == slot && asked && sl_eagle3_lacks(ckpt, &weights[i]))
             rc = sl_fail(err, SL_EFORMAT, "config.json: %s is true, but tensor \"%s\" is missing",
                          key, weights[i].hf + strlen("model."));
     return rc;
+}
+
+/* The token of masks, as speculators and vLLM call it: then all drafts are made in one step. */
+static int read_masks(const struct sl_ckpt *ckpt, const struct sl_hparams *hp,
+                      struct sl_draft_hparams *d, struct sl_error *err)
+{
+    static const char *const keys[] = {"mask_token_id", "ptd_token_id", "pard_token"};
+    const json_t *config = sl_ckpt_config(ckpt), *id = NULL;
+    size_t i = 0;
+    if (sl_ckpt_find(ckpt, "mask_hidden") == NULL &&
+        sl_ckpt_unsupported(ckpt, "mask_hidden") == NULL)
+        return 0;
+    while (i < SL_COUNT(keys) && (id = sl_draft_said(config, keys[i])) == NULL)
+        i++;
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= hp->n_vocab)
+        return sl_fail(err, SL_EFORMAT,
+                       "config.json: mask_token_id must be a token of the model, 0 to %d, as there "
+                       "is a tensor \"mask_hidden\"",
+                       hp->n_vocab - 1);
+    d->mask_token = (int32_t)json_integer_value(id);
+    d->block = SL_MAX_DRAFTED;
+    d->from_anchor = true;
+    return 0;
 }
 
 int sl_eagle3_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
@@ -223,26 +255,32 @@ int sl_eagle3_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
     bool taps = true;
     d->target_hidden = hp->hidden;
     d->n_vocab = hp->n_vocab;
-    int rc = read_int(config, "draft_vocab_size", SL_MAX_VOCAB, &d->n_vocab, err);
+    int rc = sl_draft_read_int(config, "draft_vocab_size", SL_MAX_VOCAB, &d->n_vocab, err);
     if (rc == 0)
-        rc = read_int(config, "target_hidden_size", SL_MAX_HIDDEN, &d->target_hidden, err);
+        rc = sl_draft_read_int(config, "target_hidden_size", SL_MAX_HIDDEN, &d->target_hidden, err);
     if (rc == 0)
-        rc = read_bool(config, "norm_before_residual", &d->normed_residual, err);
+        rc = sl_draft_read_bool(config, "norm_before_residual", &d->normed_residual, err);
     if (rc == 0)
-        rc = read_bool(config, "norm_output", &d->normed_output, err);
+        rc = sl_draft_read_bool(config, "norm_output", &d->normed_output, err);
     if (rc == 0)
-        rc = read_bool(config, "use_aux_hidden_state", &taps, err);
+        rc = sl_draft_read_bool(config, "use_aux_hidden_state", &taps, err);
     if (rc == 0 && !taps)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "config.json: use_aux_hidden_state is false: such a drafter is not supported");
     if (rc == 0)
-        rc = check_target(hp, target, err);
+        rc = sl_draft_check_target(hp, target, err);
     if (rc == 0)
         rc = read_taps(config, !speculators, target->n_layers, d, err);
     if (rc == 0)
         rc = check_norm(ckpt, SL_SLOT_TAPS_NORM, "norm_before_fc", err);
     if (rc == 0)
         rc = check_norm(ckpt, SL_SLOT_TAP_NORMS, "fc_norm", err);
+    if (rc == 0)
+        rc = read_masks(ckpt, hp, d, err);
+    if (rc == 0 && json_object_get(config, "mask_token_id") != NULL && d->block == 0)
+        rc =
+            sl_fail(err, SL_EFORMAT,
+                    "config.json: there is a mask_token_id, but tensor \"mask_hidden\" is missing");
     if (rc == 0 && sl_ckpt_find(ckpt, "layers.0.self_attn.q_norm.weight") != NULL)
         hp->has |= SL_HAS_QK_NORM;
     return rc;

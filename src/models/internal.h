@@ -6,6 +6,7 @@
 #define SL_MODELS_INTERNAL_H
 
 #include "base/sys.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "models/desc.h"
 #include "models/model.h"
@@ -263,6 +264,21 @@ void sl_draft_unshare(struct sl_model *m);
 SL_MUST_CHECK int sl_eagle3_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
                                  struct sl_hparams *hp, struct sl_error *err);
 const struct sl_model_name *sl_eagle3_name(const struct sl_ckpt *ckpt);
+/* A key of a drafter, beside config.json's others, in eagle_config or in dflash_config. NULL: it is
+ * not given. The others leave *out as it is where it is not. */
+const json_t *sl_draft_said(const json_t *config, const char *key);
+SL_MUST_CHECK int sl_draft_read_bool(const json_t *config, const char *key, bool *out,
+                                     struct sl_error *err);
+SL_MUST_CHECK int sl_draft_read_int(const json_t *config, const char *key, int32_t max,
+                                    int32_t *out, struct sl_error *err);
+/* Vocabulary and width are the target's. */
+SL_MUST_CHECK int sl_draft_check_target(const struct sl_hparams *hp,
+                                        const struct sl_hparams *target, struct sl_error *err);
+/* dflash.c: likewise. */
+SL_MUST_CHECK int sl_dflash_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
+                                 struct sl_hparams *hp, struct sl_error *err);
+const struct sl_model_name *sl_dflash_name(const struct sl_ckpt *ckpt);
+const struct sl_model_name *sl_dspark_name(const struct sl_ckpt *ckpt);
 /* The rows of its table that this checkpoint has no tensors for. */
 bool sl_eagle3_lacks(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w);
 /* d2t: the target's tokens of the drafter's. */
@@ -407,6 +423,9 @@ struct sl_run {
     const float *draft_rows;       /* and what this step is made of: these rows, */
     const int32_t *draft_sources;  /* of them these for its tokens, */
     bool draft_own;                /* its own or the target's */
+    float *taps_masked;            /* [T, n_taps * H'] the same with a row for masks */
+    const void *ends;              /* what the last step's logits were made of */
+    float *chain_prev, *chain_in, *chain_mix, *chain_state, *chain_logits; /* draft_chain.c */
     float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;
@@ -421,6 +440,8 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
 /* mixer_gqa.c: r->norm -> r->att, writing the batch's keys and values to the pages; and the output
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+/* The batch's keys and values alone, of r->norm. */
+void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 /* The first behind the projections: r->q, r->k and r->v -> r->att. */
 void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 /* shared_block.c: the embeddings r->x are kept; the block of a layer, of the stream r->x -> what
@@ -462,6 +483,8 @@ void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
                    void *whole);
 /* Of each of r->rank.room. */
 size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits);
+/* run.c: what a step of this batch begins with: checks, and angles of its positions. */
+void sl_run_begin(struct sl_run *r, const struct sl_batch *batch);
 /* run.c: n logits as the model scales and caps them. */
 void sl_run_scale_logits(struct sl_run *r, float *logits, int64_t n);
 /* run_pool.c: rows x, activations, to what the model gives, in r->pooled. spans NULL: a row for

@@ -3,6 +3,7 @@
  * that the last layer runs it only for rows whose logits are wanted. A rank has some heads, and
  * their keys and values in its pages.
  */
+#include "base/check.h"
 #include "models/internal.h"
 
 static struct sl_linear_part linear_part(const struct sl_run *r, int32_t layer, enum sl_slot w,
@@ -53,42 +54,53 @@ static void gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t
                                                       .by_head = mat->n_rows == n_heads});
 }
 
-void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+/* q is normed and rotated, k and v go to the pages. q NULL: there is none. */
+static void store_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch, float *q)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const struct sl_rope *rope = l->rope >= 0 ? &m->ropes[l->rope] : NULL;
     const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
     const int64_t ld_q = (int64_t)n_heads * l->head_dim, ld_k = (int64_t)n_kv_heads * l->head_dim;
+    m->be->vt->qk_norm_rope_kv_store(m->be,
+                                     &(struct sl_op_qk_norm_rope_kv_store){
+                                         .batch = batch,
+                                         .q = q,
+                                         .k = l->shares_kv ? NULL : r->k,
+                                         .v = l->v_is_k ? r->k : r->v,
+                                         .ld_q = ld_q,
+                                         .ld_k = ld_k,
+                                         .ld_v = (int64_t)n_kv_heads * l->v_dim,
+                                         .n_heads = q != NULL ? n_heads : 0,
+                                         .n_kv_heads = n_kv_heads,
+                                         .head_dim = l->head_dim,
+                                         .v_dim = l->v_dim,
+                                         .norm_v = l->norm_v,
+                                         .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
+                                         .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
+                                         .norm_rows = l->qk_norm == SL_QK_NORM_ROWS,
+                                         .norm_bare = l->qk_norm == SL_QK_NORM_BARE,
+                                         .norm_after = l->qk_norm_after,
+                                         .clip = l->clip,
+                                         .temperature = l->temperature,
+                                         .eps = (float)m->hp.norm_eps,
+                                         .rope = rope,
+                                         .angles = rope != NULL ? r->angles[l->rope] : NULL,
+                                         .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source),
+                                     });
+}
+
+void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_layer_desc *l = &m->layers[layer];
+    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
+    const int64_t ld_q = (int64_t)n_heads * l->head_dim;
     const int64_t ld_out = (int64_t)n_heads * l->v_dim;
     void *att = sl_run_part(r, r->att);
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
-    m->be->vt->qk_norm_rope_kv_store(m->be, &(struct sl_op_qk_norm_rope_kv_store){
-                                                .batch = batch,
-                                                .q = r->q,
-                                                .k = l->shares_kv ? NULL : r->k,
-                                                .v = l->v_is_k ? r->k : r->v,
-                                                .ld_q = ld_q,
-                                                .ld_k = ld_k,
-                                                .ld_v = (int64_t)n_kv_heads * l->v_dim,
-                                                .n_heads = n_heads,
-                                                .n_kv_heads = n_kv_heads,
-                                                .head_dim = l->head_dim,
-                                                .v_dim = l->v_dim,
-                                                .norm_v = l->norm_v,
-                                                .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
-                                                .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
-                                                .norm_rows = l->qk_norm == SL_QK_NORM_ROWS,
-                                                .norm_bare = l->qk_norm == SL_QK_NORM_BARE,
-                                                .norm_after = l->qk_norm_after,
-                                                .clip = l->clip,
-                                                .temperature = l->temperature,
-                                                .eps = (float)m->hp.norm_eps,
-                                                .rope = rope,
-                                                .angles = rope != NULL ? r->angles[l->rope] : NULL,
-                                                .kv = kv,
-                                            });
+    store_heads(r, layer, batch, r->q);
     m->be->vt->attention(m->be, &(struct sl_op_attention){
                                     .batch = batch,
                                     .q = r->q,
@@ -113,6 +125,21 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
         gate_heads(r, layer, n_heads, batch->n_tokens, att);
     sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
                   r->att);
+}
+
+void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    SL_ASSERT(!l->shares_kv && !l->v_is_k && l->qk_norm != SL_QK_NORM_ROWS);
+    r->m->be->vt->linear_multi(
+        r->m->be, &(struct sl_op_linear_multi){
+                      .x = r->norm,
+                      .ld_x = sl_layer_dim(&r->m->hp, l, SL_DIM_MIX_IN),
+                      .n = batch->n_tokens,
+                      .n_parts = 2,
+                      .part = {linear_part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
+                               linear_part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)}});
+    store_heads(r, layer, batch, NULL);
 }
 
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)

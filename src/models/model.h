@@ -41,6 +41,17 @@ struct sl_model_facts { /* what the layers above need to know */
      * row, as sl_run_taps has it; of one of its own, as sl_run_hidden has it. 0: it is no such
      * drafter. Its n_row logits are of tokens in a numbering of its own: sl_model_draft_token. */
     int32_t draft_width, draft_hidden;
+    /* Of one that makes a block of drafts in one step: how many tokens it has at most, the last
+     * token of the text (the anchor), then masks; 0: a step makes one draft. */
+    int32_t draft_block, draft_mask;
+    bool draft_from_anchor; /* the anchor's row says the first draft, else the first mask's does */
+    /* The target's rows go into a step of their own, without logits, that writes their keys and
+     * values; the block's step, which is sl_run_enqueue, reads none. Else the block is the rest of
+     * the same step: the anchor goes with the row before it, masks have sources
+     * below 0. */
+    bool draft_apart;
+    bool draft_chain;  /* a draft depends on the one before it: sl_run_draft_chain, */
+    bool draft_odds;   /* which also says how likely it is right */
     int32_t max_input; /* tokens, where the makers say less than the context; else 0 */
 };
 
@@ -49,13 +60,14 @@ struct sl_model_facts { /* what the layers above need to know */
 SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out,
                                 struct sl_error *err);
 /* Opens a drafter that reads hidden rows of target. method "mtp": the module that target's own
- * checkpoint has, ckpt; "eagle3": a checkpoint of its own. What it does not have (embedding, head)
- * is target's, by pointer: target is loaded before it on the same backend, and unloaded after it.
- * Entry p of its KV is made of the hidden row of token p and of token p + 1. */
+ * checkpoint has, ckpt; "eagle3", "dflash": a checkpoint of its own. What it does not have
+ * (embedding, head) is target's, by pointer: target is loaded before it on the same backend, and
+ * unloaded after it. Entry p of its KV is made of the hidden row of token p and of token p + 1. */
 SL_MUST_CHECK int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *target,
                                       const char *method, struct sl_model **out,
                                       struct sl_error *err);
-bool sl_ckpt_is_eagle3(const struct sl_ckpt *ckpt);
+/* Such a method, by what config.json says of itself; NULL: it is no such drafter. */
+const char *sl_ckpt_draft_method(const struct sl_ckpt *ckpt);
 /* Has the checkpoint of a model a module of "mtp"? */
 bool sl_model_has_mtp(const struct sl_model *m);
 /* The hidden rows that a drafter reads: what sl_run_config.taps of its target must be. Returns how
@@ -146,6 +158,17 @@ const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch
 /* [n_logits, draft_hidden] of a drafter's last step: what its next one reads, if those rows go on.
  * Until then, but may be passed to it. */
 const float *sl_run_hidden(const struct sl_run *r);
+/* One draft more of each of n sequences, of a drafter whose drafts depend on those before them: of
+ * row rows[i] of the last step's logits, behind the target's token prev[i]. Drafts of a sequence,
+ * which seqs[i] numbers, come in their order. */
+struct sl_draft_chain {
+    int32_t n;
+    const int32_t *seqs, *rows, *prev;
+    bool first;  /* they are the first ones of their blocks */
+    float *odds; /* [n] to fill: the probability that it is right if those before it are; or NULL */
+};
+/* Its logits [n, n_row], until the next step or call. */
+const float *sl_run_draft_chain(struct sl_run *r, const struct sl_draft_chain *c);
 /* On a device: where the steps from now on leave rows of embeddings and scores. */
 void sl_run_set_pooled(struct sl_run *r, float *rows);
 /* An embedding, or scores, of what a step left of a text, [n_row], in host memory. out may be row,

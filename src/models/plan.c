@@ -197,6 +197,7 @@ static int64_t draft_dim(const struct sl_hparams *hp, const struct sl_layer_desc
                          enum sl_dim dim)
 {
     const struct sl_draft_hparams *d = &hp->draft;
+    const int64_t states = d->chain == SL_CHAIN_RNN ? 1 : 0;
     switch (dim) {
     case SL_DIM_2H:
         return 2 * (int64_t)hp->hidden;
@@ -208,9 +209,17 @@ static int64_t draft_dim(const struct sl_hparams *hp, const struct sl_layer_desc
         return d->n_taps;
     case SL_DIM_TAPS_H:
         return (int64_t)d->n_taps * d->target_hidden;
-    default:
-        SL_ASSERT(dim == SL_DIM_DRAFT_V);
+    case SL_DIM_DRAFT_V:
         return d->n_vocab;
+    case SL_DIM_CHAIN:
+        return d->chain_rank;
+    case SL_DIM_CHAIN_IN:
+        return hp->hidden + (1 + states) * d->chain_rank;
+    case SL_DIM_CHAIN_MIX:
+        return (1 + 2 * states) * d->chain_rank;
+    default:
+        SL_ASSERT(dim == SL_DIM_CHAIN_ODDS);
+        return hp->hidden + (d->odds_prev ? d->chain_rank : 0);
     }
 }
 
@@ -338,6 +347,10 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_TAP_COUNT:
     case SL_DIM_TAPS_H:
     case SL_DIM_DRAFT_V:
+    case SL_DIM_CHAIN:
+    case SL_DIM_CHAIN_IN:
+    case SL_DIM_CHAIN_MIX:
+    case SL_DIM_CHAIN_ODDS:
         return draft_dim(hp, l, dim);
     case SL_DIM_CONTEXT:
         return hp->context;

@@ -43,7 +43,8 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_MLA_CUTS = 6, N_CUTS = 57 + N_MLA_CUTS + SL_MAX_ROPES };
+enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 6, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
+enum { N_CUTS = 53 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -150,6 +151,31 @@ static struct widths widths_of(const struct sl_model *m)
     return w;
 }
 
+/* Of drafters, and of the models that they draft for. */
+static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
+                            const struct sl_run_config *cfg, struct cut cuts[N_DRAFT_CUTS])
+{
+    const struct sl_draft_hparams *d = &m->hp.draft;
+    const uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)m->hp.hidden, f = sizeof(float);
+    const uint64_t rows = (uint64_t)cfg->max_logits, chain = (uint64_t)d->chain_rank;
+    const uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
+    const uint64_t wide = t * (uint64_t)m->facts.draft_width;
+    const struct cut list[N_DRAFT_CUTS] = {
+        {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * h * f},
+        {offsetof(struct sl_run, taps_in), wide * act},
+        {offsetof(struct sl_run, taps_wide), sl_draft_norms_taps(m) ? wide * f : 0},
+        {offsetof(struct sl_run, taps_masked), d->block > 0 && !d->context ? wide * f : 0},
+        {offsetof(struct sl_run, hidden), rows * (uint64_t)m->facts.draft_hidden * f},
+        {offsetof(struct sl_run, chain_prev), rows * chain * f},
+        {offsetof(struct sl_run, chain_in), chain > 0 ? rows * (2 * chain + h) * f : 0},
+        {offsetof(struct sl_run, chain_mix), rows * 3 * chain * f},
+        {offsetof(struct sl_run, chain_state), rows * chain * f},
+        {offsetof(struct sl_run, chain_logits),
+         chain > 0 ? rows * (uint64_t)m->facts.n_row * f : 0},
+    };
+    memcpy(cuts, list, sizeof list);
+}
+
 static void list_cuts(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg, struct cut cuts[N_CUTS])
 {
@@ -228,19 +254,15 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, logits), m->rank == 0 ? n_pooled_rows(m, cfg) * n_out * f : 0},
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
         {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
-        {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * h * f},
-        {offsetof(struct sl_run, taps_in), t * (uint64_t)m->facts.draft_width * act},
-        {offsetof(struct sl_run, taps_wide),
-         sl_draft_norms_taps(m) ? t * (uint64_t)m->facts.draft_width * f : 0},
-        {offsetof(struct sl_run, hidden), rows * (uint64_t)m->facts.draft_hidden * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
-    _Static_assert(SL_COUNT(list) + N_MLA_CUTS + SL_MAX_ROPES == N_CUTS, "a cut is missing");
+    _Static_assert(SL_COUNT(list) + N_OTHER_CUTS + SL_MAX_ROPES == N_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
     list_mla_cuts(m, be, t, cuts + SL_COUNT(list));
+    list_draft_cuts(m, be, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS);
     for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
         uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, m->layers, i) : 0;
-        cuts[SL_COUNT(list) + N_MLA_CUTS + (size_t)i] = (struct cut){
+        cuts[SL_COUNT(list) + N_OTHER_CUTS + (size_t)i] = (struct cut){
             offsetof(struct sl_run, angles) + (size_t)i * sizeof(float *), t * dims * f};
     }
 }
@@ -605,17 +627,22 @@ static void make_layer_inputs(struct sl_run *r, const struct sl_batch *b)
     }
 }
 
-/* r->x and r->norm before the first layer, and the angles. */
+void sl_run_begin(struct sl_run *r, const struct sl_batch *b)
+{
+    const struct sl_model *m = r->m;
+    check_batch(r, b);
+    for (int32_t i = 0; i < m->desc->n_ropes; i++)
+        if (sl_rope_used(m, i))
+            m->be->vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
+                                                                      .n = b->n_tokens,
+                                                                      .rope = &m->ropes[i],
+                                                                      .out = r->angles[i]});
+}
+
+/* r->x and r->norm before the first layer. */
 static void begin(struct sl_run *r, const struct sl_batch *b)
 {
     const struct sl_model *m = r->m;
-    const struct sl_backend_vt *vt = m->be->vt;
-    for (int32_t i = 0; i < m->desc->n_ropes; i++)
-        if (sl_rope_used(m, i))
-            vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
-                                                               .n = b->n_tokens,
-                                                               .rope = &m->ropes[i],
-                                                               .out = r->angles[i]});
     embed(r, b);
     const float *w = sl_run_vec(r, 0, SL_SLOT_EMBED_NORM);
     if (w != NULL) {
@@ -634,7 +661,7 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
         sl_streams_begin(r, b->n_tokens);
         return;
     }
-    if (sl_is_draft(m))
+    if (sl_is_draft(m) && !m->hp.draft.context)
         sl_draft_begin(r, b->n_tokens);
     if (!m->layers[0].joined)
         norm_alone(r, r->x, norm_of_input(r, 0, ATTN), b->n_tokens);
@@ -841,9 +868,10 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     const bool keeps_end = sl_run_keeps_end(r) || m->layers[last].shifts_ffn,
                all = m->facts.whole || keeps_end;
 
-    check_batch(r, batch);
+    sl_run_begin(r, batch);
     SL_ASSERT(!m->facts.whole || batch->n_logits == batch->n_spans);
-    SL_ASSERT(!sl_is_draft(m) || (r->draft_rows != NULL && batch->lora == NULL));
+    SL_ASSERT(!sl_is_draft(m) || batch->lora == NULL);
+    SL_ASSERT(!sl_is_draft(m) || (r->draft_rows == NULL) == m->hp.draft.context);
     SL_ASSERT(batch->lora == NULL || r->cfg.max_lora_rank > 0);
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
@@ -912,7 +940,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         gather(r, batch, r->norm, (size_t)m->hp.hidden * act_bytes, r->y);
         ends = r->y;
     }
-    if (sl_is_draft(m))
+    r->ends = ends;
+    if (m->facts.draft_hidden > 0)
         sl_draft_end(r, x, n);
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)
         head(r, ends, n);

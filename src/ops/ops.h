@@ -284,9 +284,9 @@ struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v:
     float *k;       /* [T, nkv, hd]; may be changed; NULL: nothing is stored */
     const float *v; /* [T, nkv, vd]; may be k, whose values before norm and rotation it then has */
     int64_t ld_q, ld_k, ld_v;
-    int32_t n_heads, n_kv_heads, head_dim;
-    int32_t v_dim;                /* of v; 0: head_dim */
-    const float *q_norm, *k_norm; /* [hd] of each head, or NULL */
+    int32_t n_heads, n_kv_heads, head_dim; /* n_heads 0: there is no q */
+    int32_t v_dim;                         /* of v; 0: head_dim */
+    const float *q_norm, *k_norm;          /* [hd] of each head, or NULL */
     bool norm_bare;  /* each head of q and k is normed without weights; q_norm, k_norm NULL */
     bool norm_rows;  /* they are of all heads of a row together: [nq * hd], [nkv * hd] */
     bool norm_after; /* behind the rotation, not before it; not with norm_rows */

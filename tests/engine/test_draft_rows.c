@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Drafters that read hidden rows of the model (MTP, EAGLE-3), from checkpoints to tokens: no bit of
- * any output changes, and where model and drafter say the same, every draft is right.
+ * Drafters that read hidden rows of the model (MTP, EAGLE-3, P-EAGLE, DFlash, DSpark), from
+ * checkpoints to tokens: no bit of any output changes, and where model and drafter say the same,
+ * every draft is right.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -114,6 +115,26 @@ static const struct pair {
     {DRAFTS "same",
      "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3_same\",\"num_speculative_tokens\":5}",
      true},
+    {DRAFTS "llama",
+     "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":5}", false},
+    {DRAFTS "llama", "{\"model\":\"" DRAFTS "dflash_windows\",\"num_speculative_tokens\":3}",
+     false},
+    {DRAFTS "llama", "{\"model\":\"" DRAFTS "dflash_speculators\",\"num_speculative_tokens\":6}",
+     false},
+    {DRAFTS "copy",
+     "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash_copy\",\"num_speculative_tokens\":1}",
+     true},
+    {DRAFTS "llama",
+     "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "peagle\",\"num_speculative_tokens\":4,"
+     "\"parallel_drafting\":true}",
+     false},
+    {DRAFTS "llama",
+     "{\"method\":\"dspark\",\"model\":\"" DRAFTS "dspark\",\"num_speculative_tokens\":6}", false},
+    {DRAFTS "llama", "{\"model\":\"" DRAFTS "dspark_gated\",\"num_speculative_tokens\":3}", false},
+    {DRAFTS "llama", "{\"model\":\"" DRAFTS "dspark_rnn\",\"num_speculative_tokens\":4}", false},
+    {DRAFTS "copy", "{\"model\":\"" DRAFTS "peagle_copy\",\"num_speculative_tokens\":2}", true},
+    {DRAFTS "llama", "{\"model\":\"" DRAFTS "peagle_speculators\",\"num_speculative_tokens\":7}",
+     false},
 };
 
 static void no_bit_changes(void **state)
@@ -171,6 +192,19 @@ static void what_cannot_be_is_refused(void **state)
          "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3_speculators\","
          "\"num_speculative_tokens\":2}",
          "eagle_aux_hidden_state_layer_ids[1] must be a layer of the model, 0 to 2"},
+        {DRAFTS "llama",
+         "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":6}",
+         "num_speculative_tokens is 6, but " DRAFTS "dflash makes at most 5 drafts in a block"},
+        {DRAFTS "llama",
+         "{\"method\":\"dflash\",\"model\":\"" DRAFTS "eagle3\",\"num_speculative_tokens\":3}",
+         "is no DFlash drafter"},
+        {DRAFTS "llama",
+         "{\"method\":\"eagle3\",\"model\":\"" DRAFTS "eagle3\",\"num_speculative_tokens\":3,"
+         "\"parallel_drafting\":true}",
+         "parallel_drafting is true, but " DRAFTS "eagle3 has no tensor \"mask_hidden\""},
+        {DRAFTS "copy",
+         "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":3}",
+         "target_layer_ids[1] must be a layer of the model, 0 to 1"},
     };
     (void)state;
     for (size_t i = 0; i < SL_COUNT(bad); i++) {

@@ -40,23 +40,55 @@ static void read_golden(struct golden *g, const char *name)
     assert_ptr_equal(g->more + g->n_more * g->n_vocab, g->data + n);
 }
 
+struct block_golden { /* of a drafter of blocks: of each anchor a block, behind the rows before it
+                       */
+    char *data;
+    int32_t n, n_taps, h, n_vocab, block, n_anchors;
+    const int32_t *taps, *ids, *anchors;
+    const float *rows, *logits;
+};
+
+static void read_block(struct block_golden *g, const char *name)
+{
+    struct sl_error err = {0};
+    char path[256];
+    size_t n;
+    snprintf(path, sizeof path, "tests/golden/drafts/%s/block.bin", name);
+    if (sl_read_file(path, 1 << 20, &g->data, &n, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    const int32_t *head = (const int32_t *)(const void *)g->data;
+    g->n = head[0];
+    g->n_taps = head[1];
+    g->h = head[2];
+    g->n_vocab = head[3];
+    g->block = head[4];
+    g->n_anchors = head[5];
+    g->taps = head + 6;
+    g->ids = g->taps + g->n_taps;
+    g->anchors = g->ids + g->n;
+    g->rows = (const float *)(const void *)(g->anchors + g->n_anchors);
+    g->logits = g->rows + g->n * g->n_taps * g->h;
+    assert_ptr_equal(g->logits + g->n_anchors * g->block * g->n_vocab, g->data + n);
+}
+
 struct pair { /* a model and its drafter */
     struct rig target, draft;
     struct sl_ckpt *ckpt; /* of the drafter alone, or NULL */
 };
 
-/* eagle: its folder, NULL: the module that the model's own has. */
-static void open_pair(struct pair *p, const char *model, const char *eagle, const char *isa)
+/* drafter: its folder, NULL: the module that the model's own has. */
+static void open_pair(struct pair *p, const char *model, const char *drafter, const char *isa)
 {
     struct sl_error err = {0};
     const struct rig_options o = {.isa = isa, .kv_dtype = "f32", .exact = true};
     struct rig *t = &p->target, *d = &p->draft;
     memset(p, 0, sizeof *p);
     rig_open(t, model, &o);
-    if (eagle != NULL && sl_ckpt_open(eagle, &p->ckpt, &err) != 0)
-        fail_msg("%s: %s", eagle, err.msg);
-    if (sl_model_open_draft(eagle != NULL ? p->ckpt : t->ckpt, t->model,
-                            eagle != NULL ? "eagle3" : "mtp", &d->model, &err) != 0 ||
+    if (drafter != NULL && sl_ckpt_open(drafter, &p->ckpt, &err) != 0)
+        fail_msg("%s: %s", drafter, err.msg);
+    if (sl_model_open_draft(drafter != NULL ? p->ckpt : t->ckpt, t->model,
+                            drafter != NULL ? sl_ckpt_draft_method(p->ckpt) : "mtp", &d->model,
+                            &err) != 0 ||
         sl_model_load(d->model, t->be, NULL, NULL, &err) != 0 ||
         sl_model_kv_layout(d->model, t->be, "f32", t->be->vt->kv_dtype, 16, &d->kv, &err) != 0)
         fail_msg("%s: %s", model, err.msg);
@@ -200,10 +232,148 @@ static void test_goldens(void **state)
         }
 }
 
+/* The model's rows, as the golden has them, into `rows`. */
+static void check_taps(struct pair *p, const struct block_golden *g, int32_t chunk, float *rows,
+                       double *worst)
+{
+    const int32_t width = g->n_taps * g->h;
+    int32_t taps[SL_MAX_TAPS];
+    assert_int_equal(sl_model_draft_taps(p->draft.model, taps), g->n_taps);
+    assert_memory_equal(taps, g->taps, (size_t)g->n_taps * sizeof *taps);
+    for (int32_t at = 0; at < g->n; at += chunk) {
+        const int32_t n = SL_MIN(chunk, g->n - at);
+        const struct sl_batch b = batch_of(g->ids + at, at, n, false);
+        sl_run_enqueue(p->target.run, &b);
+        memcpy(rows + at * width, sl_run_taps(p->target.run), (size_t)(n * width) * sizeof *rows);
+    }
+    check_rows(rows, g->rows, g->n, width, "rows of the model", worst);
+}
+
+/* The anchor and masks, behind the text. */
+static const float *block_apart(struct pair *p, const struct block_golden *g, int32_t anchor)
+{
+    int32_t tokens[32] = {g->ids[anchor]};
+    for (int32_t k = 1; k < g->block; k++)
+        tokens[k] = sl_model_facts(p->draft.model)->draft_mask;
+    const struct sl_batch b = batch_of(tokens, anchor, g->block, true);
+    return sl_run_enqueue(p->draft.run, &b);
+}
+
+/* The last entry of the text, of the row before the anchor, and masks. */
+static const float *block_behind(struct pair *p, const struct block_golden *g, int32_t anchor,
+                                 const float *rows)
+{
+    int32_t tokens[32] = {g->ids[anchor]}, sources[32] = {anchor - 1};
+    for (int32_t k = 1; k < g->block; k++) {
+        tokens[k] = sl_model_facts(p->draft.model)->draft_mask;
+        sources[k] = -1;
+    }
+    const struct sl_batch b = batch_of(tokens, anchor - 1, g->block, true);
+    return sl_run_enqueue_draft(p->draft.run, &b, rows, sources, false);
+}
+
+/* Rows before each anchor in chunks, then its block, whose entries the next rows write over. */
+static void check_blocks(struct pair *p, const struct block_golden *g, int32_t chunk, double *worst)
+{
+    const struct sl_model_facts *f = sl_model_facts(p->draft.model);
+    const int32_t width = g->n_taps * g->h, v = g->n_vocab;
+    float rows[64 * 128];
+    assert_int_equal(f->draft_width, width);
+    assert_int_equal(f->n_row, v);
+    assert_true(f->draft_apart ? f->draft_block == g->block : f->draft_block >= g->block);
+    assert_true(g->n * width <= (int32_t)SL_COUNT(rows));
+    check_taps(p, g, chunk, rows, worst);
+    for (int32_t i = 0, at = 0; i < g->n_anchors; i++) {
+        const int32_t a = g->anchors[i];
+        for (int32_t n; at < a - !f->draft_apart; at += n) {
+            n = SL_MIN(chunk, a - !f->draft_apart - at);
+            struct sl_batch b = batch_of(g->ids + at + 1, at, n, false);
+            b.n_logits = 0;
+            sl_run_enqueue_draft(p->draft.run, &b, rows + at * width, NULL, false);
+        }
+        const float *logits = f->draft_apart ? block_apart(p, g, a) : block_behind(p, g, a, rows);
+        check_rows(logits, g->logits + i * g->block * v, g->block, v, "a block", worst);
+    }
+}
+
+/* Drafts of the blocks behind all anchors, one after another, in steps of all of them. */
+static void check_chains(struct pair *p, const struct block_golden *g, const char *name,
+                         double *worst)
+{
+    const struct sl_model_facts *f = sl_model_facts(p->draft.model);
+    const int32_t v = g->n_vocab, first = !f->draft_from_anchor;
+    struct sl_error err = {0};
+    char path[256], *data;
+    size_t size;
+    snprintf(path, sizeof path, "tests/golden/drafts/%s/chain.bin", name);
+    if (sl_read_file(path, 1 << 20, &data, &size, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    const int32_t *head = (const int32_t *)(const void *)data, n = head[1], *drafts = head + 2;
+    const float *logits = (const float *)(const void *)(drafts + head[0] * n),
+                *odds = logits + head[0] * n * v;
+    assert_int_equal(head[0], g->n_anchors);
+    assert_int_equal(n, g->block - first);
+    assert_ptr_equal(odds + head[0] * n, data + size);
+    for (int32_t i = g->n_anchors - 1; i >= 0; i--) { /* the text is there already */
+        const int32_t a = g->anchors[i];
+        block_apart(p, g, a);
+        for (int32_t k = 0; k < n; k++) {
+            const int32_t seq = 2, row = first + k,
+                          prev = k > 0 ? drafts[i * n + k - 1] : g->ids[a];
+            float odd = 0;
+            int32_t best = 0;
+            const struct sl_draft_chain c = {.n = 1,
+                                             .seqs = &seq,
+                                             .rows = &row,
+                                             .prev = &prev,
+                                             .first = k == 0,
+                                             .odds = f->draft_odds ? &odd : NULL};
+            const float *have = sl_run_draft_chain(p->draft.run, &c);
+            check_rows(have, logits + (i * n + k) * v, 1, v, "a draft behind another", worst);
+            for (int32_t t = 1; t < v; t++)
+                best = have[t] > have[best] ? t : best;
+            assert_int_equal(sl_model_draft_token(p->draft.model, best), drafts[i * n + k]);
+            assert_true(fabsf(odd - odds[i * n + k]) < 1e-5f);
+        }
+    }
+    sl_free(data);
+}
+
+static const char *const blocks[] = {"dflash",       "dflash_windows",     "dflash_speculators",
+                                     "peagle",       "peagle_speculators", "dspark",
+                                     "dspark_gated", "dspark_rnn"};
+
+static void test_block_goldens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(blocks); i++)
+        for (size_t k = 0; k < SL_COUNT(isas); k++) {
+            struct block_golden g;
+            struct pair p;
+            char folder[64];
+            double worst = 0;
+            if (!rig_has_isa(isas[k]))
+                continue;
+            printf("%s, %s:\n", blocks[i], isas[k]);
+            fflush(stdout);
+            read_block(&g, blocks[i]);
+            snprintf(folder, sizeof folder, "tests/golden/drafts/%s", blocks[i]);
+            open_pair(&p, "tests/golden/drafts/llama", folder, isas[k]);
+            check_blocks(&p, &g, g.n, &worst);
+            check_blocks(&p, &g, 3, &worst);
+            if (sl_model_facts(p.draft.model)->draft_chain)
+                check_chains(&p, &g, blocks[i], &worst);
+            close_pair(&p);
+            sl_free(g.data);
+            printf("  worst NMSE %.2e\n", worst);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
+        cmocka_unit_test(test_block_goldens),
     };
     return cmocka_run_group_tests_name("drafts", tests, NULL, NULL);
 }

@@ -252,10 +252,16 @@ static int run_draft(void *ctx, const struct sl_batch *batch, const int32_t *sou
     const struct sl_loaded *l = ctx;
     (void)err;
     const float *hidden = NULL;
-    if (sl_load_draft_reads_rows(&l->draft))
+    if (sl_load_draft_reads_rows(&l->draft) && sources != NULL)
         hidden = own ? sl_run_hidden(l->draft.run) : sl_run_taps(l->run);
     *rows = take_step(l, l->draft.run, batch, hidden, sources, own);
     return 0;
+}
+
+static void draft_chain(void *ctx, const struct sl_draft_chain *c, const float **rows)
+{
+    const struct sl_loaded *l = ctx;
+    *rows = sl_run_draft_chain(l->draft.run, c);
 }
 
 static int32_t draft_token(const void *ctx, int32_t idx)
@@ -303,6 +309,15 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
         m.draft_rows = sl_load_draft_reads_rows(&l->draft);
         m.draft_token = m.draft_rows ? draft_token : NULL;
         m.n_draft_row = sl_model_facts(l->draft.model)->n_row;
+        m.draft_block = sl_memory_plan_draft_block(&l->plan, l->draft.model);
+        m.draft_mask = sl_model_facts(l->draft.model)->draft_mask;
+        m.draft_apart = sl_model_facts(l->draft.model)->draft_apart;
+        m.draft_chain = sl_model_facts(l->draft.model)->draft_chain ? draft_chain : NULL;
+        m.draft_odds = sl_model_facts(l->draft.model)->draft_odds;
+        struct sl_run_config draft;
+        sl_memory_plan_draft_run(&l->plan, l->draft.model, &draft);
+        m.draft_tokens = draft.max_tokens;
+        m.draft_from_anchor = sl_model_facts(l->draft.model)->draft_from_anchor;
     }
     if (l->ranks != NULL)
         sl_ranks_use(l->ranks, &m);

@@ -66,6 +66,33 @@ static int open_model(const struct sl_tokenizer *tok, struct sl_load_draft *out,
     return check_vocabulary(tok, out->ckpt, err);
 }
 
+/* As the method says, or the drafter's own config.json. */
+static int open_drafter(const struct sl_speculative *how, const struct sl_model *model,
+                        const struct sl_tokenizer *tok, struct sl_load_draft *out,
+                        struct sl_error *err)
+{
+    const char *method =
+        how->method == SL_DRAFT_MODEL ? sl_ckpt_draft_method(out->ckpt) : sl_speculative_name(how);
+    if (method == NULL)
+        return open_model(tok, out, err);
+    int rc = sl_model_open_draft(out->ckpt, model, method, &out->model, err);
+    if (rc != 0)
+        return rc;
+    const struct sl_model_facts *f = sl_model_facts(out->model);
+    if (how->parallel_drafting && f->draft_block == 0)
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: parallel_drafting is true, but %s has no tensor "
+                       "\"mask_hidden\": it makes one draft after another",
+                       sl_ckpt_path(out->ckpt));
+    const int32_t most = f->draft_block - !f->draft_from_anchor;
+    if (f->draft_block > 0 && how->num_speculative_tokens > most)
+        return sl_fail(err, SL_EINVAL,
+                       "speculative-config: num_speculative_tokens is %d, but %s makes at most %d "
+                       "drafts in a block (its block_size)",
+                       how->num_speculative_tokens, sl_ckpt_path(out->ckpt), most);
+    return 0;
+}
+
 /* One that has a checkpoint of its own. */
 static int open_other(const struct sl_speculative *how, const struct sl_model *model,
                       const struct sl_tokenizer *tok, struct sl_load_draft *out,
@@ -75,9 +102,7 @@ static int open_other(const struct sl_speculative *how, const struct sl_model *m
     int rc = sl_ckpt_open(bundled ? NULL : how->model, &out->ckpt, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "speculative-config: model");
-    if (how->method == SL_DRAFT_EAGLE3 || sl_ckpt_is_eagle3(out->ckpt))
-        return sl_model_open_draft(out->ckpt, model, "eagle3", &out->model, err);
-    return open_model(tok, out, err);
+    return open_drafter(how, model, tok, out, err);
 }
 
 static int check_context(const struct sl_speculative *how, const struct sl_model *draft,
@@ -151,10 +176,9 @@ int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *pl
         return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a model that drafts",
                        (double)n_bytes / 1e9);
     d->pool_bytes = n_bytes;
-    const struct sl_run_config run = {.max_tokens = plan->max_num_batched_tokens,
-                                      .max_logits = plan->max_num_seqs,
-                                      .kv = plan->draft_kv,
-                                      .kv_pool = {d->pool}};
+    struct sl_run_config run;
+    sl_memory_plan_draft_run(plan, d->model, &run);
+    run.kv_pool[0] = d->pool;
     return sl_run_create(d->model, &run, &d->run, err);
 }
 

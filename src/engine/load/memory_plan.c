@@ -491,12 +491,35 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
     memcpy(out->n_pages, p->group_pages, sizeof out->n_pages);
 }
 
+int32_t sl_memory_plan_draft_block(const struct sl_memory_plan *p, const struct sl_model *draft)
+{
+    const struct sl_model_facts *f = sl_model_facts(draft);
+    return f->draft_block > 0
+               ? p->speculative.num_speculative_tokens + (f->draft_from_anchor ? 0 : 1)
+               : 0;
+}
+
+void sl_memory_plan_draft_run(const struct sl_memory_plan *p, const struct sl_model *draft,
+                              struct sl_run_config *out)
+{
+    const int32_t block = sl_memory_plan_draft_block(p, draft);
+    *out = (struct sl_run_config){
+        .max_tokens = p->max_num_batched_tokens, .max_logits = p->max_num_seqs, .kv = p->draft_kv};
+    if (block == 0)
+        return;
+    /* as many drafts as a step of the model has room for, of as many sequences at most */
+    out->max_logits = sl_memory_plan_max_logits(p) - p->max_num_seqs;
+    const int32_t n_blocks = block * SL_MIN(p->max_num_seqs, out->max_logits);
+    out->max_tokens = sl_model_facts(draft)->draft_apart ? SL_MAX(out->max_tokens, n_blocks)
+                                                         : out->max_tokens + n_blocks;
+}
+
 /* What a model that drafts takes besides pages, on top of what is planned. */
 static void plan_draft_memory(const struct sl_model *draft, struct sl_backend *be,
                               struct sl_memory_plan *p)
 {
-    const struct sl_run_config run = {
-        .max_tokens = p->max_num_batched_tokens, .max_logits = p->max_num_seqs, .kv = p->draft_kv};
+    struct sl_run_config run;
+    sl_memory_plan_draft_run(p, draft, &run);
     p->draft_activation_bytes = sl_run_bytes(draft, be, &run);
     p->activation_bytes += p->draft_activation_bytes;
 }
@@ -573,6 +596,11 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model that drafts does not run beside ranks "
                        "(tensor_parallel_size) yet");
+    if (be->vt->device != NULL && sl_model_facts(draft)->draft_block > 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: drafters that make all drafts in one step (dflash, "
+                       "dspark, P-EAGLE) do not run on a GPU yet: choose device cpu, or another "
+                       "method");
     if (!sl_kv_layers_full(&p->kv.groups[0]))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model drafts only for one with layers that see all "

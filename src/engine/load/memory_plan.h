@@ -57,6 +57,10 @@ int32_t sl_memory_plan_draft_pages(const struct sl_memory_plan *plan, int32_t gr
 /* Bytes of the pages of a group, with those for drafts and the one that a device has for padding.
  */
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *plan, int32_t group);
+/* Tokens of a block of a model that drafts in such, else 0; what its steps are at most. */
+int32_t sl_memory_plan_draft_block(const struct sl_memory_plan *plan, const struct sl_model *draft);
+void sl_memory_plan_draft_run(const struct sl_memory_plan *plan, const struct sl_model *draft,
+                              struct sl_run_config *out);
 /* Of the pages of a model that drafts. */
 uint64_t sl_memory_plan_draft_bytes(const struct sl_memory_plan *plan);
 /* Bytes of a page of a group, of both models. */
