@@ -4,9 +4,10 @@
  * while the first warp prepares the token.
  *
  * Bound by memory. Qwen3.5-9B has 32 heads of [128, 128] in a layer: a batch of 64 reads 134 MB of
- * states and, on average over a chunk, 9 MB of tokens before, and writes 8 MB: 36 us at 4.2 TB/s,
- * where a rule that writes the state behind each token moves 268 MB. A head's 64 KB are under way
- * at once, in 64 registers a thread, and two such blocks fit on a multiprocessor.
+ * states and, on average over a chunk, 9 MB of tokens before, and writes 8 MB, where a rule that
+ * writes the state behind each token moves 268 MB: 66 us at what an H200 gives. Measured 76 us
+ * (bench_ops --only state); what is left is latency: two blocks fit on a multiprocessor, and a
+ * block needs 3 us or more from its loads to its outputs.
  */
 #include "cuda/state/delta_chunk.cuh"
 
@@ -24,18 +25,21 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
 {
     SL_SMEM(delta_room<KS>, room);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x % 32);
-    const int n_warps = static_cast<int>(blockDim.x) / 32;
+    const int thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
+    const int n_warps = n_threads / 32;
     const int v_tiles = SL_CEIL_DIV(a.v_dim, 16);
     const int head = static_cast<int>(blockIdx.x) / a.n_parts;
     const int part = static_cast<int>(blockIdx.x) % a.n_parts;
     const int tile = part * n_warps + warp, col = 16 * tile + lane / 4;
-    const bool prepares = warp == 0, computes = tile < v_tiles;
+    const bool computes = tile < v_tiles;
     const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
     sl_grid_launch_dependents();
-    sl_grid_wait();
+    /* Pages were written a step before, so they are read while the kernel before still runs. */
     const struct sl_span span = a.pages.spans[blockIdx.y];
-    if (span.n > a.few)
+    if (span.n > a.few) {
+        sl_grid_wait();
         return;
+    }
     const float *begin = a.pages.begin(span);
     const delta_head old = delta_head_at<KS>(const_cast<float *>(begin), head, v_tiles);
     const float *lies = begin; /* the page in which the state of the chunk's begin is already */
@@ -44,18 +48,32 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
         cols.load(old, tile, span.pos % SL_DELTA_CHUNK != 0);
     else
         cols.clear();
+    delta_recall<KS>(span.pos % SL_DELTA_CHUNK, old, &room->stage, thread, n_threads);
+    sl_grid_wait();
     int32_t end = a.pages.next_end(span, 0);
     for (int32_t t = 0; t < span.n;) {
         const delta_piece p = delta_piece_at(span, t);
         float *out = a.out + p.row * ld_out + static_cast<int64_t>(head) * a.v_dim + col;
-        if (prepares)
-            delta_prepare<KS, 1>(a, head, p, old, &room->stage);
-        delta_values(a, head, p, 16 * part * n_warps, 16 * n_warps, static_cast<int>(threadIdx.x),
-                     static_cast<int>(blockDim.x), room->v, delta_room<KS>::ld_v);
+        delta_asked asked;
+        delta_values(a, head, p, 16 * part * n_warps, 16 * n_warps, thread, n_threads, room->v,
+                     delta_room<KS>::ld_v);
+        sl_cp_async_commit();
+        if (warp == n_warps - 1)
+            delta_gates<KS>(a, head, p, old, &room->stage);
+        delta_vectors<KS, 1>(a, head, p, &room->stage, warp, n_warps);
+        sl_cp_async_wait<0>();
+        __syncthreads();
+        if (warp == 0) {
+            delta_products<KS>(p, &room->stage);
+            __syncwarp();
+            delta_invert<KS>(p, &room->stage);
+        }
+        if (computes)
+            cols.template ask<false>(room->stage, p, &asked);
         __syncthreads();
         if (computes)
             cols.template solve<delta_room<KS>::ld_v>(
-                room->stage, p, room->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
+                room->stage, p, asked, room->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, head, v_tiles);
             const bool whole = n == SL_DELTA_CHUNK;
@@ -63,7 +81,7 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
                 cols.store_state(to, tile);
             if (computes && !whole)
                 cols.store_tokens(to, tile);
-            if (prepares && !whole && part == 0)
+            if (warp == 0 && !whole && part == 0)
                 delta_keep<KS>(room->stage, to, page == begin && t == 0 ? p.from : 0, n);
             if (whole)
                 lies = page;

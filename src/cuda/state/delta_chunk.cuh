@@ -144,10 +144,12 @@ static __device__ __forceinline__ const uint16_t *delta_rows_of(const uint16_t *
 
 /* ------------------------------------------------------------------ what a warp prepares */
 
-/* q and k of new tokens: eight lanes make a vector; AT_ONCE vectors of each lane are under way. */
+/* q and k of new tokens: eight lanes make a vector; AT_ONCE vectors of each lane are under way.
+ * Four by four they are the warps' in turns. */
 template <int KS, int AT_ONCE>
 static __device__ __forceinline__ void delta_vectors(const delta_args &a, int head,
-                                                     const delta_piece &p, delta_stage<KS> *to)
+                                                     const delta_piece &p, delta_stage<KS> *to,
+                                                     int warp, int n_warps)
 {
     constexpr int J = (KS + 1) / 2;
     const int group = static_cast<int>(threadIdx.x % SL_STATE_GROUPS);
@@ -155,7 +157,7 @@ static __device__ __forceinline__ void delta_vectors(const delta_args &a, int he
     const int k_head = a.tiled ? head % a.n_k_heads : head / (a.n_heads / a.n_k_heads);
     const int64_t first = static_cast<int64_t>(k_head) * a.k_dim;
 #pragma unroll 1
-    for (int i = 2 * p.from; i < 2 * p.to; i += 4 * AT_ONCE) {
+    for (int i = 2 * p.from + 4 * AT_ONCE * warp; i < 2 * p.to; i += 4 * AT_ONCE * n_warps) {
         float4 v[AT_ONCE][J];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
@@ -192,28 +194,47 @@ static __device__ __forceinline__ void delta_vectors(const delta_args &a, int he
     }
 }
 
-/* Of the lane's token (lane % 16): g, exp(g), beta. */
-static __device__ __forceinline__ float delta_sums(const delta_args &a, int head,
+/* A warp's: what depends on the decays, and beta. */
+template <int KS>
+static __device__ __forceinline__ void delta_gates(const delta_args &a, int head,
                                                    const delta_piece &p, const delta_head &old,
-                                                   float *beta)
+                                                   delta_stage<KS> *to)
 {
     const int i = static_cast<int>(threadIdx.x % SL_DELTA_CHUNK);
     const bool is_new = i >= p.from && i < p.to;
-    float step = 0.0f;
-    *beta = 0.0f;
+    float step = 0.0f, beta = 0.0f;
+    float g = p.from == 0 ? 0.0f : old.g[min(i, p.from - 1)];
     if (is_new) {
         const int64_t at = (p.row + i) * a.n_heads + head;
         step = __fmul_rn(a.a[head], sl_softplus(__fadd_rn(a.decay_in[at], a.dt_bias[head])));
-        *beta = sl_gated(a.beta_scale, a.beta_in[at]);
+        beta = sl_gated(a.beta_scale, a.beta_in[at]);
     }
-    float g = p.from == 0 ? 0.0f : old.g[min(i, p.from - 1)];
 #pragma unroll
     for (int j = 0; j < SL_DELTA_CHUNK; j++) {
         const float x = __shfl_sync(0xffffffffu, step, j);
         if (j >= p.from && j < p.to && j <= i)
             g = __fadd_rn(g, x);
     }
-    return g;
+    const float last = __shfl_sync(0xffffffffu, g, SL_DELTA_CHUNK - 1);
+    if (threadIdx.x % 32 >= SL_DELTA_CHUNK)
+        return;
+    to->g[i] = g;
+    to->exp_g[i] = sl_exp(g);
+    to->beta[i] = beta;
+    to->tail[i] = p.to == SL_DELTA_CHUNK ? sl_exp(__fadd_rn(last, -g)) : 0.0f;
+}
+
+/* The first n tokens of the chunk, by threads of which this is the thread-th; on its way until
+ * sl_cp_async_wait. */
+template <int KS>
+static __device__ __forceinline__ void delta_recall(int n, const delta_head &old,
+                                                    delta_stage<KS> *to, int thread, int n_threads)
+{
+    for (int i = thread; i < n * 2 * KS; i += n_threads)
+        sl_cp_async16(to->k + i / (2 * KS) * delta_stage<KS>::ld + i % (2 * KS) * 8, old.k + i * 8,
+                      true);
+    for (int i = thread; i < n * SL_DELTA_CHUNK / 4; i += n_threads)
+        sl_cp_async16(to->d + 4 * i, old.d + 4 * i, true);
 }
 
 /* L in float and mix in BF16, of new tokens. */
@@ -258,8 +279,7 @@ static __device__ __forceinline__ void delta_products(const delta_piece &p, delt
 
 /* The rows of D of new tokens: a lane has a column. */
 template <int KS>
-static __device__ __forceinline__ void delta_invert(const delta_piece &p, const delta_head &old,
-                                                    delta_stage<KS> *to)
+static __device__ __forceinline__ void delta_invert(const delta_piece &p, delta_stage<KS> *to)
 {
     const int m = static_cast<int>(threadIdx.x % SL_DELTA_CHUNK);
     float col[SL_DELTA_CHUNK];
@@ -267,12 +287,17 @@ static __device__ __forceinline__ void delta_invert(const delta_piece &p, const 
     for (int i = 0; i < SL_DELTA_CHUNK; i++) {
         col[i] = 0.0f;
         if (i < p.from) {
-            col[i] = old.d[i * SL_DELTA_CHUNK + m];
+            col[i] = to->d[i * SL_DELTA_CHUNK + m];
         } else if (i < p.to) {
             float sum = 0.0f;
 #pragma unroll
-            for (int j = 0; j < i; j++)
-                sum = __fmaf_rn(to->l[i * SL_DELTA_L + j], col[j], sum);
+            for (int j = 0; j < i; j += 4) { /* L is 0 from i on */
+                const float4 l = *reinterpret_cast<const float4 *>(to->l + i * SL_DELTA_L + j);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (j + e < i)
+                        sum = __fmaf_rn(sl_part(l, e), col[j + e], sum);
+            }
             col[i] = m < i ? -sum : m == i ? 1.0f : 0.0f;
         }
     }
@@ -280,48 +305,29 @@ static __device__ __forceinline__ void delta_invert(const delta_piece &p, const 
         return;
 #pragma unroll
     for (int i = 0; i < SL_DELTA_CHUNK; i++) {
-        to->d[i * SL_DELTA_CHUNK + m] = col[i];
+        if (i >= p.from)
+            to->d[i * SL_DELTA_CHUNK + m] = col[i];
         to->inverse[i * SL_DELTA_LD + m] = static_cast<uint16_t>(delta_pack(col[i], 0.0f));
     }
 }
 
-/* v of new tokens, n_cols columns from `first` on, by threads of which this is the thread-th. */
+/* v of new tokens, n_cols columns from `first` on, by threads of which this is the thread-th; on
+ * its way until sl_cp_async_wait. */
 static __device__ __forceinline__ void delta_values(const delta_args &a, int head,
                                                     const delta_piece &p, int first, int n_cols,
                                                     int thread, int n_threads, float *to, int ld)
 {
     const float *values = a.v + p.row * a.ld + static_cast<int64_t>(head) * a.v_dim;
     const int quads = n_cols / 4;
-    for (int i = p.from * quads + thread; i < p.to * quads; i += n_threads)
-        *reinterpret_cast<float4 *>(to + i / quads * ld + i % quads * 4) =
-            sl_load4(values + i / quads * a.ld, first + i % quads * 4, a.v_dim, a.wide_v);
-}
-
-/* A warp makes a chunk's stage; old: where tokens before p.from are. */
-template <int KS, int AT_ONCE>
-static __device__ __forceinline__ void delta_prepare(const delta_args &a, int head,
-                                                     const delta_piece &p, const delta_head &old,
-                                                     delta_stage<KS> *to)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    float beta;
-    const float g = delta_sums(a, head, p, old, &beta);
-    for (int i = lane; i < p.from * 2 * KS; i += 32)
-        *reinterpret_cast<uint4 *>(to->k + i / (2 * KS) * delta_stage<KS>::ld + i % (2 * KS) * 8) =
-            *reinterpret_cast<const uint4 *>(old.k + i * 8);
-    delta_vectors<KS, AT_ONCE>(a, head, p, to);
-    const float last = __shfl_sync(0xffffffffu, g, SL_DELTA_CHUNK - 1);
-    if (lane < SL_DELTA_CHUNK) {
-        to->g[lane] = g;
-        to->exp_g[lane] = sl_exp(g);
-        to->beta[lane] = beta;
-        to->tail[lane] = p.to == SL_DELTA_CHUNK ? sl_exp(__fadd_rn(last, -g)) : 0.0f;
+    for (int i = p.from * quads + thread; i < p.to * quads; i += n_threads) {
+        const int col = first + i % quads * 4;
+        const float *from = values + i / quads * a.ld;
+        float *at = to + i / quads * ld + i % quads * 4;
+        if (a.wide_v)
+            sl_cp_async16(at, from + (col < a.v_dim ? col : 0), col < a.v_dim);
+        else
+            *reinterpret_cast<float4 *>(at) = sl_load4(from, col, a.v_dim, false);
     }
-    __syncwarp();
-    delta_products<KS>(p, to);
-    __syncwarp();
-    delta_invert<KS>(p, old, to);
-    __syncwarp();
 }
 
 /* A warp keeps tokens from .. to - 1 of a chunk in a page, but what the columns' warps keep. */
@@ -340,6 +346,11 @@ static __device__ __forceinline__ void delta_keep(const delta_stage<KS> &s, cons
 }
 
 /* ------------------------------------------------------------------ sixteen columns */
+
+/* k S and q S of a lane: [even and odd sixteens of rows, tokens 0 .. 7 and 8 .. 15, as S^T]. */
+struct delta_asked {
+    float k[2][2][4], q[2][2][4];
+};
 
 /* What a lane has of them: S^T as the product's result lies, and words of R and X, each with two
  * tokens of a column: word 2 n + h is of column lane / 4 + 8 h, tokens 8 n + 2 (lane % 4) .. */
@@ -387,31 +398,55 @@ template <int KS> struct delta_columns {
         h.r[tile * 32 + static_cast<int>(threadIdx.x % 32)] = make_uint4(r[0], r[1], r[2], r[3]);
     }
 
+    /* k S and q S, of even and of odd sixteens of rows. AHEAD: the next operands are under way
+     * while products are computed, for 16 registers more. */
+    template <bool AHEAD>
+    __device__ __forceinline__ void ask(const delta_stage<KS> &c, const delta_piece &p,
+                                        delta_asked *to) const
+    {
+        constexpr int N = AHEAD ? 2 : 1, LD = delta_stage<KS>::ld;
+        const bool wants[2] = {p.from<8, p.to> 8};
+        uint32_t k[N][4], q[N][4];
+        if (AHEAD) {
+            sl_ldmatrix_x4(k[0], delta_rows_of(c.k, LD, 0));
+            sl_ldmatrix_x4(q[0], delta_rows_of(c.q, LD, 0));
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                to->k[i / 2][i % 2][e] = to->q[i / 2][i % 2][e] = 0.0f;
+#pragma unroll
+        for (int ks = 0; ks < KS; ks++) {
+            const int at = ks % N, next = AHEAD ? ks + 1 : ks;
+            if (next < KS) {
+                sl_ldmatrix_x4(k[next % N], delta_rows_of(c.k, LD, 16 * next));
+                sl_ldmatrix_x4(q[next % N], delta_rows_of(c.q, LD, 16 * next));
+            }
+            const uint32_t w[4] = {delta_pack(s[ks][0], s[ks][1]), delta_pack(s[ks][2], s[ks][3]),
+                                   delta_pack(s[ks][4], s[ks][5]), delta_pack(s[ks][6], s[ks][7])};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const uint32_t bk[2] = {k[at][n], k[at][n + 2]}, bq[2] = {q[at][n], q[at][n + 2]};
+                if (wants[n]) {
+                    sl_mma_bf16(to->k[ks % 2][n], w, bk);
+                    sl_mma_bf16(to->q[ks % 2][n], w, bq);
+                }
+            }
+        }
+    }
     /* R, X and the outputs of new tokens. v: in shared memory, of token 0 and the lane's first
      * column, rows LD_V apart; out: likewise, ld apart; n_cols: there are so many from there on. */
     template <int LD_V>
     __device__ __forceinline__ void solve(const delta_stage<KS> &c, const delta_piece &p,
-                                          const float *v, float *out, int64_t ld, int n_cols)
+                                          const delta_asked &asked, const float *v, float *out,
+                                          int64_t ld, int n_cols)
     {
         const int lane = static_cast<int>(threadIdx.x % 32);
         const bool wants[2] = {p.from<8, p.to> 8};
-        float seen[2][2][4] = {}, asked[2][2][4] = {}; /* k S and q S: [even and odd, n] */
-#pragma unroll
-        for (int ks = 0; ks < KS; ks++) {
-            const uint32_t a[4] = {delta_pack(s[ks][0], s[ks][1]), delta_pack(s[ks][2], s[ks][3]),
-                                   delta_pack(s[ks][4], s[ks][5]), delta_pack(s[ks][6], s[ks][7])};
-            uint32_t k[4], q[4];
-            sl_ldmatrix_x4(k, delta_rows_of(c.k, delta_stage<KS>::ld, 16 * ks));
-            sl_ldmatrix_x4(q, delta_rows_of(c.q, delta_stage<KS>::ld, 16 * ks));
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                const uint32_t bk[2] = {k[n], k[n + 2]}, bq[2] = {q[n], q[n + 2]};
-                if (wants[n]) {
-                    sl_mma_bf16(seen[ks % 2][n], a, bk);
-                    sl_mma_bf16(asked[ks % 2][n], a, bq);
-                }
-            }
-        }
+        uint32_t d[4], mix[4];
+        sl_ldmatrix_x4(d, delta_rows_of(c.inverse, SL_DELTA_LD, 0));
+        sl_ldmatrix_x4(mix, delta_rows_of(c.mix, SL_DELTA_LD, 0));
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -421,7 +456,7 @@ template <int KS> struct delta_columns {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int i = 8 * n + 2 * (lane % 4) + e;
-                    const float sum = __fadd_rn(seen[0][n][2 * h + e], seen[1][n][2 * h + e]);
+                    const float sum = __fadd_rn(asked.k[0][n][2 * h + e], asked.k[1][n][2 * h + e]);
                     rest[e] =
                         __fmul_rn(c.beta[i], __fmaf_rn(-c.exp_g[i], sum, v[i * LD_V + 8 * h]));
                     rest[e] = i < p.to ? rest[e] : 0.0f;
@@ -430,9 +465,6 @@ template <int KS> struct delta_columns {
                 const uint32_t now = delta_pack(rest[0], rest[1]);
                 r[2 * n + h] = (r[2 * n + h] & keep) | (now & ~keep);
             }
-        uint32_t d[4], mix[4];
-        sl_ldmatrix_x4(d, delta_rows_of(c.inverse, SL_DELTA_LD, 0));
-        sl_ldmatrix_x4(mix, delta_rows_of(c.mix, SL_DELTA_LD, 0));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const uint32_t b[2] = {d[n], d[n + 2]};
@@ -451,7 +483,7 @@ template <int KS> struct delta_columns {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int i = 8 * n + 2 * (lane % 4) + e % 2, col = e / 2 * 8;
-                const float sum = __fadd_rn(asked[0][n][e], asked[1][n][e]);
+                const float sum = __fadd_rn(asked.q[0][n][e], asked.q[1][n][e]);
                 if (i >= p.from && i < p.to && col < n_cols)
                     out[i * ld + col] = __fmaf_rn(c.exp_g[i], sum, o[e]);
             }
@@ -471,15 +503,18 @@ template <int KS> struct delta_columns {
                 y[2 * n + h] = delta_pack(__fmul_rn(tail[0], x[n][2 * h]),
                                           __fmul_rn(tail[1], x[n][2 * h + 1]));
         }
+        uint32_t k[2][4];
+        sl_ldmatrix_x4_trans(k[0], delta_rows_of(c.k, delta_stage<KS>::ld, 0));
 #pragma unroll
         for (int ks = 0; ks < KS; ks++) {
-            uint32_t k[4];
-            sl_ldmatrix_x4_trans(k, delta_rows_of(c.k, delta_stage<KS>::ld, 16 * ks));
+            if (ks + 1 < KS)
+                sl_ldmatrix_x4_trans(k[(ks + 1) % 2],
+                                     delta_rows_of(c.k, delta_stage<KS>::ld, 16 * ks + 16));
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 s[ks][i] = __fmul_rn(by, s[ks][i]);
-            sl_mma_bf16(s[ks], y, k);
-            sl_mma_bf16(s[ks] + 4, y, k + 2);
+            sl_mma_bf16(s[ks], y, k[ks % 2]);
+            sl_mma_bf16(s[ks] + 4, y, k[ks % 2] + 2);
         }
     }
 };

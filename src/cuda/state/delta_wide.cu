@@ -5,8 +5,11 @@
  *
  * Of a chunk a warp with columns has 52 products, of which the first eight of k S and of q S come
  * one behind the other in four chains, then D R, X mix, and what the next chunk waits for: the
- * update's sixteen, which do not depend on each other. An estimate, not a measurement: 700 cycles,
- * so 8,192 tokens are 0.2 ms.
+ * update's sixteen, which do not depend on each other. Measured on an H200 (bench_ops --only
+ * state): 2 us a chunk, of which a profile gives a quarter to waiting for the preparers and a
+ * quarter to instructions that are not in the cache: the code of both kinds of warps is long and
+ * runs side by side. Fetching a preparer's next tokens into the L2 cache, or four vectors at once
+ * in place of two, made it slower (1.5 to 2.1 ms for 8,192 tokens in place of 1.0).
  */
 #include "cuda/state/delta_chunk.cuh"
 
@@ -50,7 +53,17 @@ static __device__ __forceinline__ void bring(const delta_args &a, const delta_wo
             sl_mbar_wait(&ring->empty[warp], (*turn / DELTA_PREPARERS(KS) & 1) ^ 1);
             delta_values(a, w.head, p, 16 * w.tile, delta_ring<KS>::n_cols, lane, 32, place->v,
                          delta_ring<KS>::ld_v);
-            delta_prepare<KS, (KS > 8 ? 1 : 2)>(a, w.head, p, old, &place->stage);
+            if (t == 0)
+                delta_recall<KS>(p.from, old, &place->stage, lane, 32);
+            sl_cp_async_commit();
+            delta_gates<KS>(a, w.head, p, old, &place->stage);
+            delta_vectors<KS, (KS > 8 ? 1 : 2)>(a, w.head, p, &place->stage, 0, 1);
+            sl_cp_async_wait<0>();
+            __syncwarp();
+            delta_products<KS>(p, &place->stage);
+            __syncwarp();
+            delta_invert<KS>(p, &place->stage);
+            __syncwarp();
         }
         /* Where a page is changed in place: nobody writes its tokens before they have been read. */
         if (t == 0 && starts_inside)
@@ -89,9 +102,13 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
         const typename delta_ring<KS>::place *place = &ring->places[at];
         float *out = a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col;
         sl_mbar_wait(&ring->full[at], *turn / DELTA_PREPARERS(KS) & 1);
-        if (computes)
-            cols.template solve<delta_ring<KS>::ld_v>(
-                place->stage, p, place->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
+        delta_asked asked;
+        if (computes) {
+            cols.template ask<(KS <= 8)>(place->stage, p, &asked);
+            cols.template solve<delta_ring<KS>::ld_v>(place->stage, p, asked,
+                                                      place->v + 16 * warp + lane / 4, out, ld_out,
+                                                      a.v_dim - col);
+        }
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, w.head, v_tiles);
             if (computes && page != lies)
