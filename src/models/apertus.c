@@ -94,7 +94,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .context = 512,
         .norm_eps = 1e-5,
         .has = name->has | SL_HAS_HEAD,
-        .ropes = {{.theta = 10000}},
+        .ropes = {absent},
         .xielu = {{0.25, -0.5}, {-1, 0.125}, {0.5, 0.5}, {-0.0625, -0.03125}},
     };
 }

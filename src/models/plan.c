@@ -269,7 +269,7 @@ static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc
 static bool is_none(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS ||
-            is_of_mla(dim)) &&
+            dim == SL_DIM_TYPES || is_of_mla(dim)) &&
            sl_layer_dim(hp, l, dim) == 0;
 }
 

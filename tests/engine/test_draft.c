@@ -153,9 +153,9 @@ static void methods_of_hidden_rows_are_checked(void **state)
         {"{\"method\":\"qwen3_next_mtp\",\"num_speculative_tokens\":2,\"model\":\"a\"}",
          SL_DRAFT_MTP},
         {"{\"method\":\"eagle3\",\"model\":\"a\",\"num_speculative_tokens\":1}", SL_DRAFT_EAGLE3},
-        {"{\"method\":\"mtp\",\"num_speculative_tokens\":1,\"max_model_len\":77}", SL_DRAFT_MTP},
         {"{\"method\":\"dflash\",\"model\":\"a\",\"num_speculative_tokens\":15}", SL_DRAFT_DFLASH},
         {"{\"method\":\"dspark\",\"model\":\"a\",\"num_speculative_tokens\":8}", SL_DRAFT_DSPARK},
+        {"{\"method\":\"mtp\",\"num_speculative_tokens\":1,\"max_model_len\":77}", SL_DRAFT_MTP},
     };
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
         assert_int_equal(sl_speculative_parse(rows[i].json, NULL, &s, &err), 0);
