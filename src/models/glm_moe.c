@@ -46,8 +46,7 @@ static const struct sl_weight_desc weights[] = {
 };
 
 static const struct sl_weight_desc mtp_weights[] = {
-    SL_WEIGHTS_MTP("model.layers.*.enorm", "model.layers.*.hnorm", "model.layers.*.eh_proj",
-                   "model.layers.*.shared_head.norm", 0),
+    SL_WEIGHTS_MTP_BEHIND,
 };
 /* clang-format on */
 

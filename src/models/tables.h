@@ -111,6 +111,11 @@
      .gguf = "blk.*.nextn.shared_head_norm.weight", .rows = SL_DIM_H,                             \
      .flags = (add) | SL_W_OF_TARGET}
 
+/* The same of a layer behind the model's, as DeepSeek names them. */
+#define SL_WEIGHTS_MTP_BEHIND                                                                     \
+    SL_WEIGHTS_MTP("model.layers.*.enorm", "model.layers.*.hnorm", "model.layers.*.eh_proj",      \
+                   "model.layers.*.shared_head.norm", 0)
+
 /* Which layers have experts, as a list of words. */
 #define SL_HPARAM_MLP_TYPES                                                                       \
     {.hf = {"mlp_layer_types"}, .type = SL_HP_LAYER_TYPES, SL_HP_AT(mlp_types),                   \
@@ -191,6 +196,19 @@
 /* Of a bool only this value is built. */
 #define SL_HPARAM_ONLY(key, value) {.hf = {key}, .type = SL_HP_ONLY, .def = value}
 
+/* What all of Gemma's texts have behind their heads. */
+#define SL_HPARAMS_GEMMA_TEXT(context_def, vocab_def, window_def)                                 \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
+     .required = true, .hf_def = context_def, .min = 1, .max = SL_MAX_CONTEXT},                   \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = vocab_def,   \
+     .min = 1, .max = SL_MAX_VOCAB},                                                              \
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),       \
+     .def = 1e-6, .min = 1e-20, .max = 1},                                                        \
+    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},             \
+    SL_HPARAM_TIED(true),                                                                         \
+    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window),                 \
+     .hf_def = window_def, .min = 1, .max = SL_MAX_CONTEXT}
+
 /* Gemma 2 and 3. A config.json leaves out what is transformers' default, so that all defaults are
  * here. */
 #define SL_HPARAMS_GEMMA(context_def, vocab_def)                                                  \
@@ -210,16 +228,7 @@
      .max = SL_MAX_HEAD_DIM},                                                                     \
     {"rope.dimension_count", {NULL}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,                    \
      .max = SL_MAX_HEAD_DIM},                                                                     \
-    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
-     .required = true, .hf_def = context_def, .min = 1, .max = SL_MAX_CONTEXT},                   \
-    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = vocab_def,   \
-     .min = 1, .max = SL_MAX_VOCAB},                                                              \
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),       \
-     .def = 1e-6, .min = 1e-20, .max = 1},                                                        \
-    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},             \
-    SL_HPARAM_TIED(true),                                                                         \
-    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, \
-     .min = 1, .max = SL_MAX_CONTEXT}
+    SL_HPARAMS_GEMMA_TEXT(context_def, vocab_def, 4096)
 
 /* Mamba 2, whose keys each family calls in its own way: taps, values of a state, groups, heads,
  * values of a head (absent: of state_expand); last, how many groups transformers takes. */
@@ -285,16 +294,7 @@
     {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
      .required = true, .hf_def = 8, .min = 1, .max = SL_MAX_HEADS}
 #define SL_HPARAMS_GEMMA_WINDOWS(context_def, vocab_def)                                          \
-    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
-     .required = true, .hf_def = context_def, .min = 1, .max = SL_MAX_CONTEXT},                   \
-    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .hf_def = vocab_def,   \
-     .min = 1, .max = SL_MAX_VOCAB},                                                              \
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),       \
-     .def = 1e-6, .min = 1e-20, .max = 1},                                                        \
-    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},             \
-    SL_HPARAM_TIED(true),                                                                         \
-    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 512,  \
-     .min = 1, .max = SL_MAX_CONTEXT},                                                            \
+    SL_HPARAMS_GEMMA_TEXT(context_def, vocab_def, 512),                                           \
     {"attention.sliding_window_pattern", {"layer_types"}, SL_HP_LAYER_TYPES,                      \
      SL_HP_AT(layer_types)}
 

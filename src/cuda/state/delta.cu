@@ -34,7 +34,8 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
     const bool computes = tile < v_tiles;
     const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
     sl_grid_launch_dependents();
-    /* Pages were written a step before, so they are read while the kernel before still runs. */
+    /* Spans and pages are older than this step, so they are read while the kernel before still
+     * runs. (Steps whose spans a kernel moves on are those of drafters, which have no states.) */
     const struct sl_span span = a.pages.spans[blockIdx.y];
     if (span.n > a.few) {
         sl_grid_wait();
