@@ -349,7 +349,7 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
     p->fused = fused;
     p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, part) : 0;
     p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
-    p->n_turns = fused ? n_turns(m, p) : 1;
+    p->n_turns = (int16_t)(fused ? n_turns(m, p) : 1);
     int rc = check_turns(m, p, pattern, err);
     if (rc != 0)
         return rc;
@@ -449,7 +449,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     for (int32_t i = 0, rc; i < n; i++, p++) {
         p->desc = w;
         p->layer = &m->layers[layer];
-        p->stack_idx = i;
+        p->stack_idx = (int16_t)i;
         p->n_rows = sl_layer_dim(&m->hp, p->layer, n_pieces > 0 ? w->pieces[i] : w->rows);
         p->n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
         rc = bind_form(m, p, layer, i, false, own, err);

@@ -20,37 +20,39 @@ struct sl_int4_parts {
     struct sl_ckpt_tensor made; /* what they become; without data, named after the codes */
 };
 
-struct sl_param {                       /* one matrix or vector of a layer, or of the model */
-    const struct sl_weight_desc *desc;  /* NULL: this layer has no such slot */
-    const struct sl_layer_desc *layer;  /* of a tensor of the model: its first */
-    int64_t n_rows, n_cols;             /* the desc's symbols in this layer */
-    const struct sl_ckpt_tensor *src;   /* NULL: this model has none; a tied head is loaded from the
-                                           embedding's */
-    struct sl_ckpt_tensor slice;        /* what src points to, of a tensor that is a whole stack, or
-                                           of a fused one */
-    int64_t file_first, file_rows;      /* the first row in the file's matrix, and how many rows
-                                           that has: more than n_rows if it is fused */
-    bool fused;                         /* the file has it as a part of a fused tensor */
-    int32_t n_turns;                    /* whose parts take turns in so many rounds; else 1 */
-    int32_t stack_idx;                  /* which matrix or vector of its stack, or piece */
+struct sl_param {                      /* one matrix or vector of a layer, or of the model */
+    const struct sl_weight_desc *desc; /* NULL: this layer has no such slot */
+    const struct sl_layer_desc *layer; /* of a tensor of the model: its first */
+    int64_t n_rows, n_cols;            /* the desc's symbols in this layer */
+    const struct sl_ckpt_tensor *src;  /* NULL: this model has none; a tied head is loaded from the
+                                          embedding's */
+    struct sl_ckpt_tensor slice;       /* what src points to, of a tensor that is a whole stack, or
+                                          of a fused one */
+    int64_t file_first, file_rows;     /* the first row in the file's matrix, and how many rows
+                                          that has: more than n_rows if it is fused */
+    bool fused;                        /* the file has it as a part of a fused tensor */
+    bool scales_by_turn;               /* each round of parts begins a new block of scales */
+    bool loaded;
+    uint8_t file_dtype; /* enum sl_dtype of a part that is transposed in the file (turned.c) */
+    int16_t n_turns;    /* whose parts take turns in so many rounds; else 1 */
+    int16_t stack_idx;  /* which matrix or vector of its stack, or piece */
+    float first_value;  /* of a vector, after loading */
+    int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
+    int32_t file_scale_rows;            /* rows of one in the file */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors, or for the first of a stack
                                            for all of them; backend memory */
-    float first_value;                  /* of a vector, after loading */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
-    enum sl_dtype file_dtype;           /* of a part that is transposed in the file (turned.c) */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
-    int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
-    int32_t file_scale_rows;            /* rows of one in the file, */
-    bool scales_by_turn;                /* where each round of parts begins a new block */
     float *scale_values;                /* as loaded, if mat borrows them */
     struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
-    bool loaded;
     const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
     /* The tensors of a stack of MXFP4 in a folder; then slice is what one matrix becomes. */
     const struct sl_ckpt_tensor *mx_codes, *mx_scales;
 };
+
+_Static_assert(SL_MAX_EXPERTS <= INT16_MAX && SL_MAX_HEADS <= INT16_MAX, "n_turns, stack_idx");
 
 struct sl_head_stacks {     /* of a layer with latent attention */
     struct sl_weight *mats; /* [2, n_heads]; NULL: it is none */

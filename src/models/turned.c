@@ -33,7 +33,7 @@ int sl_turned_bind(const struct sl_model *m, struct sl_param *p, const struct sl
     int rc = sl_fp8_bind(m, p, err);
     if (rc != 0)
         return rc;
-    p->file_dtype = t->dtype;
+    p->file_dtype = (uint8_t)t->dtype;
     p->slice.dtype = kept_as(t->dtype);
     p->slice.dims[0] = p->n_rows;
     p->slice.dims[1] = p->n_cols;
@@ -44,7 +44,7 @@ int sl_turned_bind(const struct sl_model *m, struct sl_param *p, const struct sl
 
 int sl_turned_load(struct sl_param *p, struct sl_error *err)
 {
-    const struct sl_dtype_info *file = sl_dtype_info(p->file_dtype),
+    const struct sl_dtype_info *file = sl_dtype_info((enum sl_dtype)p->file_dtype),
                                *ours = sl_dtype_info(p->slice.dtype);
     const struct sl_scales scales = {p->scale_values, p->scale_rows, p->scale_cols,
                                      (int32_t)p->file_first};
