@@ -463,6 +463,12 @@ static void start_running(struct sl_sched *s, struct sl_seq *seq)
     seq->state = SL_SEQ_RUNNING;
 }
 
+bool sl_sched_is_long(const struct sl_sched *s)
+{
+    return s->limit_s > 0 && s->n_chunks > 0 &&
+           sl_cost_chunk(&s->cost, s->work, 0, LEAST_CHUNK, s->limit_s) < LEAST_CHUNK;
+}
+
 static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
 {
     struct sl_seq *seq;
@@ -476,9 +482,8 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
         }
         if (s->cfg.whole_prompts && sl_seq_n_tokens(seq) > s->cfg.max_tokens - s->n_plan_tokens)
             break; /* first in the next step, which it has to itself if need be */
-        if (s->limit_s > 0 && s->n_chunks > 0 &&
-            sl_cost_chunk(&s->cost, s->work, 0, LEAST_CHUNK, s->limit_s) < LEAST_CHUNK)
-            break; /* this step is long enough */
+        if (sl_sched_is_long(s))
+            break;
         if (!sl_sched_adapter_fits(s, seq) || !take_blocks(s, seq))
             break;
         sl_wait_remove(&s->wait, seq);

@@ -88,6 +88,8 @@ void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
 void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq, bool forget);
 /* A waiting sequence comes before every other priority from now on. */
 void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
+/* The planned step has a chunk, and no time left for another. */
+bool sl_sched_is_long(const struct sl_sched *s);
 /* Can seq run beside what runs, as far as adapters are concerned? */
 bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq);
 /* As far as pages of WINDOW and STATE groups are concerned? */

@@ -196,9 +196,10 @@ static void check_plan(struct world *w, const struct sl_batch *b)
     if (sl_sched_check(&w->eng->sched, &err) != 0)
         violation(w, "in the plan: %s", err.msg);
     const struct sl_seq *best = sl_wait_best(&s->wait);
-    /* Where a step's time is limited, a prompt may also wait for that. */
-    if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions &&
-        s->limit_s == 0 && s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
+    /* A step whose time is limited may have none left, or measure its decodes. */
+    const bool no_time = s->limit_s > 0 && (s->n_chunks == 0 || sl_sched_is_long(s));
+    if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions && !no_time &&
+        s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
         sl_kv_n_available(s->kv) >=
             SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running &&
         sl_sched_pages_fit(s, best))
