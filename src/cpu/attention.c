@@ -89,8 +89,8 @@ static int32_t seen_from(const struct job *j, int32_t pos)
 
 /* Positions of a split, relative to its start, that row r of the block sees; empty when lo >= hi.
  */
-static void visible(const struct job *j, const struct block *b, int32_t r, int32_t split, int *lo,
-                    int *hi)
+static void attention_visible(const struct job *j, const struct block *b, int32_t r, int32_t split,
+                              int *lo, int *hi)
 {
     int32_t start = split * SL_CPU_SPLIT, pos = b->pos + r;
     *lo = SL_MAX(seen_from(j, pos) - start, 0);
@@ -127,12 +127,12 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
 }
 
 /* The token and the head of query vector i. */
-static int64_t row_of(const struct block *b, int32_t i)
+static int64_t attention_row_of(const struct block *b, int32_t i)
 {
     return b->token + i % per_kv(b) / b->n_heads;
 }
 
-static int32_t head_of(const struct job *j, const struct block *b, int32_t i)
+static int32_t attention_head_of(const struct job *j, const struct block *b, int32_t i)
 {
     return b->head + i / per_kv(b) * j->n_group + i % b->n_heads;
 }
@@ -145,7 +145,8 @@ static void load_queries(const struct job *j, const struct block *b, struct sl_a
     uint16_t *query16 = s->query16;
     s->shape = 0;
     for (int32_t i = 0; i < b->n_kv * per_kv(b); i++, query += j->dim, query16 += ld16) {
-        const float *q = j->a->q + row_of(b, i) * j->a->ld_q + (int64_t)head_of(j, b, i) * hd;
+        const float *q = j->a->q + attention_row_of(b, i) * j->a->ld_q +
+                         (int64_t)attention_head_of(j, b, i) * hd;
         memcpy(query, q, (size_t)hd * sizeof(float));
         memset(query + hd, 0, (size_t)(j->dim - hd) * sizeof(float));
         if (narrow) {
@@ -276,15 +277,16 @@ static uint32_t skip_tiles(const struct job *j, const struct block *b, struct sl
 
 /* Scores of the block to probabilities, in every column of the split's tiles; (m, l) of the rows
  * that see any of it. */
-static void probabilities(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
-                          int32_t split, const struct split_tiles *t, float *ml)
+static void attention_probabilities(const struct job *j, const struct block *b,
+                                    struct sl_attn_scratch *s, int32_t split,
+                                    const struct split_tiles *t, float *ml)
 {
     const int from = t->first * SL_KV_TILE, to = from + t->n * SL_KV_TILE;
     memset(s->wanted, 0, (size_t)b->n_kv * sizeof *s->wanted);
     for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
         int lo, hi, some_from = to, some_to = to; /* the columns softmax writes */
         float *score = s->score + q * SL_CPU_SPLIT;
-        visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
+        attention_visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
         const uint32_t skip = lo < hi ? skip_tiles(j, b, s, q, hi) : 0;
         if (per_kv(b) <= FEW_QUERIES)
             fetch_values(j, b, t, q, skip);
@@ -326,7 +328,7 @@ static void add_unclean(const struct job *j, const struct block *b, struct sl_at
         clean[i] = (const uint8_t *)s->clean;
     for (int32_t r = 0; r < b->n_rows; r++) {
         int lo, hi;
-        visible(j, b, r, split, &lo, &hi);
+        attention_visible(j, b, r, split, &lo, &hi);
         if (SL_MAX(lo, column) >= SL_MIN(hi, column + SL_KV_TILE))
             continue;
         sl_attn_clean(j->a->kv.dtype, tile, j->v_dim, lo - column, hi - column,
@@ -342,8 +344,8 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
 {
     int n_q = per_kv(b), q = kv * n_q, all_lo, all_hi, unused, done = 0;
     const int column = (t->first + g->at) * SL_KV_TILE;
-    visible(j, b, 0, split, &unused, &all_hi);
-    visible(j, b, b->n_rows - 1, split, &all_lo, &unused);
+    attention_visible(j, b, 0, split, &unused, &all_hi);
+    attention_visible(j, b, b->n_rows - 1, split, &all_lo, &unused);
     for (int i = 0; i < g->n; i++) {
         int at = column + i * SL_KV_TILE;
         bool wanted = s->wanted[kv] >> at / SL_SKIP_TILE & 1;
@@ -435,8 +437,8 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
                          int32_t split, float *o, float *ml)
 {
     int lo, hi, unused, n_q = per_kv(b);
-    visible(j, b, 0, split, &lo, &unused);
-    visible(j, b, b->n_rows - 1, split, &unused, &hi);
+    attention_visible(j, b, 0, split, &lo, &unused);
+    attention_visible(j, b, b->n_rows - 1, split, &unused, &hi);
     struct split_tiles t;
     struct tile_group group;
     find_tiles(j, b, split, lo, hi, &t);
@@ -446,7 +448,7 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
             struct sl_attn_tiles keys = {group.ptr, group.n, j->dim, s->kv, &s->shape};
             group_scores(j, s, &keys, kv * n_q, n_q, (t.first + group.at) * SL_KV_TILE);
         }
-    probabilities(j, b, s, split, &t, ml);
+    attention_probabilities(j, b, s, split, &t, ml);
     count_units(j, b, s, hi);
     memset(o, 0, (size_t)(b->n_kv * n_q * j->v_dim) * sizeof(float));
     for (int g = 0; g < t.n_groups; g++)
@@ -470,7 +472,7 @@ static void query_merge(const struct job *j, const struct block *b, int32_t q, i
                         float *state, float *state_ml, const float *o, const float *ml)
 {
     int lo, hi;
-    visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
+    attention_visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
     if (lo < hi)
         j->cpu->k.merge(state_ml + 2 * q, state + q * j->v_dim, ml[2 * q], ml[2 * q + 1],
                         o + q * j->v_dim, j->v_dim);
@@ -481,9 +483,9 @@ static void query_finish(const struct job *j, const struct block *b, int32_t q, 
 {
     const struct sl_op_attention *a = j->a;
     const int32_t n = sl_v_dim(a->head_dim, a->v_dim);
-    int64_t head = head_of(j, b, q);
+    int64_t head = attention_head_of(j, b, q);
     j->cpu->k.finish(ml + 2 * q, state + q * j->v_dim, a->sinks != NULL ? a->sinks + head : NULL, n,
-                     (float *)a->out + row_of(b, q) * a->ld_out + head * n);
+                     (float *)a->out + attention_row_of(b, q) * a->ld_out + head * n);
 }
 
 static void end_item(const struct job *j, struct sl_attn_scratch *s)
@@ -578,7 +580,7 @@ static void by_splits(struct job *j, int32_t max_splits, int32_t splits_per_roun
 /* ---------------------------------------------------------------- the operation */
 
 /* How the work is cut, from the longest span and what a block may hold. */
-static void cut(struct job *j, int32_t max_rows, int32_t max_splits)
+static void attention_cut(struct job *j, int32_t max_rows, int32_t max_splits)
 {
     const int32_t n_kv = j->a->n_kv_heads;
     int32_t most = SL_MIN(SL_ATTN_QUERY, SL_ATTN_FLOATS / SL_MAX(j->dim, j->v_dim));
@@ -614,7 +616,7 @@ static void attend_spans(struct job *j)
         max_splits = SL_MAX(max_splits, (s->pos + s->n - 1) / SL_CPU_SPLIT + 1);
         work += (int64_t)s->n * (s->pos + s->n) * a->n_heads * a->head_dim;
     }
-    cut(j, max_rows, max_splits);
+    attention_cut(j, max_rows, max_splits);
     int n_threads = j->cpu->n_threads;
     int64_t per_round = (int64_t)(j->cpu->n_partials / j->slot_floats) / j->n_blocks - 1;
     if (n_threads > 1 && j->n_blocks < 4 * n_threads && max_splits > 1 && per_round > 0)

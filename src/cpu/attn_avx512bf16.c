@@ -114,7 +114,7 @@ INLINE void multiply_q(int n_q, const int n_v, const struct product *m)
 }
 
 /* All queries against n_v (1, NARROW_V or WIDE_V) vectors; only the first pass is from memory. */
-static void multiply_all(int n_q, int n_v, const struct product *m)
+static void attn_avx512bf16_multiply_all(int n_q, int n_v, const struct product *m)
 {
     struct product part = *m;
     int most = n_v == NARROW_V && n_q <= MAX_Q ? MAX_Q : WIDE_Q;
@@ -132,13 +132,13 @@ static void multiply_all(int n_q, int n_v, const struct product *m)
     }
 }
 
-static int pass_width(int n_q)
+static int attn_avx512bf16_pass_width(int n_q)
 {
     return n_q > WIDE_Q && n_q <= MAX_Q ? NARROW_V : WIDE_V;
 }
 
-static void scores_of(const uint8_t *const *tiles, int n, int dim, const uint16_t *query, int n_q,
-                      float *score, bool ahead)
+static void attn_avx512bf16_scores_of(const uint8_t *const *tiles, int n, int dim,
+                                      const uint16_t *query, int n_q, float *score, bool ahead)
 {
     struct product m = {.n_seg = 1,
                         .v_tiles = 1,
@@ -149,17 +149,17 @@ static void scores_of(const uint8_t *const *tiles, int n, int dim, const uint16_
                         .a = query,
                         .ld_a = SL_ATTN_LD16(dim),
                         .ld_c = SL_CPU_SPLIT};
-    int width = pass_width(n_q);
+    int width = attn_avx512bf16_pass_width(n_q);
     for (int i = 0, n_v; i < n; i += n_v) {
         n_v = n - i >= width ? width : 1;
         m.tiles = tiles + i;
         m.c = score + SL_KV_TILE * i;
-        multiply_all(n_q, n_v, &m);
+        attn_avx512bf16_multiply_all(n_q, n_v, &m);
     }
 }
 
-static void values_of(const uint8_t *const *tiles, int n, int dim, const uint16_t *p, int n_q,
-                      float *o, bool ahead)
+static void attn_avx512bf16_values_of(const uint8_t *const *tiles, int n, int dim,
+                                      const uint16_t *p, int n_q, float *o, bool ahead)
 {
     struct product m = {.tiles = tiles,
                         .n_seg = n,
@@ -171,12 +171,12 @@ static void values_of(const uint8_t *const *tiles, int n, int dim, const uint16_
                         .a = p,
                         .ld_a = SL_CPU_SPLIT,
                         .ld_c = dim};
-    int width = pass_width(n_q);
+    int width = attn_avx512bf16_pass_width(n_q);
     for (int d = 0, n_v; d < dim; d += 16 * n_v) {
         n_v = dim - d >= 16 * width ? width : 1;
         m.off = (size_t)d * 4;
         m.c = o + d;
-        multiply_all(n_q, n_v, &m);
+        attn_avx512bf16_multiply_all(n_q, n_v, &m);
     }
 }
 
@@ -184,7 +184,7 @@ static void values_of(const uint8_t *const *tiles, int n, int dim, const uint16_
 
 static void scores_bf16(const struct sl_attn_tiles *t, const void *query, int n_q, float *score)
 {
-    scores_of(t->tiles, t->n, t->dim, query, n_q, score, true);
+    attn_avx512bf16_scores_of(t->tiles, t->n, t->dim, query, n_q, score, true);
 }
 
 /* Few queries take the values by groups of tiles, so that the later dimensions are asked for in
@@ -193,13 +193,13 @@ static void values_bf16(const struct sl_attn_tiles *t, const void *p, int n_q, f
 {
     int group = n_q <= MAX_Q ? SL_ATTN_GROUP : t->n;
     for (int i = 0; i < t->n; i += group)
-        values_of(t->tiles + i, SL_MIN(group, t->n - i), t->dim,
-                  (const uint16_t *)p + i * SL_KV_TILE, n_q, o, true);
+        attn_avx512bf16_values_of(t->tiles + i, SL_MIN(group, t->n - i), t->dim,
+                                  (const uint16_t *)p + i * SL_KV_TILE, n_q, o, true);
 }
 
 /* ---------------------------------------------------------------- the table */
 
-static void narrow(const float *x, int n, uint16_t *out)
+static void attn_avx512bf16_narrow(const float *x, int n, uint16_t *out)
 {
     for (int i = 0; i < n; i += 16) {
         __m256bh r = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
@@ -209,7 +209,7 @@ static void narrow(const float *x, int n, uint16_t *out)
 
 void sl_attn_kernels_avx512bf16(struct sl_attn_kernels *k)
 {
-    k->narrow = narrow;
+    k->narrow = attn_avx512bf16_narrow;
     k->scores[SL_DTYPE_BF16] = scores_bf16;
     k->values[SL_DTYPE_BF16] = values_bf16;
     k->query16[SL_DTYPE_BF16] = k->p16[SL_DTYPE_BF16] = true;

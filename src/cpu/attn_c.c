@@ -56,7 +56,8 @@ static uint16_t fp8_number(const uint8_t *tile, int n, int r, int i, const uint8
     return sl_f32_to_bf16(x);
 }
 
-static void widen_fp8(bool keys, const uint8_t *tile, const uint8_t *ahead, int dim, uint16_t *out)
+static void attn_c_widen_fp8(bool keys, const uint8_t *tile, const uint8_t *ahead, int dim,
+                             uint16_t *out)
 {
     const uint8_t *scales = tile + SL_KV_TILE * dim;
     const int n_rows = keys ? dim : SL_KV_TILE, n = keys ? SL_KV_TILE : dim;
@@ -70,5 +71,5 @@ static void widen_fp8(bool keys, const uint8_t *tile, const uint8_t *ahead, int 
 void sl_attn_kernels_c(struct sl_attn_kernels *k)
 {
     fill_attn(k);
-    k->widen_fp8 = widen_fp8;
+    k->widen_fp8 = attn_c_widen_fp8;
 }

@@ -12,8 +12,8 @@
 
 /* Tiles from .. from + n - 1 to wide; the table of them, and of what follows for who looks ahead.
  */
-static void widen(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t, bool keys,
-                  int from, int n, uint16_t *wide, const uint8_t **tiles)
+static void attn_fp8_widen(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
+                           bool keys, int from, int n, uint16_t *wide, const uint8_t **tiles)
 {
     const size_t numbers = (size_t)(SL_KV_TILE * t->dim);
     for (int i = 0; i < n; i++) {
@@ -32,7 +32,7 @@ void sl_attn_fp8_scores(const struct sl_attn_kernels *k, const struct sl_attn_ti
     for (int i = 0; i < t->n; i += SL_ATTN_GROUP) {
         struct sl_attn_tiles g = {tiles, SL_MIN(t->n - i, SL_ATTN_GROUP), t->dim, t->scratch,
                                   t->shape};
-        widen(k, t, true, i, g.n, wide, tiles);
+        attn_fp8_widen(k, t, true, i, g.n, wide, tiles);
         k->scores[SL_DTYPE_BF16](&g, query, n_q, score + i * SL_KV_TILE);
     }
 }
@@ -45,7 +45,7 @@ void sl_attn_fp8_values(const struct sl_attn_kernels *k, const struct sl_attn_ti
     for (int i = 0; i < t->n; i += SL_ATTN_GROUP) {
         struct sl_attn_tiles g = {tiles, SL_MIN(t->n - i, SL_ATTN_GROUP), t->dim, t->scratch,
                                   t->shape};
-        widen(k, t, false, i, g.n, wide, tiles);
+        attn_fp8_widen(k, t, false, i, g.n, wide, tiles);
         k->values[SL_DTYPE_BF16](&g, (const uint8_t *)p + (size_t)(i * SL_KV_TILE) * number, n_q,
                                  o);
     }

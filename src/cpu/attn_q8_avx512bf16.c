@@ -182,7 +182,8 @@ static values_fn *const values[2][2][MAX_Q] = {{ROW(values, 0, 1), ROW(values, 0
 /* ---------------------------------------------------------------- a block of queries */
 
 /* The codes of a tile to BF16, in the same order. */
-static void widen(const uint8_t *tile, const uint8_t *ahead, int dim, uint8_t *out)
+static void attn_q8_avx512bf16_widen(const uint8_t *tile, const uint8_t *ahead, int dim,
+                                     uint8_t *out)
 {
     const int scales = SL_CEIL_DIV(dim, SL_KV_SCALE) * SL_KV_TILE * 2;
     for (int i = 0; i < dim / 2; i++) {
@@ -203,12 +204,13 @@ static void widen_group(const struct sl_attn_tiles *t, int from, int n, const ui
 {
     for (int i = 0; i < n; i++) {
         out[i] = wide_tile(t, i);
-        widen(t->tiles[from + i], t->tiles[from + i + SL_ATTN_AHEAD], t->dim,
-              (uint8_t *)(uintptr_t)out[i]);
+        attn_q8_avx512bf16_widen(t->tiles[from + i], t->tiles[from + i + SL_ATTN_AHEAD], t->dim,
+                                 (uint8_t *)(uintptr_t)out[i]);
     }
 }
 
-static void scores_q8(const struct sl_attn_tiles *t, const void *query, int n_q, float *score_out)
+static void attn_q8_avx512bf16_scores_q8(const struct sl_attn_tiles *t, const void *query, int n_q,
+                                         float *score_out)
 {
     const bool codes = n_q <= MAX_Q;
     const uint8_t *wide[SL_ATTN_GROUP];
@@ -274,7 +276,8 @@ static void values_group(const struct sl_attn_tiles *t, int from, int n, const f
     }
 }
 
-static void values_q8(const struct sl_attn_tiles *t, const void *p, int n_q, float *o)
+static void attn_q8_avx512bf16_values_q8(const struct sl_attn_tiles *t, const void *p, int n_q,
+                                         float *o)
 {
     for (int i = 0, n; i < t->n; i += n) {
         n = SL_MIN(SL_ATTN_GROUP, t->n - i);
@@ -284,8 +287,8 @@ static void values_q8(const struct sl_attn_tiles *t, const void *p, int n_q, flo
 
 void sl_attn_q8_avx512bf16(struct sl_attn_kernels *k)
 {
-    k->scores[SL_DTYPE_Q8_0] = scores_q8;
-    k->values[SL_DTYPE_Q8_0] = values_q8;
+    k->scores[SL_DTYPE_Q8_0] = attn_q8_avx512bf16_scores_q8;
+    k->values[SL_DTYPE_Q8_0] = attn_q8_avx512bf16_values_q8;
     k->query16[SL_DTYPE_Q8_0] = true;
     k->name[SL_DTYPE_Q8_0] = "bf16-dot";
 }

@@ -15,7 +15,7 @@
 
 /* Codes and scale of n values. A block with a number that is not finite reads as NaN: code times
  * NaN. */
-static uint16_t quantize(const float *x, int n, int8_t *codes)
+static uint16_t attn_store_quantize(const float *x, int n, int8_t *codes)
 {
     float top = 0.0f;
     bool finite = true;
@@ -35,7 +35,7 @@ static uint16_t quantize(const float *x, int n, int8_t *codes)
     return scale;
 }
 
-static uint8_t *scale_at(uint8_t *tile, int dim, int block, int slot)
+static uint8_t *attn_store_scale_at(uint8_t *tile, int dim, int block, int slot)
 {
     return tile + SL_KV_TILE * dim + (block * SL_KV_TILE + slot) * 2;
 }
@@ -44,8 +44,8 @@ static void quantize_head(const float *x, int dim, uint8_t *tile, int slot, int8
 {
     for (int b = 0; b * SL_KV_SCALE < dim; b++) {
         int n = SL_MIN(SL_KV_SCALE, dim - b * SL_KV_SCALE);
-        uint16_t d = quantize(x + b * SL_KV_SCALE, n, codes + b * SL_KV_SCALE);
-        sl_store_u16(scale_at(tile, dim, b, slot), d);
+        uint16_t d = attn_store_quantize(x + b * SL_KV_SCALE, n, codes + b * SL_KV_SCALE);
+        sl_store_u16(attn_store_scale_at(tile, dim, b, slot), d);
     }
 }
 
@@ -153,7 +153,7 @@ void sl_attn_values_of_keys(enum sl_dtype dtype, const uint8_t *keys, int dim, i
                 memcpy(out + (slot * v_dim + d) * 4, keys + (d * SL_KV_TILE + slot) * 4, 4);
     } else if (dtype == SL_DTYPE_Q8_0) {
         turn_bytes(keys, v_dim, out);
-        memcpy(scale_at(out, v_dim, 0, 0), scales,
+        memcpy(attn_store_scale_at(out, v_dim, 0, 0), scales,
                SL_CEIL_DIV((size_t)v_dim, SL_KV_SCALE) * SL_KV_TILE * 2);
     } else if (dtype == SL_DTYPE_FP8_E4M3) {
         for (int d = 0; d < v_dim; d++)
@@ -219,7 +219,7 @@ void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, in
             memset(out + slot * dim * 4, 0, (size_t)dim * 4);
         else if (dtype == SL_DTYPE_Q8_0) /* any code times zero */
             for (int b = 0; b * SL_KV_SCALE < dim; b++)
-                sl_store_u16(scale_at(out, dim, b, slot), 0);
+                sl_store_u16(attn_store_scale_at(out, dim, b, slot), 0);
         else if (dtype == SL_DTYPE_FP8_E4M3) {
             memset(out + slot * dim, 0, (size_t)dim);
             sl_store_u16(fp8_scale_at(out, dim, slot), 0);

@@ -112,7 +112,7 @@ static int reserve_activations(struct sl_cpu *cpu, const struct sl_weight *w, st
     return 0;
 }
 
-static int pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error *err)
+static int backend_pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error *err)
 {
     int rc = reserve_activations(cpu, w, err);
     if (rc != 0)
@@ -167,7 +167,7 @@ static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_
         out->scales = *scales;
     if (use != SL_USE_ROWS)
         out->layout = (int32_t)sl_cpu_layout_of(sl_cpu(be), dtype);
-    return out->layout == SL_LAYOUT_ROWS ? 0 : pack(sl_cpu(be), out, err);
+    return out->layout == SL_LAYOUT_ROWS ? 0 : backend_pack(sl_cpu(be), out, err);
 }
 
 static void weight_destroy(struct sl_backend *be, struct sl_weight *w)

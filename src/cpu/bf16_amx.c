@@ -13,7 +13,7 @@ static void round_strip(const float *x, int n, uint16_t *out)
     _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
 }
 
-static void place(const float *x, int64_t k, int t, int n_tok, uint16_t *block)
+static void bf16_amx_place(const float *x, int64_t k, int t, int n_tok, uint16_t *block)
 {
     const int64_t whole = k / SL_BF16_K;
     for (int64_t i = 0; i < whole; i++)
@@ -27,6 +27,6 @@ void sl_bf16_kernels_amx(struct sl_bf16_kernels *k)
 {
     k->name = "bf16-amx"; /* rounding stays as it is */
     k->shape = &bf16_shape;
-    k->place = place;
+    k->place = bf16_amx_place;
     k->dot = bf16_dot;
 }

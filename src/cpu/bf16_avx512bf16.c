@@ -32,7 +32,7 @@ static void round_bf16(const float *x, int64_t n, int64_t n_padded, uint16_t *ou
 }
 
 /* Tokens one after the other. */
-static void place(const float *x, int64_t k, int t, int n_tok, uint16_t *block)
+static void bf16_avx512bf16_place(const float *x, int64_t k, int t, int n_tok, uint16_t *block)
 {
     const int64_t ld = SL_ROUND_UP(k, SL_BF16_K);
     (void)n_tok;
@@ -44,7 +44,7 @@ static inline __m512bh load_pairs(const uint8_t *p)
     return (__m512bh)_mm512_loadu_si512(p);
 }
 
-static inline __m512bh spread_pair(const uint16_t *p)
+static inline __m512bh bf16_avx512bf16_spread_pair(const uint16_t *p)
 {
     int32_t pair;
     memcpy(&pair, p, sizeof pair);
@@ -85,7 +85,7 @@ INLINE void tile(int np, int nt, bool fetch, const struct part *a, float *acc)
                 _mm_prefetch((const char *)w + to_next + (size_t)p * panel_bytes, _MM_HINT_T0);
         }
         for (int t = 0; t < nt; t++) {
-            __m512bh y = spread_pair(x + t * ld_x);
+            __m512bh y = bf16_avx512bf16_spread_pair(x + t * ld_x);
             for (int p = 0; p < np; p++)
                 c[t][p] = _mm512_dpbf16_ps(c[t][p], y, b[p]);
         }
@@ -139,7 +139,7 @@ static void four_panels(int nt, const struct part *a, float *acc)
     }
 }
 
-static void run_tile(int np, int nt, const struct part *a, float *acc)
+static void bf16_avx512bf16_run_tile(int np, int nt, const struct part *a, float *acc)
 {
     if (np == SL_BF16_PANELS)
         four_panels(nt, a, acc);
@@ -149,20 +149,20 @@ static void run_tile(int np, int nt, const struct part *a, float *acc)
 
 /* Weights are read once, so what counts is that they are always on their way: the last pairs fetch
  * the first ones of the panels behind these, which a caller is likely to want next. */
-static void stream(const struct part *whole, int np, int nt, float *acc)
+static void bf16_avx512bf16_stream(const struct part *whole, int np, int nt, float *acc)
 {
     struct part a = *whole;
     int64_t n_last = SL_MIN(a.n_pairs, AHEAD);
     a.n_pairs -= n_last;
     a.next = a.w + AHEAD * SL_BF16_PAIR;
     if (a.n_pairs > 0)
-        run_tile(np, nt, &a, acc);
+        bf16_avx512bf16_run_tile(np, nt, &a, acc);
     a.w += a.n_pairs * SL_BF16_PAIR;
     a.x += a.n_pairs * 2;
     a.next = whole->w + (size_t)np * a.panel_bytes;
     a.first = whole->first && a.n_pairs == 0;
     a.n_pairs = n_last;
-    run_tile(np, nt, &a, acc);
+    bf16_avx512bf16_run_tile(np, nt, &a, acc);
 }
 
 /* Tile number i of n fetches its share of the n_pairs pairs from next on. */
@@ -175,7 +175,7 @@ static void fetch_share(const uint8_t *next, size_t panel_bytes, int np, int64_t
                          _MM_HINT_T1);
 }
 
-static void dot(const struct sl_bf16_part *b, float *acc)
+static void bf16_avx512bf16_dot(const struct sl_bf16_part *b, float *acc)
 {
     const int64_t ld_x = SL_ROUND_UP(b->k, SL_BF16_K), n_pairs = ld_x / 2;
     const int n_tok = b->n_tok;
@@ -185,7 +185,7 @@ static void dot(const struct sl_bf16_part *b, float *acc)
         a.n_pairs = n_pairs;
         a.x = b->x;
         a.first = b->first;
-        stream(&a, b->n_panels, n_tok, acc);
+        bf16_avx512bf16_stream(&a, b->n_panels, n_tok, acc);
         return;
     }
     int n_tiles = SL_CEIL_DIV(n_tok, TILE_TOKENS);
@@ -199,13 +199,15 @@ static void dot(const struct sl_bf16_part *b, float *acc)
             fetch_share(a.w + a.n_pairs * SL_BF16_PAIR, a.panel_bytes, b->n_panels, n_next, j,
                         n_tiles);
             a.x = b->x + t * ld_x + 2 * i;
-            run_tile(b->n_panels, end - t, &a, acc + t * LD_ACC);
+            bf16_avx512bf16_run_tile(b->n_panels, end - t, &a, acc + t * LD_ACC);
         }
     }
 }
 
 void sl_bf16_kernels_avx512bf16(struct sl_bf16_kernels *k)
 {
-    *k = (struct sl_bf16_kernels){
-        .name = "bf16-dot", .round = round_bf16, .place = place, .dot = dot};
+    *k = (struct sl_bf16_kernels){.name = "bf16-dot",
+                                  .round = round_bf16,
+                                  .place = bf16_avx512bf16_place,
+                                  .dot = bf16_avx512bf16_dot};
 }

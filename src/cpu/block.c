@@ -13,7 +13,7 @@ _Static_assert(SL_ITEM_ROWS % SL_CPU_SUPER == 0, "and rows of the file");
 
 /* ---------------------------------------------------------------- activations */
 
-static bool wants(const struct sl_block *b, enum sl_cpu_layout layout)
+static bool block_wants(const struct sl_block *b, enum sl_cpu_layout layout)
 {
     return (b->wants & 1u << layout) != 0;
 }
@@ -40,23 +40,23 @@ static size_t bf16_bytes(const struct sl_block *b, int64_t unit)
 
 size_t sl_block_bytes(const struct sl_block *b)
 {
-    return (wants(b, SL_LAYOUT_I8) ? i8_bytes(b) : 0) +
-           (wants(b, SL_LAYOUT_BF16) ? bf16_bytes(b, SL_BF16_K) : 0) +
-           (wants(b, SL_LAYOUT_FP8) ? bf16_bytes(b, SL_FP8_GROUP) : 0);
+    return (block_wants(b, SL_LAYOUT_I8) ? i8_bytes(b) : 0) +
+           (block_wants(b, SL_LAYOUT_BF16) ? bf16_bytes(b, SL_BF16_K) : 0) +
+           (block_wants(b, SL_LAYOUT_FP8) ? bf16_bytes(b, SL_FP8_GROUP) : 0);
 }
 
 void sl_block_cut(struct sl_block *b, void *room)
 {
     uint8_t *at = room;
-    if (wants(b, SL_LAYOUT_I8)) {
+    if (block_wants(b, SL_LAYOUT_I8)) {
         b->x_i8 = (struct sl_i8_x *)(void *)at;
         at += i8_bytes(b);
     }
-    if (wants(b, SL_LAYOUT_BF16)) {
+    if (block_wants(b, SL_LAYOUT_BF16)) {
         b->x_bf16 = (uint16_t *)(void *)at;
         at += bf16_bytes(b, SL_BF16_K);
     }
-    if (wants(b, SL_LAYOUT_FP8))
+    if (block_wants(b, SL_LAYOUT_FP8))
         b->x_fp8 = (uint16_t *)(void *)at;
 }
 
@@ -171,7 +171,8 @@ static void dot_rows(const struct sl_block *b, const struct sl_weight *w, int64_
 void sl_block_dot(const struct sl_block *b, const struct sl_weight *w, int64_t p, int n_panels,
                   struct sl_aside *aside, float *acc, int thread_idx)
 {
-    SL_ASSERT(n_panels > 0 && n_panels <= SL_I8_PANELS && wants(b, (enum sl_cpu_layout)w->layout));
+    SL_ASSERT(n_panels > 0 && n_panels <= SL_I8_PANELS &&
+              block_wants(b, (enum sl_cpu_layout)w->layout));
     SL_ASSERT(p >= 0 && p + n_panels <= SL_CEIL_DIV(w->n_rows, SL_I8_PANEL));
     SL_ASSERT(b->k0 + b->n_k <= w->n_cols);
     switch ((enum sl_cpu_layout)w->layout) {

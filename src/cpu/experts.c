@@ -66,7 +66,7 @@ struct room {        /* the scratch of a call, in its parts */
     size_t placed_bytes, n_bytes;
 };
 
-static size_t carve(struct room *r, size_t n_bytes)
+static size_t experts_carve(struct room *r, size_t n_bytes)
 {
     size_t at = r->n_bytes;
     r->n_bytes += SL_ROUND_UP(n_bytes, (size_t)ALIGN);
@@ -89,20 +89,20 @@ static int32_t most_groups(int32_t n_pairs, int32_t n_experts)
 }
 
 /* base NULL: only n_bytes counts. */
-static struct room room_of(uint8_t *base, int32_t n, int32_t n_experts, int32_t top_k, int64_t h,
-                           int64_t i)
+static struct room experts_room_of(uint8_t *base, int32_t n, int32_t n_experts, int32_t top_k,
+                                   int64_t h, int64_t i)
 {
     struct room r = {0};
     const int32_t n_pairs = sl_expert_room_pairs(n, top_k, i);
     const int64_t cols = SL_MAX(h, i);
     const size_t one = most_bytes(SL_MIN(n, MIN_ROWS), cols);
     r.placed_bytes = SL_MIN((size_t)n_pairs * one, SL_MAX(one, (size_t)WAVE_BYTES));
-    const size_t first = carve(&r, (size_t)(n_experts + 1) * sizeof *r.first);
-    const size_t pairs = carve(&r, (size_t)n * (size_t)top_k * sizeof *r.pairs);
-    const size_t of = carve(&r, (size_t)n_pairs * sizeof *r.of);
-    const size_t g = carve(&r, (size_t)most_groups(n_pairs, n_experts) * sizeof *r.g);
-    const size_t mid = carve(&r, (size_t)n_pairs * (size_t)i * sizeof *r.mid);
-    const size_t placed = carve(&r, r.placed_bytes);
+    const size_t first = experts_carve(&r, (size_t)(n_experts + 1) * sizeof *r.first);
+    const size_t pairs = experts_carve(&r, (size_t)n * (size_t)top_k * sizeof *r.pairs);
+    const size_t of = experts_carve(&r, (size_t)n_pairs * sizeof *r.of);
+    const size_t g = experts_carve(&r, (size_t)most_groups(n_pairs, n_experts) * sizeof *r.g);
+    const size_t mid = experts_carve(&r, (size_t)n_pairs * (size_t)i * sizeof *r.mid);
+    const size_t placed = experts_carve(&r, r.placed_bytes);
     if (base == NULL)
         return r;
     r.first = (int32_t *)(void *)(base + first);
@@ -118,7 +118,7 @@ size_t sl_cpu_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts,
                             int64_t hidden, int64_t intermediate)
 {
     (void)be;
-    return room_of(NULL, n, n_experts, top_k, hidden, intermediate).n_bytes;
+    return experts_room_of(NULL, n, n_experts, top_k, hidden, intermediate).n_bytes;
 }
 
 /* A counting sort, which keeps the order of rows. */
@@ -169,7 +169,7 @@ static const struct sl_weight *down_of(const struct wave *w, const struct group 
     return &w->a->down->mats[g->expert];
 }
 
-static const float *row_of(const struct wave *w, int32_t pair)
+static const float *experts_row_of(const struct wave *w, int32_t pair)
 {
     return (const float *)w->a->x +
            w->r->pairs[w->from + pair] / w->a->top_k * w->a->gate->mats[0].n_cols;
@@ -183,8 +183,8 @@ static size_t gathered_bytes(const struct wave *w, const struct group *g)
     return gathers ? SL_ROUND_UP((size_t)(g->b.n_t * g->b.n_k) * sizeof(float), (size_t)ALIGN) : 0;
 }
 
-static struct sl_block block_of(const struct wave *w, int32_t n_t, const struct sl_weight *mat,
-                                const struct sl_weight *other)
+static struct sl_block experts_block_of(const struct wave *w, int32_t n_t,
+                                        const struct sl_weight *mat, const struct sl_weight *other)
 {
     struct sl_block b = {.cpu = w->cpu, .n_t = n_t, .n_k = mat->n_cols};
     sl_block_meet(&b, mat);
@@ -220,9 +220,9 @@ static int32_t add_group(struct wave *w, int32_t e, int32_t left, int32_t most_p
         return 0;
     for (n = SL_MIN(n, rest);; n = SL_MAX(n / 2, MIN_ROWS)) {
         *g = (struct group){.expert = e, .first = w->n_pairs};
-        g->b = block_of(w, n, down_of(w, g), NULL);
+        g->b = experts_block_of(w, n, down_of(w, g), NULL);
         mid = sl_block_bytes(&g->b);
-        g->b = block_of(w, n, gate_of(w, g), up_of(w, g));
+        g->b = experts_block_of(w, n, gate_of(w, g), up_of(w, g));
         x = sl_block_bytes(&g->b) + gathered_bytes(w, g);
         if (*used_x + x <= r->placed_bytes && *used_mid + mid <= r->placed_bytes)
             break;
@@ -266,7 +266,7 @@ static void place_x(void *arg, uint32_t i, int thread_idx)
     const struct wave *w = arg;
     const struct group *g = &w->r->g[w->r->of[i]];
     const int32_t t = (int32_t)i - g->first;
-    const float *x = row_of(w, (int32_t)i);
+    const float *x = experts_row_of(w, (int32_t)i);
     (void)thread_idx;
     if (g->gathered != NULL) {
         float *to = g->gathered + t * g->b.n_k;
@@ -294,7 +294,7 @@ static void cut_x(struct wave *w)
     w->one_x = w->a->n == 1 && !w->a->weigh_input;
     for (int32_t k = 0; k < w->n_groups; k++) {
         struct group *g = &w->r->g[k];
-        g->b.x = row_of(w, g->first);
+        g->b.x = experts_row_of(w, g->first);
         g->b.ld_x = g->b.n_k;
         sl_block_cut(&g->b, at);
         at += sl_block_bytes(&g->b);
@@ -312,7 +312,7 @@ static void cut_mid(struct wave *w)
     uint8_t *at = w->r->placed;
     for (int32_t k = 0; k < w->n_groups; k++) {
         struct group *g = &w->r->g[k];
-        g->b = block_of(w, g->b.n_t, down_of(w, g), NULL);
+        g->b = experts_block_of(w, g->b.n_t, down_of(w, g), NULL);
         g->b.ld_x = g->b.n_k;
         g->b.x = w->r->mid + g->first * g->b.n_k;
         sl_block_cut(&g->b, at);
@@ -328,7 +328,7 @@ static const float *of_expert(const float *biases, int32_t e, int64_t n, int64_t
 }
 
 /* Asks for the beginning of panels that are read soon: a stream starts late. */
-static void ask(const struct sl_weight *w, int64_t p)
+static void experts_ask(const struct sl_weight *w, int64_t p)
 {
     const size_t panel = w->n_bytes / (size_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL);
     const uint8_t *at = (const uint8_t *)w->data + (size_t)p * panel;
@@ -372,7 +372,7 @@ static void gated_item(void *arg, uint32_t item, int thread_idx)
     const struct group *g = &w->r->g[item / w->n_items];
     const int64_t first = item % w->n_items * w->panels_per_item;
     const int64_t end = SL_MIN(first + w->panels_per_item, w->n_panels);
-    ask(up_of(w, g), first);
+    experts_ask(up_of(w, g), first);
     for (int64_t p = first; p < end; p += SL_I8_PANELS)
         gated_panels(w, g, p, (int)SL_MIN(end - p, SL_I8_PANELS), thread_idx);
 }
@@ -405,7 +405,7 @@ static void down_item(void *arg, uint32_t item, int thread_idx)
     const int64_t end = SL_MIN(first + w->panels_per_item, w->n_panels);
     for (int32_t k = 0; k < w->n_groups; k++) {
         if (k + 1 < w->n_groups)
-            ask(down_of(w, &w->r->g[k + 1]), first);
+            experts_ask(down_of(w, &w->r->g[k + 1]), first);
         for (int64_t p = first; p < end; p += SL_I8_PANELS)
             down_panels(w, &w->r->g[k], p, (int)SL_MIN(end - p, SL_I8_PANELS), thread_idx);
     }
@@ -488,7 +488,7 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
     SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
     const struct room r =
-        room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
+        experts_room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
     struct begin_job begin = {sl_cpu(be), a, down->n_rows};
     sl_cpu_run(sl_cpu(be), begin_row, &begin, a->n, a->n * down->n_rows);
     sort_pairs(a, &r);

@@ -4,7 +4,7 @@
 #include "cpu/fp8.h"
 #include "cpu/vec_fp8_avx512.h"
 
-static void widen(const uint8_t *group, const uint8_t *next, uint16_t *panel)
+static void fp8_avx512_widen(const uint8_t *group, const uint8_t *next, uint16_t *panel)
 {
     for (int i = 0; i < SL_FP8_CODES; i += 64) {
         const struct fp8_pairs w = fp8_widen(group + i);
@@ -24,5 +24,5 @@ static void add_scaled(const float *sum, const float *scales, int n_tok, float *
 
 void sl_fp8_kernels_avx512(struct sl_fp8_kernels *k)
 {
-    *k = (struct sl_fp8_kernels){.widen = widen, .add_scaled = add_scaled};
+    *k = (struct sl_fp8_kernels){.widen = fp8_avx512_widen, .add_scaled = add_scaled};
 }

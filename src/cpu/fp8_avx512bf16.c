@@ -16,7 +16,7 @@
 #define TOKENS 4 /* times four panels: 16 sums of 32 registers, and seven constants */
 #define LD_ACC (SL_BF16_PANELS * SL_BF16_PANEL)
 
-static inline __m512bh spread_pair(const uint16_t *p)
+static inline __m512bh fp8_avx512bf16_spread_pair(const uint16_t *p)
 {
     int32_t pair;
     memcpy(&pair, p, sizeof pair);
@@ -37,8 +37,10 @@ INLINE void tile(int np, int nt, const struct sl_fp8_part *a, float *acc)
             _mm_prefetch((const char *)a->next + (size_t)p * a->panel_bytes + i, _MM_HINT_T0);
             for (int t = 0; t < nt; t++) {
                 const uint16_t *y = x + t * a->n_cols;
-                c[t][p] = _mm512_dpbf16_ps(c[t][p], spread_pair(y), (__m512bh)w.first);
-                c[t][p] = _mm512_dpbf16_ps(c[t][p], spread_pair(y + 2), (__m512bh)w.second);
+                c[t][p] =
+                    _mm512_dpbf16_ps(c[t][p], fp8_avx512bf16_spread_pair(y), (__m512bh)w.first);
+                c[t][p] = _mm512_dpbf16_ps(c[t][p], fp8_avx512bf16_spread_pair(y + 2),
+                                           (__m512bh)w.second);
             }
         }
     }
@@ -70,7 +72,7 @@ INLINE void tile(int np, int nt, const struct sl_fp8_part *a, float *acc)
         break;               \
     }
 
-static void run_tile(const struct sl_fp8_part *a, float *acc)
+static void fp8_avx512bf16_run_tile(const struct sl_fp8_part *a, float *acc)
 {
     switch (a->n_panels) {
     case 1:
@@ -89,13 +91,13 @@ static void run_tile(const struct sl_fp8_part *a, float *acc)
 }
 
 /* More than TOKENS tokens widen again, from the L1 cache. */
-static void few(const struct sl_fp8_part *whole, float *acc)
+static void fp8_avx512bf16_few(const struct sl_fp8_part *whole, float *acc)
 {
     struct sl_fp8_part a = *whole;
     for (int t = 0; t < whole->n_tok; t += TOKENS) {
         a.n_tok = SL_MIN(whole->n_tok - t, TOKENS);
         a.x = whole->x + t * a.n_cols;
-        run_tile(&a, acc + t * LD_ACC);
+        fp8_avx512bf16_run_tile(&a, acc + t * LD_ACC);
     }
 }
 
@@ -103,5 +105,5 @@ void sl_fp8_kernels_avx512bf16(struct sl_fp8_kernels *k)
 {
     sl_fp8_kernels_avx512(k);
     k->name = "fp8-dot";
-    k->few = few;
+    k->few = fp8_avx512bf16_few;
 }

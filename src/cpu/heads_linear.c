@@ -23,20 +23,20 @@ struct job {
     int64_t n_items; /* of a head */
 };
 
-static const float *row_of(const struct job *j, int32_t head, int32_t t)
+static const float *heads_linear_row_of(const struct job *j, int32_t head, int32_t t)
 {
     return (const float *)j->a->x + (j->t0 + t) * j->a->ld_x + head * j->a->step_x;
 }
 
-static void place(void *arg, uint32_t i, int thread_idx)
+static void heads_linear_place(void *arg, uint32_t i, int thread_idx)
 {
     const struct job *j = arg;
     const int32_t head = (int32_t)i / j->n_t, t = (int32_t)i % j->n_t;
     (void)thread_idx;
-    sl_block_place(&j->b[head], t, row_of(j, j->first + head, t));
+    sl_block_place(&j->b[head], t, heads_linear_row_of(j, j->first + head, t));
 }
 
-static void multiply(void *arg, uint32_t i, int thread_idx)
+static void heads_linear_multiply(void *arg, uint32_t i, int thread_idx)
 {
     const struct job *j = arg;
     const int32_t head = (int32_t)(i / j->n_items);
@@ -52,14 +52,14 @@ static void multiply(void *arg, uint32_t i, int thread_idx)
 }
 
 /* Gives the next heads their places, as many as there is room for. */
-static void cut(struct job *j)
+static void heads_linear_cut(struct job *j)
 {
     size_t used = 0;
     for (j->n_heads = 0; j->n_heads < SL_MIN(MOST_HEADS, j->a->w->n - j->first); j->n_heads++) {
         const struct sl_weight *w = &j->a->w->mats[j->first + j->n_heads];
         struct sl_block *b = &j->b[j->n_heads];
         *b = (struct sl_block){.cpu = j->cpu,
-                               .x = row_of(j, j->first + j->n_heads, 0),
+                               .x = heads_linear_row_of(j, j->first + j->n_heads, 0),
                                .ld_x = j->a->ld_x,
                                .n_t = j->n_t,
                                .n_k = w->n_cols};
@@ -81,10 +81,10 @@ void sl_cpu_heads_linear(struct sl_backend *be, const struct sl_op_heads_linear 
     for (j.t0 = 0; j.t0 < a->n; j.t0 += j.n_t) {
         j.n_t = SL_MIN(a->n - j.t0, TOKENS);
         for (j.first = 0; j.first < a->w->n; j.first += j.n_heads) {
-            cut(&j);
+            heads_linear_cut(&j);
             const int64_t work = (int64_t)j.n_heads * j.n_t * w->n_cols;
-            sl_cpu_run(j.cpu, place, &j, (int64_t)j.n_heads * j.n_t, work);
-            sl_cpu_run(j.cpu, multiply, &j, j.n_heads * j.n_items, work * w->n_rows);
+            sl_cpu_run(j.cpu, heads_linear_place, &j, (int64_t)j.n_heads * j.n_t, work);
+            sl_cpu_run(j.cpu, heads_linear_multiply, &j, j.n_heads * j.n_items, work * w->n_rows);
         }
     }
 }

@@ -11,7 +11,7 @@
 #define TILE_TOKENS       2
 #define TILE_TOKENS_SPLIT 24
 
-static struct sl_i8_kernels vnni(void)
+static struct sl_i8_kernels i8_amx_vnni(void)
 {
     struct sl_i8_kernels k = {0};
     sl_i8_kernels_avx512vnni(&k);
@@ -23,21 +23,22 @@ static bool tiles(enum sl_dtype t, int n_tok)
     return n_tok >= (t == SL_DTYPE_Q8_0 ? TILE_TOKENS : TILE_TOKENS_SPLIT);
 }
 
-static void place(const float *x, int64_t k, int t, int n_tok, bool as_tiles, struct sl_i8_x *block)
+static void i8_amx_place(const float *x, int64_t k, int t, int n_tok, bool as_tiles,
+                         struct sl_i8_x *block)
 {
     if (as_tiles)
         i8_place_tiles(x, k, t, block);
     else
-        vnni().place(x, k, t, n_tok, false, block);
+        i8_amx_vnni().place(x, k, t, n_tok, false, block);
 }
 
-static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
-                struct sl_i8_scratch *s)
+static void i8_amx_dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
+                       struct sl_i8_scratch *s)
 {
     if (a->tiles)
         i8_dot_tiles(a, p, n_panels, acc, s);
     else
-        vnni().dot(a, p, n_panels, acc, s);
+        i8_amx_vnni().dot(a, p, n_panels, acc, s);
 }
 
 void sl_i8_kernels_amx(struct sl_i8_kernels *k)
@@ -47,6 +48,6 @@ void sl_i8_kernels_amx(struct sl_i8_kernels *k)
     k->ahead = 4096; /* Xeon with AMX, 16 threads: Q4_K 48 % of the read rate without, 54 % with
                         1024 and 68 % with this; one thread 67, 77 and 91 % */
     k->tiles = tiles;
-    k->place = place;
-    k->dot = dot;
+    k->place = i8_amx_place;
+    k->dot = i8_amx_dot;
 }

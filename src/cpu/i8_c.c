@@ -20,7 +20,7 @@ struct group {
     bool has_min;
 };
 
-static void quantize_group(const float *x, int n, struct sl_i8_x *out)
+static void i8_c_quantize_group(const float *x, int n, struct sl_i8_x *out)
 {
     uint32_t top = 0; /* magnitudes compare as their bits do, NaN above all */
     *out = (struct sl_i8_x){.d = 0};
@@ -44,18 +44,19 @@ static void quantize_group(const float *x, int n, struct sl_i8_x *out)
     }
 }
 
-static void quantize(const float *x, int64_t k, struct sl_i8_x *out)
+static void i8_c_quantize(const float *x, int64_t k, struct sl_i8_x *out)
 {
     for (int64_t i = 0; i < k; i += SL_I8_GROUP)
-        quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), out++);
+        i8_c_quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), out++);
 }
 
-static void place(const float *x, int64_t k, int t, int n_tok, bool tiles, struct sl_i8_x *block)
+static void i8_c_place(const float *x, int64_t k, int t, int n_tok, bool tiles,
+                       struct sl_i8_x *block)
 {
     (void)tiles;
     for (int64_t i = 0; i < k; i += SL_I8_GROUP)
-        quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP),
-                       sl_i8_row(block, n_tok, i / SL_I8_GROUP, t));
+        i8_c_quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP),
+                            sl_i8_row(block, n_tok, i / SL_I8_GROUP, t));
 }
 
 static uint16_t half_of(const uint8_t *packed, int dword, int r, int half)
@@ -139,8 +140,8 @@ static int code_of(enum sl_i8_form form, const uint8_t *strip, int r, int c)
     return q < 8 ? four | (both >> more & ones) << 4 : four << more | (both & ones);
 }
 
-static void unpack(enum sl_i8_form form, const struct sl_i8_layout *l, const uint8_t *at,
-                   int n_cols, struct group *u)
+static void i8_c_unpack(enum sl_i8_form form, const struct sl_i8_layout *l, const uint8_t *at,
+                        int n_cols, struct group *u)
 {
     static const uint8_t mxfp4[16] = {SL_I8_MXFP4_TABLE};
     *u = (struct group){.zero = 0};
@@ -173,8 +174,8 @@ static float row_dot(const struct group *u, int r, const struct sl_i8_x *x, int 
     return fmaf((float)mins, -(u->dmin[r] * x->d), acc);
 }
 
-static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
-                struct sl_i8_scratch *s)
+static void i8_c_dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
+                     struct sl_i8_scratch *s)
 {
     const struct sl_weight *w = a->w;
     struct sl_i8_layout l = sl_i8_layout(w->dtype, w->n_rows, w->n_cols);
@@ -184,7 +185,8 @@ static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
         int64_t panel = i / a->n_groups, g = i % a->n_groups;
         const uint8_t *at = (const uint8_t *)w->data + (size_t)(p + panel) * l.panel_bytes;
         int n_cols = a->g0 + g + 1 < l.n_groups ? SL_I8_GROUP : 64 * l.last_strips;
-        unpack(sl_i8_form_of(w->dtype), &l, at + (size_t)(a->g0 + g) * l.group_bytes, n_cols, u);
+        i8_c_unpack(sl_i8_form_of(w->dtype), &l, at + (size_t)(a->g0 + g) * l.group_bytes, n_cols,
+                    u);
         for (int t = 0; t < a->n_tok; t++) {
             const struct sl_i8_x *x = a->x + g * a->n_tok + t;
             float *o = acc + (t * SL_I8_PANELS + panel) * ROWS;
@@ -196,5 +198,6 @@ static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
 
 void sl_i8_kernels_c(struct sl_i8_kernels *k)
 {
-    *k = (struct sl_i8_kernels){.name = "i8-c", .quantize = quantize, .place = place, .dot = dot};
+    *k = (struct sl_i8_kernels){
+        .name = "i8-c", .quantize = i8_c_quantize, .place = i8_c_place, .dot = i8_c_dot};
 }

@@ -64,7 +64,7 @@ struct sl_i8_layout sl_i8_layout(enum sl_dtype t, int64_t n_rows, int64_t n_cols
     return l;
 }
 
-static uint32_t load_u32(const void *p)
+static uint32_t i8_pack_load_u32(const void *p)
 {
     uint32_t v;
     memcpy(&v, p, sizeof v);
@@ -87,7 +87,7 @@ static void store_f32(uint8_t *p, float x)
 static void put_bytes(const uint8_t *code, uint8_t *at)
 {
     for (int q = 0; q < STRIP_QUADS; q++)
-        store_u32(at + 64 * q, load_u32(code + 4 * q));
+        store_u32(at + 64 * q, i8_pack_load_u32(code + 4 * q));
 }
 
 /* `more` bits of a code beyond four go to the planes between the vectors, as i8.h says. */
@@ -99,8 +99,8 @@ static void put_split(const uint8_t *code, int more, uint8_t *at)
         uint32_t plane = 0;
         uint8_t *to = at + (more == 0 ? 0 : 64);
         for (int j = 0; j < per_plane; j++) {
-            const uint32_t lo = load_u32(code + 4 * (first + j));
-            const uint32_t hi = load_u32(code + 4 * (first + j) + 32);
+            const uint32_t lo = i8_pack_load_u32(code + 4 * (first + j));
+            const uint32_t hi = i8_pack_load_u32(code + 4 * (first + j) + 32);
             store_u32(to + 64 * j, (lo & 0x0F0F0F0Fu) | (hi >> more & 0x0F0F0F0Fu) << 4);
             plane |= ((hi & ones) | (lo >> 4 & ones) << more) << 2 * more * j;
         }
@@ -188,7 +188,7 @@ static void row_q4_0(const struct row *row, const uint8_t *p, uint8_t *head, uin
 }
 
 /* 8 scales and 8 minima of a row to its three dwords, as i8.h says. */
-static void put_scales(const uint8_t *packed, int r, uint8_t *at)
+static void i8_pack_put_scales(const uint8_t *packed, int r, uint8_t *at)
 {
     for (int half = 0; half < 2; half++) { /* even sub-blocks, odd ones */
         uint8_t s[4], m[4];
@@ -217,7 +217,7 @@ static void row_q4_k(const struct row *row, const uint8_t *p, uint8_t *head, uin
     const int r = row->r;
     memcpy(head + 2 * r, b->d, 2);
     memcpy(head + 32 + 2 * r, b->dmin, 2);
-    put_scales(b->scales, r, head + 64);
+    i8_pack_put_scales(b->scales, r, head + 64);
     nibbles_qk(b->q, code);
 }
 
@@ -227,7 +227,7 @@ static void row_q5_k(const struct row *row, const uint8_t *p, uint8_t *head, uin
     const int r = row->r;
     memcpy(head + 2 * r, b->d, 2);
     memcpy(head + 32 + 2 * r, b->dmin, 2);
-    put_scales(b->scales, r, head + 64);
+    i8_pack_put_scales(b->scales, r, head + 64);
     nibbles_qk(b->q, code);
     for (int j = 0; j < RUNS; j++)
         for (int l = 0; l < 32; l++)
@@ -235,7 +235,7 @@ static void row_q5_k(const struct row *row, const uint8_t *p, uint8_t *head, uin
 }
 
 /* Place of a number of sub-block j of 16 columns: in the order 0, 2, 1, 3. */
-static uint8_t *sixteenth(uint8_t *head, int r, int j)
+static uint8_t *i8_pack_sixteenth(uint8_t *head, int r, int j)
 {
     return head + 64 + 64 * (j / 4) + 4 * r + (j % 2 * 2 + j / 2 % 2);
 }
@@ -246,7 +246,7 @@ static void row_q6_k(const struct row *row, const uint8_t *p, uint8_t *head, uin
     const int r = row->r;
     store_f32(head + 4 * r, sl_f16_to_f32(sl_load_u16(b->d)));
     for (int j = 0; j < 16; j++)
-        *sixteenth(head, r, j) = (uint8_t)b->scales[j];
+        *i8_pack_sixteenth(head, r, j) = (uint8_t)b->scales[j];
     for (int k = 0; k < 8; k++) { /* runs of 32 columns */
         const uint8_t *lo = b->ql + 64 * (k / 4) + 32 * (k % 2), *hi = b->qh + 32 * (k / 4);
         int lo_shift = k % 4 / 2 * 4, hi_shift = k % 4 * 2;
@@ -351,7 +351,7 @@ static void row_q2_k(const struct row *row, const uint8_t *p, uint8_t *head, uin
     sl_store_u16(head + 2 * row->r, sl_f32_to_f16(e[0].d));
     sl_store_u16(head + 32 + 2 * row->r, sl_f32_to_f16(e[0].dmin));
     for (int j = 0; j < 16; j++)
-        *sixteenth(head, row->r, j) = (uint8_t)(e[2 * j].scale | e[2 * j].min << 4);
+        *i8_pack_sixteenth(head, row->r, j) = (uint8_t)(e[2 * j].scale | e[2 * j].min << 4);
     for (int i = 0; i < SL_I8_GROUP; i++)
         code[i] = (uint8_t)e[i / 8].q[i % 8];
 }
@@ -376,7 +376,7 @@ static void row_table(const struct row *row, const uint8_t *p, uint8_t *head, ui
     }
     store_f32(head + 4 * row->r, d);
     for (int j = 0; j < 16; j++)
-        *sixteenth(head, row->r, j) = (uint8_t)scale[j];
+        *i8_pack_sixteenth(head, row->r, j) = (uint8_t)scale[j];
     for (int j = 0; row->r == 0 && j < 64; j++)
         head[320 + j] = (uint8_t)(row->table->value[j % 16] + 128);
     memset(code, 0, SL_I8_GROUP);

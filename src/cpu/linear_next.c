@@ -30,7 +30,7 @@ void sl_streams_destroy(struct sl_streams *s, int n_threads)
     sl_aligned_free(s->at, (size_t)n_threads * sizeof *s->at);
 }
 
-static bool same(const struct sl_stream *a, const struct sl_stream *b)
+static bool linear_next_same(const struct sl_stream *a, const struct sl_stream *b)
 {
     bool yes = a->n_parts == b->n_parts && a->up == b->up;
     for (int i = 0; yes && i < a->n_parts; i++) {
@@ -47,7 +47,7 @@ static int32_t number_of(struct sl_streams *all, const struct sl_stream *s)
     const uint64_t key = (uint64_t)(uintptr_t)s->part[0].panels * 0x9E3779B97F4A7C15u;
     uint32_t at = (uint32_t)(key >> 32) % (2 * SL_STREAMS);
     for (; all->slot[at] >= 0; at = (at + 1) % (2 * SL_STREAMS))
-        if (same(&all->stream[all->slot[at]], s))
+        if (linear_next_same(&all->stream[all->slot[at]], s))
             return all->slot[at];
     if (all->n == SL_STREAMS)
         return -1;

@@ -42,7 +42,7 @@ struct job {
     int32_t panels_per_item[SL_MAX_LINEAR_PARTS];
 };
 
-static bool wants(const struct sl_linear *l, enum sl_cpu_layout layout)
+static bool linear_packed_wants(const struct sl_linear *l, enum sl_cpu_layout layout)
 {
     bool any = l->up != NULL && l->up->layout == (int)layout;
     for (int i = 0; i < l->n_parts; i++)
@@ -69,7 +69,7 @@ static void prepare_item(void *arg, uint32_t item, int thread_idx)
         sl_lora_item(j->l, (int64_t)item - j->b.n_t, thread_idx);
 }
 
-static void prepare(struct job *j)
+static void linear_packed_prepare(struct job *j)
 {
     struct sl_cpu *cpu = j->l->cpu;
     struct sl_block *b = &j->b;
@@ -246,8 +246,9 @@ static int most_tokens(const struct sl_linear *l, bool i8, bool bf16, bool fp8)
 /* Tokens of a block and columns of a part of it. */
 static void choose_part(const struct sl_linear *l, int *n_t, int64_t *n_k)
 {
-    const bool i8 = wants(l, SL_LAYOUT_I8), bf16 = wants(l, SL_LAYOUT_BF16);
-    const bool fp8 = wants(l, SL_LAYOUT_FP8);
+    const bool i8 = linear_packed_wants(l, SL_LAYOUT_I8),
+               bf16 = linear_packed_wants(l, SL_LAYOUT_BF16);
+    const bool fp8 = linear_packed_wants(l, SL_LAYOUT_FP8);
     const int64_t col_bytes = i8 ? 1 : 2; /* about; with several a block is smaller anyway */
     const int most = most_tokens(l, i8, bf16, fp8);
     *n_t = SL_MIN(l->n, even_block(l->n, most));
@@ -313,7 +314,7 @@ static void run_part(struct job *j, int64_t n_items)
     const struct sl_linear *l = j->l;
     const int64_t work = sl_linear_rows_of(l) * j->b.n_k * j->b.n_t;
     struct late late[SL_MAX_THREADS];
-    prepare(j);
+    linear_packed_prepare(j);
     if (j->t0 == 0 && j->b.k0 == 0)
         tell_stream(j);
     j->late = puts_late(j) ? late : NULL;

@@ -50,8 +50,8 @@ static void scale_row(const struct sl_cpu_kernels *k, const struct sl_weight *w,
 /* Columns k0 .. of rows g .. of the block: decode to the panel, multiply with every token. The same
  * columns of the next rows are asked for meanwhile: pieces of rows are too short for the hardware
  * to see a stream. */
-static void panel(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s, const struct block *b,
-                  int g, int64_t k0)
+static void linear_rows_panel(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s,
+                              const struct block *b, int g, int64_t k0)
 {
     const struct sl_dtype_info *info = sl_dtype_info(b->w->dtype);
     int n_k = (int)SL_MIN(b->w->n_cols - k0, SL_CPU_K), rows = SL_MIN(b->n_rows - g, SL_CPU_ROWS);
@@ -70,17 +70,17 @@ static void panel(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s, cons
 }
 
 /* out[t, i] = row i of the block . x[t]. */
-static void multiply_block(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s,
-                           const struct block *b, float *out, int64_t ld_out)
+static void linear_rows_multiply_block(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s,
+                                       const struct block *b, float *out, int64_t ld_out)
 {
     /* Few tokens stay in L2 whole: then rows are best read from end to end. */
     bool by_rows = b->n * b->w->n_cols <= X_IN_L2;
     for (int64_t k0 = 0; k0 < b->w->n_cols && !by_rows; k0 += SL_CPU_K)
         for (int g = 0; g < b->n_rows; g += SL_CPU_ROWS)
-            panel(k, s, b, g, k0);
+            linear_rows_panel(k, s, b, g, k0);
     for (int g = 0; g < b->n_rows; g += SL_CPU_ROWS) {
         for (int64_t k0 = 0; k0 < b->w->n_cols && by_rows; k0 += SL_CPU_K)
-            panel(k, s, b, g, k0);
+            linear_rows_panel(k, s, b, g, k0);
         for (int t = 0; t < b->n; t++)
             k->reduce(s->acc + (g * b->n + t * SL_CPU_ROWS) * SL_CPU_LANES,
                       SL_MIN(b->n_rows - g, SL_CPU_ROWS), out + t * ld_out + g);
@@ -95,7 +95,7 @@ void sl_linear_rows_tile(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *
     if (n_t <= SL_CPU_GEMV && k->gemv[w->dtype] != NULL && w->scales.values == NULL)
         k->gemv[w->dtype](row_at(w, r0), w->row_bytes, n_r, x, ld_x, n_t, w->n_cols, out, ld_out);
     else
-        multiply_block(k, s, &b, out, ld_out);
+        linear_rows_multiply_block(k, s, &b, out, ld_out);
 }
 
 static void linear_item(void *arg, uint32_t item, int thread_idx)

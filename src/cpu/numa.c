@@ -49,7 +49,7 @@ static bool read_list(const char *path, cpu_set_t *out)
 }
 
 /* 0 for the first hardware thread of a core; also where the system does not say. */
-static int rank_of(const char *root, int cpu)
+static int numa_rank_of(const char *root, int cpu)
 {
     char path[256];
     cpu_set_t siblings;
@@ -87,7 +87,7 @@ static void read_nodes(const char *root, const cpu_set_t *allowed, struct nodes 
         int n = 0;
         for (int c = 0; c < CPU_SETSIZE && out->n_cpus + n < CPU_SETSIZE; c++) {
             if (CPU_ISSET((size_t)c, &cpus) && CPU_ISSET((size_t)c, allowed))
-                first[n++] = (struct place){c, rank_of(root, c)};
+                first[n++] = (struct place){c, numa_rank_of(root, c)};
         }
         if (n == 0)
             continue;

@@ -30,7 +30,7 @@ void sl_cpu_rope_angles(struct sl_backend *be, const struct sl_op_rope_angles *a
                (int64_t)a->n * a->rope->n_dims * 50);
 }
 
-static void rotate(const struct sl_rope *rope, const float *cs, float *x)
+static void rope_rotate(const struct sl_rope *rope, const float *cs, float *x)
 {
     int32_t n = rope->n_dims / 2;
     if (rope->pairing == SL_ROPE_HALF) {
@@ -49,7 +49,7 @@ static void rotate(const struct sl_rope *rope, const float *cs, float *x)
     }
 }
 
-static void warm(const struct sl_q_temperature *t, int32_t pos, float *q, int32_t n)
+static void rope_warm(const struct sl_q_temperature *t, int32_t pos, float *q, int32_t n)
 {
     const float spans = floorf((float)(pos + t->first) / t->span);
     const float factor = 1.0f + t->beta * (float)log(1.0 + (double)spans);
@@ -57,7 +57,7 @@ static void warm(const struct sl_q_temperature *t, int32_t pos, float *q, int32_
         q[i] *= factor;
 }
 
-static void clip(float limit, float *x, int32_t n)
+static void rope_clip(float limit, float *x, int32_t n)
 {
     for (int32_t i = 0; i < n && limit != 0; i++)
         x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
@@ -98,8 +98,8 @@ static struct row_place place_of(const struct sl_batch *b, const struct sl_kv_vi
 }
 
 /* A head vector [dim] as the page stores it; Q8_0 and FP8 are made by the store. */
-static const void *encode(const struct sl_cpu *cpu, enum sl_dtype dtype, const float *x,
-                          int32_t dim, void *out)
+static const void *rope_encode(const struct sl_cpu *cpu, enum sl_dtype dtype, const float *x,
+                               int32_t dim, void *out)
 {
     if (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_Q8_0 || dtype == SL_DTYPE_FP8_E4M3)
         return x;
@@ -127,23 +127,25 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
             k->rmsnorm(key, a->k_norm, a->eps, hd, head);
         else
             memcpy(head, key, (size_t)hd * sizeof(float));
-        clip(a->clip, head, hd);
+        rope_clip(a->clip, head, hd);
         if (cs != NULL)
-            rotate(a->rope, cs, head);
+            rope_rotate(a->rope, cs, head);
         if (normed && a->norm_after)
             k->rmsnorm(head, a->k_norm, a->eps, hd, head);
         memset(head + hd, 0, (size_t)(k_dim - hd) * sizeof(float));
-        sl_attn_store_k(a->kv.dtype, encode(j->cpu, a->kv.dtype, head, k_dim, scratch->query16),
-                        k_dim, place.page + a->kv.k_offset + tile * k_bytes, place.slot);
+        sl_attn_store_k(a->kv.dtype,
+                        rope_encode(j->cpu, a->kv.dtype, head, k_dim, scratch->query16), k_dim,
+                        place.page + a->kv.k_offset + tile * k_bytes, place.slot);
         const float *value = a->v + t * a->ld_v + (int64_t)h * vd;
         if (a->norm_v)
             k->rmsnorm(value, NULL, a->eps, vd, head);
         else
             memcpy(head, value, (size_t)vd * sizeof(float));
-        clip(a->clip, head, vd);
+        rope_clip(a->clip, head, vd);
         memset(head + vd, 0, (size_t)(v_dim - vd) * sizeof(float));
-        sl_attn_store_v(a->kv.dtype, encode(j->cpu, a->kv.dtype, head, v_dim, scratch->query16),
-                        v_dim, place.page + a->kv.v_offset + tile * v_bytes, place.slot);
+        sl_attn_store_v(a->kv.dtype,
+                        rope_encode(j->cpu, a->kv.dtype, head, v_dim, scratch->query16), v_dim,
+                        place.page + a->kv.v_offset + tile * v_bytes, place.slot);
     }
 }
 
@@ -165,13 +167,13 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
         float *q = a->q + t * a->ld_q + (int64_t)h * hd;
         if (heads && !a->norm_after)
             k->rmsnorm(q, a->q_norm, a->eps, hd, q);
-        clip(a->clip, q, hd);
+        rope_clip(a->clip, q, hd);
         if (cs != NULL)
-            rotate(a->rope, cs, q);
+            rope_rotate(a->rope, cs, q);
         if (heads && a->norm_after)
             k->rmsnorm(q, a->q_norm, a->eps, hd, q);
         if (a->temperature.beta != 0)
-            warm(&a->temperature, a->batch->positions[t], q, hd);
+            rope_warm(&a->temperature, a->batch->positions[t], q, hd);
     }
     if (a->k != NULL)
         store_kv(j, t, cs, &j->cpu->attn_scratch[thread_idx]);
@@ -206,9 +208,9 @@ static void store_latent(const struct latent_job *j, uint32_t t, const float *cs
     j->cpu->k.rmsnorm(a->c + (int64_t)t * a->rank, a->norm, a->eps, a->rank, row);
     memcpy(row + a->rank, a->k_rope + (int64_t)t * a->rope_dim, (size_t)a->rope_dim * sizeof *row);
     if (cs != NULL)
-        rotate(a->rope, cs, row + a->rank);
+        rope_rotate(a->rope, cs, row + a->rank);
     memset(row + n, 0, (size_t)(dim - n) * sizeof *row);
-    sl_attn_store_k(a->kv.dtype, encode(j->cpu, a->kv.dtype, row, dim, scratch->query16), dim,
+    sl_attn_store_k(a->kv.dtype, rope_encode(j->cpu, a->kv.dtype, row, dim, scratch->query16), dim,
                     place.page + a->kv.k_offset +
                         (size_t)place.tile * sl_kv_tile_bytes(a->kv.dtype, n),
                     place.slot);
@@ -224,9 +226,9 @@ static void latent_row(void *arg, uint32_t t, int thread_idx)
         memcpy(q + a->rank, a->q_rope + (int64_t)t * a->ld_q_rope + h * a->step_q_rope,
                (size_t)a->rope_dim * sizeof *q);
         if (cs != NULL)
-            rotate(a->rope, cs, q + a->rank);
+            rope_rotate(a->rope, cs, q + a->rank);
         if (a->temperature.beta != 0)
-            warm(&a->temperature, a->batch->positions[t], q, a->rank + a->rope_dim);
+            rope_warm(&a->temperature, a->batch->positions[t], q, a->rank + a->rope_dim);
     }
     store_latent(j, t, cs, &j->cpu->attn_scratch[thread_idx]);
 }

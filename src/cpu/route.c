@@ -33,7 +33,7 @@ static int32_t best_of(const float *x, const bool *out, int32_t n)
 }
 
 /* Fills r->score; returns the sum that softmax divides by, which is not done yet. */
-static float softmax(const struct job *j, const float *logits, int32_t n, struct row *r)
+static float route_softmax(const struct job *j, const float *logits, int32_t n, struct row *r)
 {
     float max = -INFINITY, sum = 0;
     for (int32_t e = 0; e < n; e++)
@@ -65,7 +65,7 @@ static float score_experts(const struct job *j, const float *logits, struct row 
         choose_by_logits(a, logits, r);
         return 1;
     }
-    float sum = sigmoid ? 1 : softmax(j, logits, a->n_experts, r);
+    float sum = sigmoid ? 1 : route_softmax(j, logits, a->n_experts, r);
     for (int32_t e = 0; e < a->n_experts; e++) {
         if (sigmoid)
             r->score[e] = 1 / (1 + j->cpu->k.exp(-logits[e]));

@@ -82,13 +82,13 @@ static void sleep_on(_Atomic uint32_t *bell, uint32_t seen)
     syscall(SYS_futex, bell, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
-static void wake(_Atomic uint32_t *bell, int n)
+static void thread_pool_wake(_Atomic uint32_t *bell, int n)
 {
     syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
 /* A moment of waiting. */
-static inline void idle(const struct sl_thread_pool *p, int thread_idx)
+static inline void thread_pool_idle(const struct sl_thread_pool *p, int thread_idx)
 {
     idle_fn *fn = atomic_load_explicit(&p->idle, memory_order_acquire);
     if (p->spin_ticks == 0 || fn == NULL || !fn(p->idle_arg, thread_idx))
@@ -101,7 +101,7 @@ static bool spin_until_job(const struct sl_thread_pool *p, uint32_t seen, int th
     while (p->spin_ticks != 0 && __builtin_ia32_rdtsc() - start < p->spin_ticks) {
         if (job_of(atomic_load_explicit(&p->ticket, memory_order_acquire)) != seen)
             return true;
-        idle(p, thread_idx);
+        thread_pool_idle(p, thread_idx);
     }
     return false;
 }
@@ -119,15 +119,15 @@ static uint64_t wait_for_job(struct sl_thread_pool *p, uint32_t seen, int thread
             bell = atomic_load(&p->bell);
         }
         if (atomic_fetch_sub(&p->n_sleeping, 1) > 1 && p->spin_ticks != 0)
-            wake(&p->bell, WAKE_FAN);
+            thread_pool_wake(&p->bell, WAKE_FAN);
     }
     return atomic_load_explicit(&p->ticket, memory_order_acquire);
 }
 
 /* Takes one item of a piece. *word is what was last read of it. False: nothing is left of it, or
  * the job is over. */
-static bool take(struct sl_thread_pool *p, uint32_t job, struct piece *piece, uint32_t size,
-                 uint64_t *word, uint32_t *left)
+static bool thread_pool_take(struct sl_thread_pool *p, uint32_t job, struct piece *piece,
+                             uint32_t size, uint64_t *word, uint32_t *left)
 {
     for (;;) {
         *left = (uint32_t)*word;
@@ -158,13 +158,13 @@ static bool all_done(struct sl_thread_pool *p, uint32_t job, uint32_t n_items)
 }
 
 /* Tells what this thread has done so far. Of several that finish at once, one sees everything. */
-static void tell(struct sl_thread_pool *p, uint32_t job, uint32_t n_items, uint32_t n_mine,
-                 int thread_idx)
+static void thread_pool_tell(struct sl_thread_pool *p, uint32_t job, uint32_t n_items,
+                             uint32_t n_mine, int thread_idx)
 {
     atomic_store(&p->pieces[thread_idx].done, word_of(job, n_mine));
     if (atomic_load(&p->caller_sleeps) && all_done(p, job, n_items)) {
         atomic_fetch_add(&p->caller_bell, 1);
-        wake(&p->caller_bell, 1);
+        thread_pool_wake(&p->caller_bell, 1);
     }
 }
 
@@ -192,13 +192,13 @@ static void take_items(struct sl_thread_pool *p, uint64_t ticket, int thread_idx
         if (job_of(atomic_load_explicit(&p->ticket, memory_order_relaxed)) != job)
             return;
         uint64_t word = atomic_load_explicit(&p->pieces[of].left, memory_order_acquire);
-        while (take(p, job, &p->pieces[of], end - begin, &word, &left)) {
+        while (thread_pool_take(p, job, &p->pieces[of], end - begin, &word, &left)) {
             fn(arg, end - left, thread_idx);
             n_mine++;
         }
         /* Piece by piece: the caller need not wait until this thread has looked at all of them. */
         if (n_mine != n_before)
-            tell(p, job, n_items, n_mine, thread_idx);
+            thread_pool_tell(p, job, n_items, n_mine, thread_idx);
     }
 }
 
@@ -221,7 +221,7 @@ static void wait_for_items(struct sl_thread_pool *p, uint32_t job, uint32_t n_it
     do {
         if (all_done(p, job, n_items))
             return;
-        idle(p, 0);
+        thread_pool_idle(p, 0);
     } while (__builtin_ia32_rdtsc() - start < 4 * p->spin_ticks);
     atomic_store(&p->caller_sleeps, true);
     uint32_t bell = atomic_load(&p->caller_bell);
@@ -259,7 +259,7 @@ void sl_thread_pool_run(struct sl_thread_pool *p, sl_thread_pool_fn fn, void *ar
     atomic_store(&p->ticket, word_of(job, n_items));
     if (atomic_load(&p->n_sleeping) != 0) {
         atomic_fetch_add(&p->bell, 1);
-        wake(&p->bell, (int)SL_MIN((uint32_t)p->n_wake, n_items - 1));
+        thread_pool_wake(&p->bell, (int)SL_MIN((uint32_t)p->n_wake, n_items - 1));
     }
     take_items(p, word_of(job, n_items), 0);
     wait_for_items(p, job, n_items);
@@ -303,7 +303,7 @@ void sl_thread_pool_destroy(struct sl_thread_pool *p)
         return;
     atomic_store(&p->stop, true);
     atomic_fetch_add(&p->bell, 1);
-    wake(&p->bell, INT_MAX);
+    thread_pool_wake(&p->bell, INT_MAX);
     for (int i = 0; i < p->n_started; i++)
         pthread_join(p->workers[i].thread, NULL);
     if (p->shared)

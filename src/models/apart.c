@@ -42,7 +42,7 @@ int64_t sl_apart_row(const struct sl_hparams *hp, const struct sl_param *p, int6
     return row / rows * (p->file_rows / p->n_turns) + first / p->n_turns + row % rows;
 }
 
-static int64_t file_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row)
+static int64_t apart_file_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row)
 {
     int64_t n;
     return sl_apart_row(hp, p, row, &n);
@@ -52,14 +52,14 @@ float sl_apart_value(const struct sl_hparams *hp, const struct sl_param *p, int6
 {
     const struct sl_dtype_info *info = sl_dtype_info(p->src->dtype);
     float x;
-    info->to_f32(p->src->data + (size_t)file_row(hp, p, row) * info->block_bytes, &x, 1);
+    info->to_f32(p->src->data + (size_t)apart_file_row(hp, p, row) * info->block_bytes, &x, 1);
     return x;
 }
 
 /* ---------------------------------------------------------------- MXFP4 */
 
-static int check_shape(const struct sl_ckpt_tensor *t, const int64_t *want, int32_t n_want,
-                       struct sl_error *err)
+static int apart_check_shape(const struct sl_ckpt_tensor *t, const int64_t *want, int32_t n_want,
+                             struct sl_error *err)
 {
     char have_s[96], want_s[96];
     if (t->n_dims == n_want && memcmp(t->dims, want, (size_t)n_want * sizeof *want) == 0)
@@ -88,9 +88,9 @@ int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n, struct 
                        "tensor \"%s\": rows of %lld values, not a multiple of %d", codes,
                        (long long)p->n_cols, MX_BLOCK);
     const int64_t shape[] = {n, p->file_rows, p->n_cols / MX_BLOCK, MX_CODES};
-    int rc = check_shape(p->mx_codes, shape, 4, err);
+    int rc = apart_check_shape(p->mx_codes, shape, 4, err);
     if (rc == 0)
-        rc = check_shape(p->mx_scales, shape, 3, err);
+        rc = apart_check_shape(p->mx_scales, shape, 3, err);
     if (rc != 0)
         return rc;
     p->slice = (struct sl_ckpt_tensor){.name = p->mx_codes->name,
@@ -117,7 +117,7 @@ static bool mx_block(const uint8_t *codes, uint8_t scale, uint8_t *out)
 static bool mx_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row, uint8_t *out)
 {
     const int64_t n = p->n_cols / MX_BLOCK,
-                  at = (p->stack_idx * p->file_rows + file_row(hp, p, row)) * n;
+                  at = (p->stack_idx * p->file_rows + apart_file_row(hp, p, row)) * n;
     bool ok = true;
     for (int64_t i = at; i < at + n; i++, out += SL_MXFP4_BYTES)
         ok &= mx_block(p->mx_codes->data + (size_t)i * MX_CODES, p->mx_scales->data[i], out);
@@ -135,16 +135,16 @@ struct job {
     atomic_bool bad; /* a scale is no number */
 };
 
-static void put_columns(const struct job *j, int64_t first, int64_t n)
+static void apart_put_columns(const struct job *j, int64_t first, int64_t n)
 {
     const struct sl_param *p = j->p;
     const size_t elem = sl_dtype_info(p->src->dtype)->block_bytes;
     for (int64_t c = 0; c < p->n_cols; c++) /* the rows of a column are neighbours */
         for (int64_t r = 0; r < n; r++)
             memcpy(j->out + (size_t)(first + r) * j->row_bytes + (size_t)c * elem,
-                   p->src->data +
-                       (size_t)(c * p->file_rows + file_row(j->hp, p, j->rows.first + first + r)) *
-                           elem,
+                   p->src->data + (size_t)(c * p->file_rows +
+                                           apart_file_row(j->hp, p, j->rows.first + first + r)) *
+                                      elem,
                    elem);
 }
 
@@ -155,13 +155,15 @@ static void make_rows(void *arg, uint32_t item, int thread_idx)
     const int64_t first = (int64_t)item * ITEM_ROWS, n = SL_MIN(j->rows.n - first, ITEM_ROWS);
     (void)thread_idx;
     if (p->mx_codes == NULL && (p->desc->flags & SL_W_TRANSPOSED) != 0) {
-        put_columns(j, first, n);
+        apart_put_columns(j, first, n);
         return;
     }
     for (int64_t r = first; r < first + n; r++) {
         uint8_t *out = j->out + (size_t)r * j->row_bytes;
         if (p->mx_codes == NULL)
-            memcpy(out, p->src->data + (size_t)file_row(j->hp, p, j->rows.first + r) * j->row_bytes,
+            memcpy(out,
+                   p->src->data +
+                       (size_t)apart_file_row(j->hp, p, j->rows.first + r) * j->row_bytes,
                    j->row_bytes);
         else if (!mx_row(j->hp, p, j->rows.first + r, out))
             atomic_store_explicit(&j->bad, true, memory_order_relaxed);
@@ -169,7 +171,7 @@ static void make_rows(void *arg, uint32_t item, int thread_idx)
 }
 
 /* What the matrix was made of is not read again. Its neighbours in the stack are. */
-static void drop(const struct sl_model *m, const struct sl_param *p, size_t row_bytes)
+static void apart_drop(const struct sl_model *m, const struct sl_param *p, size_t row_bytes)
 {
     const struct sl_ckpt_tensor *const parts[] = {p->mx_codes, p->mx_scales};
     struct sl_ckpt_tensor t = *p->src;
@@ -199,6 +201,6 @@ int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, s
     if (atomic_load(&j.bad))
         return sl_fail(err, SL_EFORMAT, "tensor \"%s\": a scale is 255, which is not a number",
                        p->mx_scales->name);
-    drop(m, p, j.row_bytes);
+    apart_drop(m, p, j.row_bytes);
     return 0;
 }

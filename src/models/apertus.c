@@ -69,8 +69,8 @@ static const struct sl_rope_desc ropes[] = {{.hf_theta = "rope_theta",
                                              .scaled = true,
                                              .hf_absent = &absent}};
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int apertus_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -81,7 +81,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void apertus_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -103,6 +103,6 @@ const struct sl_model_desc sl_model_apertus = {
     .id = "apertus",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = apertus_plan,
+    .tiny = apertus_tiny,
 };

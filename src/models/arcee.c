@@ -34,8 +34,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int arcee_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if (hp->mlp_bias)
@@ -45,7 +45,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void arcee_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -68,6 +68,6 @@ const struct sl_model_desc sl_model_arcee = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = arcee_plan,
+    .tiny = arcee_tiny,
 };

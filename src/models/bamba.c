@@ -58,8 +58,8 @@ static const struct sl_rope_desc ropes[] = {{.hf_theta = "rope_theta",
                                              .scaled = true,
                                              .partial = 0.5}};
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int bamba_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     int rc = 0;
     (void)name;
@@ -72,7 +72,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void bamba_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -103,6 +103,6 @@ const struct sl_model_desc sl_model_bamba = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = bamba_plan,
+    .tiny = bamba_tiny,
 };

@@ -84,8 +84,8 @@ static const char *of_module(const struct sl_model *m, const char *pattern,
 }
 
 /* name is set to the full spelling, or to the short one when the file uses that. */
-static const struct sl_ckpt_tensor *find(const struct sl_model *m, const char *pattern,
-                                         int32_t layer, int32_t mat, char *name)
+static const struct sl_ckpt_tensor *bind_find(const struct sl_model *m, const char *pattern,
+                                              int32_t layer, int32_t mat, char *name)
 {
     const struct sl_ckpt *c = m->ckpt;
     char renamed[SL_MAX_TENSOR_NAME];
@@ -102,7 +102,7 @@ static const struct sl_ckpt_tensor *find(const struct sl_model *m, const char *p
     return t;
 }
 
-static bool shows(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w, int32_t layer)
+static bool bind_shows(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w, int32_t layer)
 {
     for (int fused = 0; fused < 2; fused++) {
         const char *pattern = sl_bind_pattern(w, true, fused != 0);
@@ -125,10 +125,10 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
         const struct sl_weight_desc *w = &desc->weights[i];
         if (w->when == 0)
             continue;
-        if (w->slot >= SL_SLOT_FIRST_GLOBAL && shows(ckpt, w, 0))
+        if (w->slot >= SL_SLOT_FIRST_GLOBAL && bind_shows(ckpt, w, 0))
             has |= w->when;
         for (int32_t l = 0; l < n_layers && w->slot < SL_SLOT_FIRST_GLOBAL; l++)
-            if (shows(ckpt, w, l))
+            if (bind_shows(ckpt, w, l))
                 layers[l] |= w->when;
     }
     for (int32_t l = 0; l < n_layers; l++)
@@ -146,8 +146,8 @@ void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out)
     }
 }
 
-static int check_shape(const struct sl_param *p, const struct sl_ckpt_tensor *t,
-                       struct sl_error *err)
+static int bind_check_shape(const struct sl_param *p, const struct sl_ckpt_tensor *t,
+                            struct sl_error *err)
 {
     const int64_t want[2] = {p->n_rows, p->n_cols};
     int32_t n_want = p->desc->cols == SL_DIM_NONE ? 1 : 2;
@@ -194,8 +194,8 @@ static int check_format(const struct sl_param *p, const struct sl_ckpt_tensor *t
 }
 
 /* own, fused: what it might be called; "" where there is no such name */
-static int missing(const struct sl_model *m, const struct sl_weight_desc *w, const char *own,
-                   const char *fused, struct sl_error *err)
+static int bind_missing(const struct sl_model *m, const struct sl_weight_desc *w, const char *own,
+                        const char *fused, struct sl_error *err)
 {
     const bool as_fused = own[0] == '\0' || sl_ckpt_unsupported(m->ckpt, fused) != NULL;
     const char *name = as_fused ? fused : own;
@@ -252,11 +252,11 @@ static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct s
 }
 
 /* p becomes t, which is as its place wants it. */
-static int take(const struct sl_model *m, struct sl_param *p, const struct sl_ckpt_tensor *t,
-                struct sl_error *err)
+static int bind_take(const struct sl_model *m, struct sl_param *p, const struct sl_ckpt_tensor *t,
+                     struct sl_error *err)
 {
     t = as_wanted(p, t);
-    int rc = check_shape(p, t, err);
+    int rc = bind_check_shape(p, t, err);
     if (rc == 0)
         rc = check_format(p, t, err);
     if (rc != 0)
@@ -282,7 +282,7 @@ static int take_slice(const struct sl_model *m, struct sl_param *p, int32_t i, i
     p->slice.data = t->data + (size_t)(i * p->file_rows) * (size_t)row_bytes;
     if (!sl_apart(p)) /* else apart.c finds the rows */
         p->slice.data += (size_t)p->file_first * (size_t)row_bytes;
-    return take(m, p, &p->slice, err);
+    return bind_take(m, p, &p->slice, err);
 }
 
 static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckpt_tensor *t,
@@ -355,7 +355,7 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
         return rc;
     const bool of_use = (w->flags & SL_W_OF_USE) != 0;
     const struct sl_ckpt_tensor *t =
-        find(m, pattern, of_use ? p->layer->tied_to : layer, of_use ? p->layer->use : i, name);
+        bind_find(m, pattern, of_use ? p->layer->tied_to : layer, of_use ? p->layer->use : i, name);
     if (t == NULL) {
         rc = (w->flags & SL_W_TRANSPOSED) != 0 ? 0 : sl_int4_bind(m, name, p, err);
         if (rc == 0 && fused && stacked)
@@ -371,7 +371,7 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
         p->n_rows = p->file_rows = SL_MAX(SL_MIN(has, all), 1);
     }
     if (!stacked && !fused)
-        return take(m, p, t, err);
+        return bind_take(m, p, t, err);
     rc = check_slices(p, n, t, stacked, err);
     const bool below = t->n_dims == 2 && w->cols != SL_DIM_NONE;
     if (rc == 0 && fused && stacked && !sl_apart(p) && (below || sl_turned(p))) {
@@ -403,8 +403,8 @@ static bool is_of_target(const struct sl_model *m, const struct sl_weight_desc *
 {
     const char *pattern = sl_bind_pattern(w, m->hp.from_gguf, false);
     char name[SL_MAX_TENSOR_NAME];
-    return pattern == NULL ||
-           (find(m, pattern, 0, 0, name) == NULL && sl_ckpt_unsupported(m->ckpt, name) == NULL);
+    return pattern == NULL || (bind_find(m, pattern, 0, 0, name) == NULL &&
+                               sl_ckpt_unsupported(m->ckpt, name) == NULL);
 }
 
 static int bind_shared(struct sl_model *m, const struct sl_weight_desc *w, struct sl_error *err)
@@ -456,7 +456,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
         if (rc == 1)
             rc = bind_form(m, p, layer, i, true, fused, err);
         if (rc == 1)
-            rc = missing(m, w, own, fused, err);
+            rc = bind_missing(m, w, own, fused, err);
         if (rc != 0)
             return rc;
     }
@@ -523,7 +523,7 @@ static size_t n_of_shared(const struct sl_model *m)
             const bool unused =
                 (w->when & (SL_HAS_K | SL_HAS_V) & ~m->layers[l].has) != 0 ||
                 (w->slot < SL_SLOT_FIRST_GLOBAL && sl_weight_is_absent(&m->hp, &m->layers[l], w));
-            if (unused && find(m, pattern, l, 0, name) != NULL)
+            if (unused && bind_find(m, pattern, l, 0, name) != NULL)
                 n++;
         }
     }

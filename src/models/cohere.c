@@ -56,8 +56,8 @@ static const struct sl_rope_desc ropes[] = {
      .pairing = SL_ROPE_INTERLEAVED},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int cohere_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool second = name->all_windowed;
     if ((hp->has & SL_HAS_QK_NORM) != 0)
@@ -76,7 +76,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void cohere_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -100,6 +100,6 @@ const struct sl_model_desc sl_model_cohere = {
     .id = "cohere",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = cohere_plan,
+    .tiny = cohere_tiny,
 };

@@ -70,7 +70,7 @@ static const struct sl_rope_desc ropes[] = {
 };
 
 /* Layers behind the dense ones in front count from there. */
-static bool is_windowed(const struct sl_hparams *hp, int32_t layer)
+static bool cohere2_moe_is_windowed(const struct sl_hparams *hp, int32_t layer)
 {
     if (hp->window == 0 || hp->layer_types[layer] != SL_LAYER_BY_INDEX)
         return hp->window != 0 && hp->layer_types[layer] == SL_LAYER_ON;
@@ -78,15 +78,16 @@ static bool is_windowed(const struct sl_hparams *hp, int32_t layer)
                                : (layer - hp->n_dense + 1) % hp->window_pattern != 0;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int cohere2_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                            struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, hp->sigmoid_experts ? SL_ROUTE_SIGMOID : SL_ROUTE_SOFTMAX, 0,
                              layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         struct sl_layer_desc *l = &layers[i];
-        const bool experts = (l->has & SL_HAS_EXPERTS) != 0, windowed = is_windowed(hp, i);
+        const bool experts = (l->has & SL_HAS_EXPERTS) != 0,
+                   windowed = cohere2_moe_is_windowed(hp, i);
         l->norm = hp->rms_norm_eps != 0 ? SL_NORM_RMS : SL_NORM_LAYER;
         l->parallel = true;
         l->rope = windowed || (!experts && hp->dense_window_pattern == 1) ? 0 : -1;
@@ -100,7 +101,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void cohere2_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -132,6 +133,6 @@ const struct sl_model_desc sl_model_cohere2_moe = {
     .id = "cohere2_moe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = cohere2_moe_plan,
+    .tiny = cohere2_moe_tiny,
 };

@@ -96,8 +96,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 1},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int deepseek_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                         struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool sigmoid = (hp->has & SL_HAS_CHOICE_BIAS) != 0;
     const bool v2 = strcmp(name->id, "deepseek_v2") == 0;
@@ -117,7 +117,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void deepseek_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     const bool v2 = strcmp(name->id, "deepseek_v2") == 0;
     *hp = (struct sl_hparams){
@@ -156,6 +156,6 @@ const struct sl_model_desc sl_model_deepseek = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .mtp = &mtp,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = deepseek_plan,
+    .tiny = deepseek_tiny,
 };

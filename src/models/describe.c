@@ -72,7 +72,7 @@ static const char *norms_name(const struct sl_layer_desc *l)
     }
 }
 
-static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
+static bool describe_alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
 {
     const bool same_state = a->state.n_heads == b->state.n_heads &&
                             a->state.n_groups == b->state.n_groups &&
@@ -251,7 +251,7 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
 {
     for (int32_t i = 0, j; i < m->hp.n_layers; i = j) {
         const struct sl_layer_desc *l = &m->layers[i];
-        for (j = i + 1; j < m->hp.n_layers && alike(l, &m->layers[j]);)
+        for (j = i + 1; j < m->hp.n_layers && describe_alike(l, &m->layers[j]);)
             j++;
         if (j == i + 1)
             sl_buf_printf(out, "layer         %d: ", i);

@@ -76,8 +76,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int dflash_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -97,7 +97,7 @@ const struct sl_model_desc sl_model_dflash = {
     .id = "dflash",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
+    .plan = dflash_plan,
 };
 
 const struct sl_model_name *sl_dflash_name(const struct sl_ckpt *ckpt)
@@ -120,8 +120,8 @@ const struct sl_model_name *sl_dspark_name(const struct sl_ckpt *ckpt)
 
 /* Which rows of the target it reads, by the layer they enter. A file numbers layers so, or (behind
  * 1) by the layer they leave. */
-static int read_taps(const json_t *config, const char *key, int32_t behind, int32_t n_layers,
-                     struct sl_draft_hparams *d, struct sl_error *err)
+static int dflash_read_taps(const json_t *config, const char *key, int32_t behind, int32_t n_layers,
+                            struct sl_draft_hparams *d, struct sl_error *err)
 {
     const json_t *ids = sl_draft_said(config, key);
     const size_t n = json_array_size(ids);
@@ -141,7 +141,8 @@ static int read_taps(const json_t *config, const char *key, int32_t behind, int3
     return 0;
 }
 
-static int read_number(const json_t *config, const char *key, double *out, struct sl_error *err)
+static int dflash_read_number(const json_t *config, const char *key, double *out,
+                              struct sl_error *err)
 {
     const json_t *v = sl_draft_said(config, key);
     const double x = json_number_value(v);
@@ -183,8 +184,8 @@ static int read_mask(const json_t *config, bool speculators, struct sl_hparams *
     return 0;
 }
 
-static int read_block(const json_t *config, const struct sl_hparams *hp, struct sl_draft_hparams *d,
-                      struct sl_error *err)
+static int dflash_read_block(const json_t *config, const struct sl_hparams *hp,
+                             struct sl_draft_hparams *d, struct sl_error *err)
 {
     const json_t *mask = sl_draft_said(config, "mask_token_id");
     if (!json_is_integer(mask) || json_integer_value(mask) < 0 ||
@@ -268,18 +269,19 @@ int sl_dflash_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
     if (rc == 0)
         rc = sl_draft_check_target(hp, target, err);
     if (rc == 0)
-        rc = read_block(config, hp, d, err);
+        rc = dflash_read_block(config, hp, d, err);
     if (rc == 0)
-        rc = read_taps(config, speculators ? "aux_hidden_state_layer_ids" : "target_layer_ids",
-                       speculators ? 0 : 1, target->n_layers, d, err);
+        rc = dflash_read_taps(config,
+                              speculators ? "aux_hidden_state_layer_ids" : "target_layer_ids",
+                              speculators ? 0 : 1, target->n_layers, d, err);
     if (rc == 0)
         rc = read_mask(config, speculators, hp, err);
     if (rc == 0)
-        rc = read_number(config, "input_embedding_scale", &hp->embed_scale, err);
+        rc = dflash_read_number(config, "input_embedding_scale", &hp->embed_scale, err);
     if (rc == 0)
-        rc = read_number(config, "output_multiplier", &hp->logit_scale, err);
+        rc = dflash_read_number(config, "output_multiplier", &hp->logit_scale, err);
     if (rc == 0)
-        rc = read_number(config, "final_logit_softcapping", &hp->logit_softcap, err);
+        rc = dflash_read_number(config, "final_logit_softcapping", &hp->logit_softcap, err);
     if (rc == 0 && sl_dspark_name(ckpt) != NULL)
         rc = read_heads(ckpt, d, err);
     return rc;

@@ -46,8 +46,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int dots1_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -59,7 +59,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void dots1_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -89,6 +89,6 @@ const struct sl_model_desc sl_model_dots1 = {
     .id = "dots1",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = dots1_plan,
+    .tiny = dots1_tiny,
 };

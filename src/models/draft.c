@@ -14,8 +14,8 @@
 /* ---------------------------------------------------------------- tables */
 
 /* The family's rows that the drafter has; of a module of MTP those of layers. */
-static bool takes(const struct sl_ckpt *ckpt, const struct sl_model_desc *family,
-                  const struct sl_weight_desc *w)
+static bool draft_takes(const struct sl_ckpt *ckpt, const struct sl_model_desc *family,
+                        const struct sl_weight_desc *w)
 {
     return family->mtp != NULL ? w->slot < SL_SLOT_FIRST_GLOBAL : !sl_eagle3_lacks(ckpt, w);
 }
@@ -30,7 +30,7 @@ static int make_desc(struct sl_model *m, const struct sl_model_desc *family, str
     if (m->own_desc == NULL || m->own_weights == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a drafter");
     for (int32_t i = 0; i < family->n_weights; i++)
-        if (takes(m->ckpt, family, &family->weights[i]))
+        if (draft_takes(m->ckpt, family, &family->weights[i]))
             m->own_weights[n++] = family->weights[i];
     for (int32_t i = 0; mtp != NULL && i < mtp->n_weights; i++)
         m->own_weights[n++] = mtp->weights[i];
@@ -187,7 +187,7 @@ static int open_apart(struct sl_model *m, const struct sl_model *target, const s
 
 /* ---------------------------------------------------------------- both */
 
-static void fill_facts(struct sl_model *m)
+static void draft_fill_facts(struct sl_model *m)
 {
     const struct sl_hparams *hp = &m->hp;
     m->facts = m->target->facts;
@@ -243,7 +243,7 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
         sl_model_close(m);
         return sl_error_prefix(err, rc, "speculative-config: method %s", method);
     }
-    fill_facts(m);
+    draft_fill_facts(m);
     sl_model_count_params(m);
     sl_model_set_context(m, target->facts.served);
     *out = m;

@@ -13,13 +13,13 @@
 #include <math.h>
 #include <string.h>
 
-static float sigmoid(float x)
+static float draft_chain_sigmoid(float x)
 {
     return 1.0f / (1.0f + expf(-x));
 }
 
-static void product(struct sl_run *r, const float *x, int64_t ld_x, enum sl_slot slot,
-                    enum sl_slot bias, int32_t n, float *out)
+static void draft_chain_product(struct sl_run *r, const float *x, int64_t ld_x, enum sl_slot slot,
+                                enum sl_slot bias, int32_t n, float *out)
 {
     const struct sl_weight *w = sl_run_mat(r, 0, slot);
     r->m->be->vt->linear(
@@ -66,13 +66,13 @@ static void step_states(struct sl_run *r, const struct sl_draft_chain *c)
         memcpy(in + 2 * n, (const float *)r->ends + (int64_t)c->rows[i] * h,
                (size_t)h * sizeof *in);
     }
-    product(r, r->chain_in, in_width(r), SL_SLOT_CHAIN_MIX, SL_SLOT_CHAIN_MIX_BIAS, c->n,
-            r->chain_mix);
+    draft_chain_product(r, r->chain_in, in_width(r), SL_SLOT_CHAIN_MIX, SL_SLOT_CHAIN_MIX_BIAS,
+                        c->n, r->chain_mix);
     for (int32_t i = 0; i < c->n; i++) {
         float *mix = r->chain_mix + (int64_t)i * 3 * n,
               *state = r->chain_state + (int64_t)c->seqs[i] * n;
         for (int32_t k = 0; k < n; k++) {
-            const float gate = sigmoid(mix[k]);
+            const float gate = draft_chain_sigmoid(mix[k]);
             state[k] = gate * state[k] + (1.0f - gate) * tanhf(mix[n + k]);
             mix[2 * n + k] = tanhf(mix[2 * n + k]);
         }
@@ -83,19 +83,19 @@ static void gate_rows(struct sl_run *r, const struct sl_draft_chain *c)
 {
     const int32_t n = r->m->hp.draft.chain_rank;
     put_hidden(r, c);
-    product(r, r->chain_in, in_width(r), SL_SLOT_CHAIN_MIX, SL_SLOT_CHAIN_MIX_BIAS, c->n,
-            r->chain_mix);
+    draft_chain_product(r, r->chain_in, in_width(r), SL_SLOT_CHAIN_MIX, SL_SLOT_CHAIN_MIX_BIAS,
+                        c->n, r->chain_mix);
     for (int32_t i = 0; i < c->n * n; i++)
-        r->chain_mix[i] = sigmoid(r->chain_mix[i]) * r->chain_prev[i];
+        r->chain_mix[i] = draft_chain_sigmoid(r->chain_mix[i]) * r->chain_prev[i];
 }
 
 static void tell_odds(struct sl_run *r, const struct sl_draft_chain *c)
 {
     put_hidden(r, c);
-    product(r, r->chain_in, in_width(r), SL_SLOT_CHAIN_ODDS, SL_SLOT_CHAIN_ODDS_BIAS, c->n,
-            r->chain_mix);
+    draft_chain_product(r, r->chain_in, in_width(r), SL_SLOT_CHAIN_ODDS, SL_SLOT_CHAIN_ODDS_BIAS,
+                        c->n, r->chain_mix);
     for (int32_t i = 0; i < c->n; i++)
-        c->odds[i] = sigmoid(r->chain_mix[i]);
+        c->odds[i] = draft_chain_sigmoid(r->chain_mix[i]);
 }
 
 const float *sl_run_draft_chain(struct sl_run *r, const struct sl_draft_chain *c)
@@ -125,7 +125,7 @@ const float *sl_run_draft_chain(struct sl_run *r, const struct sl_draft_chain *c
     case SL_CHAIN_NONE:
         break;
     }
-    product(r, x, ld_x, SL_SLOT_CHAIN_NEXT, SL_SLOT_COUNT, c->n, r->chain_logits);
+    draft_chain_product(r, x, ld_x, SL_SLOT_CHAIN_NEXT, SL_SLOT_COUNT, c->n, r->chain_logits);
     for (int32_t i = 0; i < c->n; i++) {
         const float *row = r->logits + c->rows[i] * v;
         for (int64_t k = 0; k < v; k++)

@@ -27,8 +27,8 @@ struct rows {
     const int32_t *idx; /* NULL: row i */
 };
 
-static void copy(struct sl_run *r, struct rows x, int32_t n, int32_t h, int format, void *out,
-                 int64_t ld_out)
+static void draft_run_copy(struct sl_run *r, struct rows x, int32_t n, int32_t h, int format,
+                           void *out, int64_t ld_out)
 {
     r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = x.at,
                                                                 .ld_x = x.ld,
@@ -42,7 +42,8 @@ static void copy(struct sl_run *r, struct rows x, int32_t n, int32_t h, int form
 }
 
 /* out: activations; w NULL: out = x */
-static void norm(struct sl_run *r, const float *x, const float *w, int32_t n, int32_t h, void *out)
+static void draft_run_norm(struct sl_run *r, const float *x, const float *w, int32_t n, int32_t h,
+                           void *out)
 {
     r->m->be->vt->rmsnorm(
         r->m->be, &(struct sl_op_rmsnorm){
@@ -50,7 +51,8 @@ static void norm(struct sl_run *r, const float *x, const float *w, int32_t n, in
 }
 
 /* x: activations */
-static void product(struct sl_run *r, const void *x, enum sl_slot slot, int32_t n, float *out)
+static void draft_run_product(struct sl_run *r, const void *x, enum sl_slot slot, int32_t n,
+                              float *out)
 {
     const struct sl_weight *w = sl_run_mat(r, 0, slot);
     r->m->be->vt->linear(
@@ -74,8 +76,8 @@ void sl_run_keep(struct sl_run *r, int32_t layer, const float *x, int32_t n)
     for (int32_t i = 0; i < n_taps; i++) {
         const bool normed = r->cfg.taps[i] == SL_TAP_NORMED;
         if ((normed ? r->m->hp.n_layers : r->cfg.taps[i]) == layer)
-            copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL}, n, h,
-                 FLOATS, r->taps + i * h, (int64_t)n_taps * h);
+            draft_run_copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL},
+                           n, h, FLOATS, r->taps + i * h, (int64_t)n_taps * h);
     }
 }
 
@@ -107,31 +109,31 @@ static void join_taps(struct sl_run *r, int32_t n)
     const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
     struct rows x = {r->draft_rows, wide, FLOATS, r->draft_sources};
     if (all != NULL) {
-        copy(r, x, n, wide, FLOATS, r->taps_wide, wide);
-        norm(r, r->taps_wide, all, n, wide, r->taps_in);
+        draft_run_copy(r, x, n, wide, FLOATS, r->taps_wide, wide);
+        draft_run_norm(r, r->taps_wide, all, n, wide, r->taps_in);
         x = (struct rows){r->taps_in, wide, ACTS, NULL};
     }
     for (int32_t i = 0; i < d->n_taps && each != NULL; i++) {
         const size_t at = (size_t)(i * h), each_bytes = x.format == ACTS ? act : sizeof(float);
         struct rows tap = x;
         tap.at = (const uint8_t *)x.at + at * each_bytes;
-        copy(r, tap, n, h, FLOATS, r->taps_wide, h);
-        norm(r, r->taps_wide, each + at, n, h, r->norm);
-        copy(r, (struct rows){r->norm, h, ACTS, NULL}, n, h, ACTS, (uint8_t *)r->taps_in + at * act,
-             wide);
+        draft_run_copy(r, tap, n, h, FLOATS, r->taps_wide, h);
+        draft_run_norm(r, r->taps_wide, each + at, n, h, r->norm);
+        draft_run_copy(r, (struct rows){r->norm, h, ACTS, NULL}, n, h, ACTS,
+                       (uint8_t *)r->taps_in + at * act, wide);
     }
     if (all == NULL && each == NULL)
-        copy(r, x, n, wide, ACTS, r->taps_in, wide);
-    product(r, r->taps_in, SL_SLOT_TAPS_IN, n, r->x);
+        draft_run_copy(r, x, n, wide, ACTS, r->taps_in, wide);
+    draft_run_product(r, r->taps_in, SL_SLOT_TAPS_IN, n, r->x);
 }
 
 /* Half `idx` of the rows that lie in r->norm, from r->y. */
-static void put_half(struct sl_run *r, int32_t idx, int32_t n)
+static void draft_run_put_half(struct sl_run *r, int32_t idx, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
     const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
-    copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, ACTS,
-         (uint8_t *)r->norm + (size_t)(idx * h) * act, 2 * (int64_t)h);
+    draft_run_copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, ACTS,
+                   (uint8_t *)r->norm + (size_t)(idx * h) * act, 2 * (int64_t)h);
 }
 
 void sl_draft_begin(struct sl_run *r, int32_t n)
@@ -141,18 +143,19 @@ void sl_draft_begin(struct sl_run *r, int32_t n)
     const bool joined = r->m->layers[0].joined;
     const float *w_e =
         joined ? sl_run_vec(r, 0, SL_SLOT_ATTN_NORM) : sl_run_vec(r, 0, SL_SLOT_DRAFT_EMBED_NORM);
-    norm(r, r->x, w_e, n, h, r->y);
+    draft_run_norm(r, r->x, w_e, n, h, r->y);
     if (joined && !r->draft_own)
         join_taps(r, n); /* to r->x, by way of r->norm */
     else
-        copy(r, (struct rows){r->draft_rows, h, FLOATS, r->draft_sources}, n, h, FLOATS, r->x, h);
-    put_half(r, d->hidden_first ? 1 : 0, n);
-    norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, h, r->y);
-    put_half(r, d->hidden_first ? 0 : 1, n);
+        draft_run_copy(r, (struct rows){r->draft_rows, h, FLOATS, r->draft_sources}, n, h, FLOATS,
+                       r->x, h);
+    draft_run_put_half(r, d->hidden_first ? 1 : 0, n);
+    draft_run_norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, h, r->y);
+    draft_run_put_half(r, d->hidden_first ? 0 : 1, n);
     if (!joined)
-        product(r, r->norm, SL_SLOT_DRAFT_JOIN, n, r->x);
+        draft_run_product(r, r->norm, SL_SLOT_DRAFT_JOIN, n, r->x);
     else if (d->normed_residual)
-        copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, FLOATS, r->x, h);
+        draft_run_copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, FLOATS, r->x, h);
 }
 
 void sl_draft_end(struct sl_run *r, const float *x, int32_t n)
@@ -160,8 +163,8 @@ void sl_draft_end(struct sl_run *r, const float *x, int32_t n)
     const int32_t h = r->m->hp.hidden;
     const bool normed = r->m->hp.draft.normed_output;
     if (n > 0)
-        copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL}, n, h, FLOATS,
-             r->hidden, h);
+        draft_run_copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL}, n,
+                       h, FLOATS, r->hidden, h);
 }
 
 /* Keys and values of every layer, of the target's rows. */
@@ -171,7 +174,8 @@ static void store_context(struct sl_run *r, const struct sl_batch *batch)
     SL_ASSERT(batch->n_logits == 0 && !r->draft_own);
     sl_run_begin(r, batch);
     join_taps(r, n);
-    norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, r->m->hp.hidden, r->norm);
+    draft_run_norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, r->m->hp.hidden,
+                   r->norm);
     for (int32_t i = 0; i < r->m->hp.n_layers; i++) {
         sl_run_next_part(r);
         sl_mixer_gqa_store(r, i, batch);

@@ -71,8 +71,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int eagle3_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++)
@@ -89,7 +89,7 @@ const struct sl_model_desc sl_model_eagle3 = {
     .id = "eagle3",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
+    .plan = eagle3_plan,
 };
 
 const struct sl_model_name *sl_eagle3_name(const struct sl_ckpt *ckpt)
@@ -156,8 +156,8 @@ int sl_draft_read_int(const json_t *config, const char *key, int32_t max, int32_
 #define IDS "eagle_aux_hidden_state_layer_ids"
 
 /* Which rows of the target it reads: by the layer they enter. */
-static int read_taps(const json_t *config, bool leaves_too, int32_t n_layers,
-                     struct sl_draft_hparams *d, struct sl_error *err)
+static int eagle3_read_taps(const json_t *config, bool leaves_too, int32_t n_layers,
+                            struct sl_draft_hparams *d, struct sl_error *err)
 {
     const json_t *ids = sl_draft_said(config, IDS);
     const size_t n = json_array_size(ids);
@@ -270,7 +270,7 @@ int sl_eagle3_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
     if (rc == 0)
         rc = sl_draft_check_target(hp, target, err);
     if (rc == 0)
-        rc = read_taps(config, !speculators, target->n_layers, d, err);
+        rc = eagle3_read_taps(config, !speculators, target->n_layers, d, err);
     if (rc == 0)
         rc = check_norm(ckpt, SL_SLOT_TAPS_NORM, "norm_before_fc", err);
     if (rc == 0)

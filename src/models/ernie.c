@@ -39,8 +39,8 @@ static const struct sl_rope_desc ropes[] = {
      .pairing = SL_ROPE_INTERLEAVED},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int ernie_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if (hp->mlp_bias)
@@ -49,7 +49,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void ernie_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -70,6 +70,6 @@ const struct sl_model_desc sl_model_ernie = {
     .id = "ernie",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = ernie_plan,
+    .tiny = ernie_tiny,
 };

@@ -61,8 +61,8 @@ static const struct sl_rope_desc ropes[] = {
      .pairing = SL_ROPE_INTERLEAVED},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int ernie_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                          struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if ((hp->has & SL_HAS_MLP_BIAS) != 0)
@@ -78,7 +78,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void ernie_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -107,6 +107,6 @@ const struct sl_model_desc sl_model_ernie_moe = {
     .id = "ernie_moe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = ernie_moe_plan,
+    .tiny = ernie_moe_tiny,
 };

@@ -41,8 +41,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int eurobert_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                         struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -53,7 +53,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void eurobert_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -76,6 +76,6 @@ const struct sl_model_desc sl_model_eurobert = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .encoder = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = eurobert_plan,
+    .tiny = eurobert_tiny,
 };

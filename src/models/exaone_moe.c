@@ -52,8 +52,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int exaone_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                           struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -66,7 +66,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void exaone_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -96,6 +96,6 @@ const struct sl_model_desc sl_model_exaone_moe = {
     .id = "exaone_moe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = exaone_moe_plan,
+    .tiny = exaone_moe_tiny,
 };

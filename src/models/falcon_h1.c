@@ -80,7 +80,8 @@ static float or_none(double scale)
     return scale == 1 ? 0 : (float)scale;
 }
 
-static int plan_layer(const struct sl_hparams *hp, struct sl_layer_desc *l, struct sl_error *err)
+static int falcon_h1_plan_layer(const struct sl_hparams *hp, struct sl_layer_desc *l,
+                                struct sl_error *err)
 {
     const double *by = hp->state_scales, in = hp->state_in_scale, attn = hp->attn_in_scale;
     int rc = sl_plan_mamba2(hp, l, err);
@@ -99,19 +100,19 @@ static int plan_layer(const struct sl_hparams *hp, struct sl_layer_desc *l, stru
     return rc;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int falcon_h1_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                          struct sl_layer_desc *layers, struct sl_error *err)
 {
     int rc = 0;
     (void)name;
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         layers[i].has |= SL_HAS_ATTN | SL_HAS_STATE;
-        rc = plan_layer(hp, &layers[i], err);
+        rc = falcon_h1_plan_layer(hp, &layers[i], err);
     }
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void falcon_h1_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -149,6 +150,6 @@ const struct sl_model_desc sl_model_falcon_h1 = {
     .id = "falcon_h1",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = falcon_h1_plan,
+    .tiny = falcon_h1_tiny,
 };

@@ -3,8 +3,8 @@
  */
 #include "models/internal.h"
 
-static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
-                    enum sl_lora_layer_mat mat, const void *x, int32_t n, float *out)
+static void ffn_plain_project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
+                              enum sl_lora_layer_mat mat, const void *x, int32_t n, float *out)
 {
     struct sl_op_lora lora;
     r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
@@ -25,7 +25,7 @@ void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
     const int64_t mid = sl_run_mat(r, layer, SL_SLOT_UP)->n_rows;
     const size_t act_bytes = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
     void *ffn = sl_run_part(r, r->ffn);
-    project(r, layer, SL_SLOT_UP, SL_SLOT_UP_BIAS, SL_LORA_UP, x, n, r->up);
+    ffn_plain_project(r, layer, SL_SLOT_UP, SL_SLOT_UP_BIAS, SL_LORA_UP, x, n, r->up);
     r->m->be->vt->activate(r->m->be, &(struct sl_op_activate){
                                          .x = r->up,
                                          .act = l->act,
@@ -35,6 +35,6 @@ void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
                                      });
     sl_run_gather(r, ffn, mid, act_bytes, n, r->ffn);
     float *part = sl_run_part(r, y);
-    project(r, layer, SL_SLOT_DOWN, SL_SLOT_DOWN_BIAS, SL_LORA_DOWN, r->ffn, n, part);
+    ffn_plain_project(r, layer, SL_SLOT_DOWN, SL_SLOT_DOWN_BIAS, SL_LORA_DOWN, r->ffn, n, part);
     sl_run_gather(r, part, sl_run_mat(r, layer, SL_SLOT_DOWN)->n_rows, sizeof *y, n, y);
 }

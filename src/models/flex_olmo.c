@@ -40,8 +40,8 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 500000, .scaled = true},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int flex_olmo_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                          struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -51,7 +51,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void flex_olmo_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -74,6 +74,6 @@ const struct sl_model_desc sl_model_flex_olmo = {
     .id = "flex_olmo",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = flex_olmo_plan,
+    .tiny = flex_olmo_tiny,
 };

@@ -38,7 +38,7 @@ static int find_beside(const struct sl_model *m, const struct sl_ckpt_tensor *t,
     return *out != NULL;
 }
 
-static int64_t count(const struct sl_ckpt_tensor *t)
+static int64_t fp8_count(const struct sl_ckpt_tensor *t)
 {
     return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; /* unused ones are 1 */
 }
@@ -54,7 +54,7 @@ static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
         p->n_turns * SL_CEIL_DIV(n_rows / p->n_turns, (int64_t)m->hp.scale_rows);
     p->scale_rows = (int32_t)n_rows;
     p->scale_cols = (int32_t)n_cols;
-    if (count(s) == 1 && s->n_dims <= 2)
+    if (fp8_count(s) == 1 && s->n_dims <= 2)
         return 0;
     p->scale_rows = 1;
     if (s->n_dims <= 2 && s->dims[0] == n_rows && s->dims[1] == 1)
@@ -165,7 +165,7 @@ uint64_t sl_fp8_scale_bytes(const struct sl_param *p)
     if (p->scale == NULL)
         return 0;
     const int64_t n = is_ordered(p)
-                          ? count(p->scale)
+                          ? fp8_count(p->scale)
                           : SL_CEIL_DIV(p->n_rows, (int64_t)p->scale_rows) * scales_across(p);
     return (uint64_t)n * sizeof(float);
 }
@@ -191,7 +191,7 @@ static void order_scales(const struct sl_hparams *hp, const struct sl_param *p, 
 
 static int check_values(const struct sl_ckpt_tensor *s, const float *values, struct sl_error *err)
 {
-    for (int64_t i = 0; i < count(s); i++) {
+    for (int64_t i = 0; i < fp8_count(s); i++) {
         const double v = (double)values[i];
         if (!(v >= SCALE_MIN && v <= SCALE_MAX))
             return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %lld is %g, must be %g to %g",
@@ -208,11 +208,11 @@ int sl_fp8_load(const struct sl_hparams *hp, struct sl_param *p, struct sl_error
     float *file = NULL;
     p->scale_values = sl_aligned_alloc((size_t)sl_fp8_scale_bytes(p));
     if (p->scale_values != NULL && !is_ordered(p))
-        file = sl_malloc((size_t)count(s) * sizeof *file);
+        file = sl_malloc((size_t)fp8_count(s) * sizeof *file);
     if (p->scale_values == NULL || (file == NULL && !is_ordered(p)))
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", s->name);
     float *values = file != NULL ? file : p->scale_values;
-    sl_dtype_info(s->dtype)->to_f32(s->data, values, count(s));
+    sl_dtype_info(s->dtype)->to_f32(s->data, values, fp8_count(s));
     int rc = check_values(s, values, err);
     if (rc == 0 && file != NULL)
         order_scales(hp, p, file);

@@ -79,15 +79,15 @@ static const struct sl_rope_desc ropes[] = {
 
 /* What scores are divided by the root of. A GGUF does not say it; it is the head dimension in all
  * models but the one of 62 layers (27B). */
-static int32_t query_scalar(const struct sl_hparams *hp)
+static int32_t gemma_query_scalar(const struct sl_hparams *hp)
 {
     if (hp->query_scalar > 0)
         return hp->query_scalar;
     return hp->from_gguf && hp->n_layers == 62 ? hp->hidden / hp->n_heads : hp->head_dim;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gemma_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool whole = hp->bidirectional || (hp->from_gguf && name->no_head);
     if (hp->bidirectional && !name->no_head)
@@ -105,12 +105,12 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
             layers[i].kv_source = 0; /* a text is done in one step */
             layers[i].window = windowed && hp->window > 0 ? hp->window / 2 + 1 : 0;
         }
-        layers[i].attn_scale = (float)(1.0 / sqrt((double)query_scalar(hp)));
+        layers[i].attn_scale = (float)(1.0 / sqrt((double)gemma_query_scalar(hp)));
     }
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gemma_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -137,6 +137,6 @@ const struct sl_model_desc sl_model_gemma = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .scaled_embedding = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gemma_plan,
+    .tiny = gemma_tiny,
 };

@@ -36,8 +36,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gemma1_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -47,7 +47,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gemma1_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -70,6 +70,6 @@ const struct sl_model_desc sl_model_gemma1 = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .scaled_embedding = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gemma1_plan,
+    .tiny = gemma1_tiny,
 };

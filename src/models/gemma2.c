@@ -42,15 +42,15 @@ static const struct sl_weight_desc weights[] = {
 
 /* What scores are divided by the root of. A GGUF does not say it; it is the head dimension in all
  * models but the one of 46 layers (27B). */
-static int32_t query_scalar(const struct sl_hparams *hp)
+static int32_t gemma2_query_scalar(const struct sl_hparams *hp)
 {
     if (hp->query_scalar > 0)
         return hp->query_scalar;
     return hp->from_gguf && hp->n_layers == 46 ? hp->hidden / hp->n_heads : hp->head_dim;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gemma2_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if (hp->bidirectional)
@@ -68,12 +68,12 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                                                                 : hp->layer_types[i] == SL_LAYER_ON;
         layers[i].norms = SL_NORM_IN | SL_NORM_OUT;
         layers[i].window = windowed ? hp->window : 0;
-        layers[i].attn_scale = (float)(1.0 / sqrt((double)query_scalar(hp)));
+        layers[i].attn_scale = (float)(1.0 / sqrt((double)gemma2_query_scalar(hp)));
     }
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gemma2_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -100,6 +100,6 @@ const struct sl_model_desc sl_model_gemma2 = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .scaled_embedding = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gemma2_plan,
+    .tiny = gemma2_tiny,
 };

@@ -113,7 +113,7 @@ static const struct sl_rope_desc ropes[] = {
 };
 
 /* Deviations above the mean below which a share p of normal numbers lies. */
-static double quantile(double p)
+static double gemma3n_quantile(double p)
 {
     double low = -10, high = 10;
     for (int i = 0; i < 100; i++) {
@@ -136,11 +136,12 @@ static void plan_gate(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
     if (hp->from_gguf && hp->layer_deviations[idx] == 0)
         l->cuts_gate = false; /* the file has no such key */
     if (l->cuts_gate)
-        l->gate_deviations = (float)(hp->from_gguf ? hp->layer_deviations[idx] : quantile(share));
+        l->gate_deviations =
+            (float)(hp->from_gguf ? hp->layer_deviations[idx] : gemma3n_quantile(share));
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gemma3n_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = 0;
@@ -170,7 +171,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gemma3n_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     enum { N_LAYERS = 6 };
     *hp = (struct sl_hparams){
@@ -206,6 +207,6 @@ const struct sl_model_desc sl_model_gemma3n = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .scaled_embedding = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gemma3n_plan,
+    .tiny = gemma3n_tiny,
 };

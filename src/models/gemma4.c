@@ -131,7 +131,7 @@ static const struct sl_rope_desc ropes[] = {
                .theta = 10000},
 };
 
-static bool is_windowed(const struct sl_hparams *hp, int32_t layer)
+static bool gemma4_is_windowed(const struct sl_hparams *hp, int32_t layer)
 {
     if (layer == hp->n_layers - 1)
         return false; /* whatever the list says, as in transformers */
@@ -149,7 +149,7 @@ static void plan_full(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
 }
 
 /* An MLP, or as one branch of two beside the experts. */
-static void plan_mlp(const struct sl_hparams *hp, int32_t width, struct sl_layer_desc *l)
+static void gemma4_plan_mlp(const struct sl_hparams *hp, int32_t width, struct sl_layer_desc *l)
 {
     const unsigned branches = SL_HAS_EXPERTS | SL_HAS_SHARED | SL_HAS_BRANCHES;
     if ((hp->has & SL_HAS_EXPERTS) == 0) {
@@ -162,8 +162,8 @@ static void plan_mlp(const struct sl_hparams *hp, int32_t width, struct sl_layer
     l->route.renormalize = true;
 }
 
-static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
-                      struct sl_error *err)
+static int gemma4_plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *layers,
+                             struct sl_error *err)
 {
     struct sl_layer_desc *l = &layers[idx];
     const bool shared = idx >= hp->n_layers - hp->n_shared_layers;
@@ -171,9 +171,9 @@ static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
     l->norm_v = true;
     l->attn_scale = 1;
     l->rope = LOCAL;
-    plan_mlp(hp, hp->layer_intermediate[idx] * (hp->wide_shared && shared ? 2 : 1), l);
-    l->window = is_windowed(hp, idx) ? hp->window : 0;
-    if (!is_windowed(hp, idx))
+    gemma4_plan_mlp(hp, hp->layer_intermediate[idx] * (hp->wide_shared && shared ? 2 : 1), l);
+    l->window = gemma4_is_windowed(hp, idx) ? hp->window : 0;
+    if (!gemma4_is_windowed(hp, idx))
         plan_full(hp, idx, l);
     if (hp->layer_head_dims[idx] != 0)
         l->head_dim = hp->layer_head_dims[idx];
@@ -200,8 +200,8 @@ static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
                            idx, l->head_dim);
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gemma4_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if ((hp->has & SL_HAS_QKV_BIAS) != 0)
@@ -224,12 +224,12 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                                        "moe_intermediate_size");
     int rc = experts ? sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err) : 0;
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
-        rc = plan_layer(hp, i, layers, err);
+        rc = gemma4_plan_layer(hp, i, layers, err);
     return rc;
 }
 
 /* Of the name for larger models with experts, so that both kinds are tried. */
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gemma4_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     enum { N_LAYERS = 6 };
     *hp = (struct sl_hparams){
@@ -277,6 +277,6 @@ const struct sl_model_desc sl_model_gemma4 = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .scaled_embedding = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gemma4_plan,
+    .tiny = gemma4_tiny,
 };

@@ -66,8 +66,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.5},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int glm_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                    struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -76,7 +76,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void glm_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -97,6 +97,6 @@ const struct sl_model_desc sl_model_glm = {
     .id = "glm",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = glm_plan,
+    .tiny = glm_tiny,
 };

@@ -61,14 +61,14 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.5},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int glm_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     return sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void glm_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -100,6 +100,6 @@ const struct sl_model_desc sl_model_glm_moe = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .mtp = &mtp,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = glm_moe_plan,
+    .tiny = glm_moe_tiny,
 };

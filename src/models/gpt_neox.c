@@ -83,8 +83,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.25},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gpt_neox_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                         struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if (hp->n_kv_heads != hp->n_heads)
@@ -100,7 +100,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gpt_neox_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -123,6 +123,6 @@ const struct sl_model_desc sl_model_gpt_neox = {
     .id = "gpt_neox",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gpt_neox_plan,
+    .tiny = gpt_neox_tiny,
 };

@@ -82,8 +82,8 @@ static const struct sl_rope_desc ropes[] = {{.hf_theta = "rope_theta",
                                              .scaled = true,
                                              .unrounded = true}};
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int gpt_oss_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
@@ -100,7 +100,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void gpt_oss_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -126,6 +126,6 @@ const struct sl_model_desc sl_model_gpt_oss = {
     .id = "gpt_oss",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = gpt_oss_plan,
+    .tiny = gpt_oss_tiny,
 };

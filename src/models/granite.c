@@ -50,8 +50,8 @@ void sl_plan_granite_windows(const struct sl_hparams *hp, struct sl_layer_desc *
     }
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int granite_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -59,7 +59,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void granite_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -86,6 +86,6 @@ const struct sl_model_desc sl_model_granite = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = granite_plan,
+    .tiny = granite_tiny,
 };

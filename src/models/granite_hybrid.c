@@ -82,7 +82,8 @@ static const struct sl_rope_desc ropes[] = {{.hf_theta = "rope_theta",
                                              .scaled = true,
                                              .partial = 1}};
 
-static int plan_mlp(const struct sl_hparams *hp, struct sl_layer_desc *layers, struct sl_error *err)
+static int granite_hybrid_plan_mlp(const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                                   struct sl_error *err)
 {
     if (hp->n_experts > 0 && hp->top_experts == 0)
         return sl_fail(err, SL_EFORMAT,
@@ -99,11 +100,11 @@ static int plan_mlp(const struct sl_hparams *hp, struct sl_layer_desc *layers, s
     return 0;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int granite_hybrid_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                               struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
-    int rc = plan_mlp(hp, layers, err);
+    int rc = granite_hybrid_plan_mlp(hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         struct sl_layer_desc *l = &layers[i];
         l->route.renormalize = true;
@@ -116,7 +117,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void granite_hybrid_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -154,6 +155,6 @@ const struct sl_model_desc sl_model_granite_hybrid = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = granite_hybrid_plan,
+    .tiny = granite_hybrid_tiny,
 };

@@ -59,8 +59,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int granite_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                            struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
@@ -69,7 +69,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void granite_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -98,6 +98,6 @@ const struct sl_model_desc sl_model_granite_moe = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = granite_moe_plan,
+    .tiny = granite_moe_tiny,
 };

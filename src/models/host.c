@@ -112,7 +112,7 @@ void sl_host_destroy(struct sl_run *r)
 }
 
 /* On a thread of the device's backend. */
-static void compute(void *arg, const struct sl_host_rows *rows)
+static void host_compute(void *arg, const struct sl_host_rows *rows)
 {
     const struct sl_host_layer *h = arg;
     const struct sl_run *r = h->run;
@@ -152,7 +152,7 @@ struct sl_host_experts sl_host_experts_of(struct sl_run *r, int32_t layer, const
         .top_k = l->top_experts,
         .experts = r->top,
         .weights = r->top_weight,
-        .fn = compute,
+        .fn = host_compute,
         .arg = &r->host_layers[layer],
         .shared = shared,
         .shared_logit = gated ? r->shared_logit : NULL,

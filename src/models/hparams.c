@@ -42,8 +42,8 @@ static const char *json_kind(const json_t *v)
 }
 
 /* One step of a path: the member of an object, or of a list the one that a digit says. */
-static int member(const json_t *from, const char *path, size_t n_before, const char *key, size_t n,
-                  const json_t **out, struct sl_error *err)
+static int hparams_member(const json_t *from, const char *path, size_t n_before, const char *key,
+                          size_t n, const json_t **out, struct sl_error *err)
 {
     const bool index = n == 1 && *key >= '0' && *key <= '9';
     *out = NULL;
@@ -65,7 +65,8 @@ int sl_config_get(const json_t *config, const char *path, const json_t **out, st
     int rc = 0;
     while (more && config != NULL && !json_is_null(config) && rc == 0) {
         const size_t n = strcspn(at, ".");
-        rc = member(config, path, at > path ? (size_t)(at - path) - 1 : 0, at, n, &config, err);
+        rc = hparams_member(config, path, at > path ? (size_t)(at - path) - 1 : 0, at, n, &config,
+                            err);
         more = at[n] == '.';
         at += n + more;
     }
@@ -80,8 +81,8 @@ struct spelling { /* of one row in this container, for messages */
     bool named;           /* config.json: there, be it null */
 };
 
-static int spell(const struct source *src, const struct sl_hparam_desc *row, struct spelling *sp,
-                 struct sl_error *err)
+static int hparams_spell(const struct source *src, const struct sl_hparam_desc *row,
+                         struct spelling *sp, struct sl_error *err)
 {
     sp->value = NULL;
     sp->gguf_key = NULL;
@@ -113,7 +114,7 @@ static int wrong_type(const struct spelling *sp, const char *want, struct sl_err
     return sl_fail(err, SL_EFORMAT, "%s must be %s, not %s", sp->text, want, json_kind(sp->value));
 }
 
-static bool is_word(const json_t *v, const char *word)
+static bool hparams_is_word(const json_t *v, const char *word)
 {
     const char *s = json_string_value(v);
     return s != NULL && strcmp(s, word) == 0;
@@ -149,10 +150,10 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
             *out = (double)i;
         return rc;
     }
-    if (sp->value == NULL || (integer && is_word(sp->value, "auto"))) /* made of others */
+    if (sp->value == NULL || (integer && hparams_is_word(sp->value, "auto"))) /* made of others */
         return 0;
     /* as transformers 5 writes what JSON has no number for; before, it wrote the word alone */
-    if (!integer && is_word(json_object_get(sp->value, "__float__"), "Infinity")) {
+    if (!integer && hparams_is_word(json_object_get(sp->value, "__float__"), "Infinity")) {
         *out = SL_JSON_INFINITY;
         return 1;
     }
@@ -169,8 +170,9 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
     return 1;
 }
 
-static int read_number(const struct source *src, const struct sl_hparam_desc *row,
-                       const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
+static int hparams_read_number(const struct source *src, const struct sl_hparam_desc *row,
+                               const struct spelling *sp, struct sl_hparams *hp,
+                               struct sl_error *err)
 {
     const bool none =
         src->name->window_absent && row->offset == offsetof(struct sl_hparams, window);
@@ -411,7 +413,7 @@ static int read_layer_types(const struct source *src, const struct sl_hparam_des
 }
 
 /* The kind that a layer's word or letter says; -1: none. */
-static int kind_of(const struct sl_hparam_desc *row, const json_t *list, int32_t layer)
+static int hparams_kind_of(const struct sl_hparam_desc *row, const json_t *list, int32_t layer)
 {
     if (json_is_string(list)) {
         const char *at = strchr(row->letters, json_string_value(list)[layer]);
@@ -438,7 +440,7 @@ static int read_layer_kinds(const struct sl_hparam_desc *row, const struct spell
         return sl_fail(err, SL_EFORMAT, "%s has %zu entries, there are %d layers", sp->text, n,
                        hp->n_layers);
     for (int32_t i = 0; i < hp->n_layers; i++) {
-        const int kind = kind_of(row, sp->value, i);
+        const int kind = hparams_kind_of(row, sp->value, i);
         if (kind < 0)
             return sl_fail(err, SL_EUNSUPPORTED, "%s: what it says of layer %d is not supported",
                            sp->text, i);
@@ -684,8 +686,8 @@ static int read_labels(const struct sl_hparam_desc *row, const struct spelling *
     return 0;
 }
 
-static int read_row(const struct source *src, const struct sl_hparam_desc *row,
-                    struct sl_hparams *hp, struct sl_error *err)
+static int hparams_read_row(const struct source *src, const struct sl_hparam_desc *row,
+                            struct sl_hparams *hp, struct sl_error *err)
 {
     struct spelling sp = {.value = NULL};
     if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL) {
@@ -696,17 +698,17 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
             *(double *)(void *)((uint8_t *)hp + row->offset) = row->def;
         return row->type == SL_HP_ACT ? read_act(row, &sp, hp, err) : 0;
     }
-    if (spell(src, row, &sp, err) != 0)
+    if (hparams_spell(src, row, &sp, err) != 0)
         return err->code;
     switch (row->type) {
     case SL_HP_SAME:
         if (same_number(hp, &sp, err) != 0)
             return err->code;
-        return read_number(src, row, &sp, hp, err);
+        return hparams_read_number(src, row, &sp, hp, err);
     case SL_HP_INT:
     case SL_HP_COUNT:
     case SL_HP_FLOAT:
-        return read_number(src, row, &sp, hp, err);
+        return hparams_read_number(src, row, &sp, hp, err);
     case SL_HP_BOOL:
     case SL_HP_SWITCH:
     case SL_HP_ONLY:
@@ -841,7 +843,8 @@ static int derive_latent(struct sl_hparams *hp, struct sl_error *err)
     return 0;
 }
 
-static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
+static int hparams_derive(const struct sl_model_name *name, struct sl_hparams *hp,
+                          struct sl_error *err)
 {
     if (hp->kv_rank > 0 && derive_latent(hp, err) != 0)
         return err->code;
@@ -907,7 +910,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
             return sl_fail(err, SL_EFORMAT, "config.json: %s must be an object", name->hf_config);
     }
     for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
-        rc = read_row(&src, &desc->hparams[i], hp, err);
+        rc = hparams_read_row(&src, &desc->hparams[i], hp, err);
     if (rc == 0 && hp->from_gguf && hp->n_nextn >= hp->n_layers)
         return sl_fail(err, SL_EFORMAT,
                        "GGUF: %s.block_count is %d, of which nextn_predict_layers %d", src.arch,
@@ -920,7 +923,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
         rc = counts_of_gguf(ckpt, desc, hp, err);
     }
     if (rc == 0)
-        rc = derive(name, hp, err);
+        rc = hparams_derive(name, hp, err);
     for (int32_t i = 0; i < desc->n_ropes && rc == 0; i++) {
         struct sl_rope_desc rope = desc->ropes[i];
         if (name->rope_theta != 0 && !hp->from_gguf)

@@ -45,8 +45,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int hunyuan_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                            struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
@@ -58,7 +58,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void hunyuan_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -83,6 +83,6 @@ const struct sl_model_desc sl_model_hunyuan_moe = {
     .id = "hunyuan_moe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = hunyuan_moe_plan,
+    .tiny = hunyuan_moe_tiny,
 };

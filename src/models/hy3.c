@@ -45,8 +45,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int hy3_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                    struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if ((hp->has & SL_HAS_MLP_BIAS) != 0)
@@ -57,7 +57,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void hy3_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -84,6 +84,6 @@ const struct sl_model_desc sl_model_hy3 = {
     .id = "hy3",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = hy3_plan,
+    .tiny = hy3_tiny,
 };

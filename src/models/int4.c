@@ -27,8 +27,8 @@ struct search { /* the names of a module's tensors: "X." and a suffix */
     int n_module;
 };
 
-static int missing(const char *name, const char *codes, const char *wanted, const char *have,
-                   struct sl_error *err)
+static int int4_missing(const char *name, const char *codes, const char *wanted, const char *have,
+                        struct sl_error *err)
 {
     if (have != NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s, expected %s", name, have,
@@ -38,8 +38,8 @@ static int missing(const char *name, const char *codes, const char *wanted, cons
 
 /* A tensor of that format's name, "" any that can be read as floats. codes: whose it is, NULL: its
  * absence is no error. */
-static int find(const struct search *s, const char *suffix, const char *format, const char *codes,
-                const struct sl_ckpt_tensor **out, struct sl_error *err)
+static int int4_find(const struct search *s, const char *suffix, const char *format,
+                     const char *codes, const struct sl_ckpt_tensor **out, struct sl_error *err)
 {
     char name[SL_MAX_TENSOR_NAME + 24];
     snprintf(name, sizeof name, "%.*s%s", s->n_module, s->module, suffix);
@@ -51,13 +51,13 @@ static int find(const struct search *s, const char *suffix, const char *format, 
         plain != NULL ? sl_dtype_info(plain->dtype)->name : sl_ckpt_unsupported(s->ckpt, name);
     if (codes == NULL && have == NULL)
         return 0;
-    return missing(name, codes, format[0] != '\0' ? format : "f16 or bf16", have, err);
+    return int4_missing(name, codes, format[0] != '\0' ? format : "f16 or bf16", have, err);
 }
 
 /* ---------------------------------------------------------------- shapes */
 
-static int check_shape(const struct sl_ckpt_tensor *t, int64_t rows, int64_t cols,
-                       struct sl_error *err)
+static int int4_check_shape(const struct sl_ckpt_tensor *t, int64_t rows, int64_t cols,
+                            struct sl_error *err)
 {
     const int64_t want[2] = {rows, cols};
     const int32_t n_dims = cols > 0 ? 2 : 1;
@@ -95,25 +95,25 @@ static int choose_format(const struct sl_ckpt_tensor *codes, int64_t n_cols, int
 static int check_columns(const struct sl_int4_parts *p, enum sl_int4_kind kind, int64_t n,
                          int64_t k, int64_t groups, struct sl_error *err)
 {
-    int rc = kind == SL_INT4_AWQ_GEMM ? check_shape(p->codes, k, n / 8, err)
-                                      : check_shape(p->codes, k / 8, n, err);
+    int rc = kind == SL_INT4_AWQ_GEMM ? int4_check_shape(p->codes, k, n / 8, err)
+                                      : int4_check_shape(p->codes, k / 8, n, err);
     if (rc == 0 && n % SL_INT4_WORD != 0)
         rc = sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\": %lld outputs, not a multiple of %d",
                      p->codes->name, (long long)n, SL_INT4_WORD);
     if (rc == 0)
-        rc = check_shape(p->scales, groups, n, err);
-    return rc != 0 ? rc : check_shape(p->zeros, groups, n / 8, err);
+        rc = int4_check_shape(p->scales, groups, n, err);
+    return rc != 0 ? rc : int4_check_shape(p->zeros, groups, n / 8, err);
 }
 
 static int check_rows(const struct sl_int4_parts *p, int64_t n, int64_t k, int64_t groups,
                       struct sl_error *err)
 {
-    int rc = check_shape(p->codes, n, k / 8, err);
+    int rc = int4_check_shape(p->codes, n, k / 8, err);
     if (rc == 0)
-        rc = check_shape(p->scales, n, groups, err);
+        rc = int4_check_shape(p->scales, n, groups, err);
     if (rc == 0)
-        rc = check_shape(p->zeros, SL_CEIL_DIV(n, (int64_t)SL_INT4_WORD), groups, err);
-    return rc != 0 ? rc : check_shape(p->shape, 2, 0, err);
+        rc = int4_check_shape(p->zeros, SL_CEIL_DIV(n, (int64_t)SL_INT4_WORD), groups, err);
+    return rc != 0 ? rc : int4_check_shape(p->shape, 2, 0, err);
 }
 
 /* ---------------------------------------------------------------- binding */
@@ -124,16 +124,16 @@ static int find_parts(const struct search *s, enum sl_int4_kind kind, struct sl_
     const char *codes = p->codes->name;
     int rc;
     if (kind != SL_INT4_PACKED) {
-        if ((rc = find(s, "scales", "", codes, &p->scales, err)) != 0 ||
-            (rc = find(s, "qzeros", "I32", codes, &p->zeros, err)) != 0)
+        if ((rc = int4_find(s, "scales", "", codes, &p->scales, err)) != 0 ||
+            (rc = int4_find(s, "qzeros", "I32", codes, &p->zeros, err)) != 0)
             return rc;
-        return find(s, "g_idx", "I32", NULL, &p->order, err);
+        return int4_find(s, "g_idx", "I32", NULL, &p->order, err);
     }
-    if ((rc = find(s, "weight_scale", "", codes, &p->scales, err)) != 0 ||
-        (rc = find(s, "weight_zero_point", "I32", NULL, &p->zeros, err)) != 0 ||
-        (rc = find(s, "weight_shape", "I64", NULL, &p->shape, err)) != 0)
+    if ((rc = int4_find(s, "weight_scale", "", codes, &p->scales, err)) != 0 ||
+        (rc = int4_find(s, "weight_zero_point", "I32", NULL, &p->zeros, err)) != 0 ||
+        (rc = int4_find(s, "weight_shape", "I64", NULL, &p->shape, err)) != 0)
         return rc;
-    return find(s, "weight_g_idx", "I32", NULL, &p->order, err);
+    return int4_find(s, "weight_g_idx", "I32", NULL, &p->order, err);
 }
 
 static int check_parts(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
@@ -147,7 +147,7 @@ static int check_parts(const struct sl_model *m, struct sl_param *p, struct sl_e
     rc = m->hp.int4 == SL_INT4_PACKED ? check_rows(q, n, k, k / group, err)
                                       : check_columns(q, m->hp.int4, n, k, k / group, err);
     if (rc == 0)
-        rc = check_shape(q->order, k, 0, err);
+        rc = int4_check_shape(q->order, k, 0, err);
     if (rc == 0 && q->scales->dtype != SL_DTYPE_F16 && q->scales->dtype != SL_DTYPE_BF16)
         rc = sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s; scales must be f16 or bf16",
                      q->scales->name, sl_dtype_info(q->scales->dtype)->name);
@@ -181,12 +181,12 @@ int sl_int4_bind(const struct sl_model *m, const char *name, struct sl_param *p,
         !sl_ends_with(name, ".weight"))
         return 0;
     s.n_module = (int)(strlen(name) - strlen("weight"));
-    int rc = find(&s, suffix, "I32", NULL, &codes, err);
+    int rc = int4_find(&s, suffix, "I32", NULL, &codes, err);
     const size_t n_prefix = sl_bind_optional_prefix(name);
     if (rc == 0 && codes == NULL && n_prefix > 0) {
         s.module += n_prefix;
         s.n_module -= (int)n_prefix;
-        rc = find(&s, suffix, "I32", NULL, &codes, err);
+        rc = int4_find(&s, suffix, "I32", NULL, &codes, err);
     }
     if (rc != 0 || codes == NULL)
         return rc;
@@ -283,7 +283,7 @@ static void repack_item(void *arg, uint32_t item, int thread_idx)
     }
 }
 
-static struct sl_int4_src source(const struct sl_model *m, const struct sl_param *p)
+static struct sl_int4_src int4_source(const struct sl_model *m, const struct sl_param *p)
 {
     const struct sl_int4_parts *q = p->int4;
     static const enum sl_int4_order orders[] = {[SL_INT4_GPTQ_V1] = SL_INT4_GPTQ,
@@ -307,7 +307,7 @@ int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, st
 {
     const struct sl_int4_parts *q = p->int4;
     struct repack_job j = {
-        .hp = &m->hp, .p = p, .src = source(m, p), .dtype = q->made.dtype, .rows = rows};
+        .hp = &m->hp, .p = p, .src = int4_source(m, p), .dtype = q->made.dtype, .rows = rows};
     int rc = check_order(q->order, j.src.n_cols, j.src.group, err);
     if (rc == 0)
         rc = check_said_shape(p, err);

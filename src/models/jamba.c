@@ -68,15 +68,15 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static bool has_experts(const struct sl_hparams *hp, int32_t idx)
+static bool jamba_has_experts(const struct sl_hparams *hp, int32_t idx)
 {
     if (hp->from_gguf)
         return (hp->layer_has[idx] & SL_HAS_EXPERTS) != 0;
     return hp->n_experts > 1 && idx % hp->expert_step == hp->expert_offset;
 }
 
-static int plan_mlps(const struct sl_hparams *hp, struct sl_layer_desc *layers,
-                     struct sl_error *err)
+static int jamba_plan_mlps(const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                           struct sl_error *err)
 {
     int rc = 0;
     if (hp->n_experts > 1 && hp->top_experts == 0)
@@ -87,7 +87,7 @@ static int plan_mlps(const struct sl_hparams *hp, struct sl_layer_desc *layers,
         rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         struct sl_layer_desc *l = &layers[i];
-        if (hp->n_experts > 1 && has_experts(hp, i))
+        if (hp->n_experts > 1 && jamba_has_experts(hp, i))
             continue;
         l->has = (l->has & ~(unsigned)SL_HAS_EXPERTS) | SL_HAS_DENSE;
         l->ffn = SL_FFN_GATED;
@@ -96,10 +96,10 @@ static int plan_mlps(const struct sl_hparams *hp, struct sl_layer_desc *layers,
     return rc;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int jamba_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
-    int rc = plan_mlps(hp, layers, err);
+    int rc = jamba_plan_mlps(hp, layers, err);
     (void)name;
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         struct sl_layer_desc *l = &layers[i];
@@ -114,7 +114,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void jamba_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -145,6 +145,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_jamba = {
     .id = "jamba",
     SL_MODEL_TABLES,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = jamba_plan,
+    .tiny = jamba_tiny,
 };

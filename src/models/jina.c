@@ -43,7 +43,7 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 20000, .scaled = true},
 };
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void jina_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     sl_tiny_encoder(name, hp);
     hp->n_types = 1;
@@ -56,5 +56,5 @@ const struct sl_model_desc sl_model_jina = {
     SL_MODEL_ROPES(ropes),
     .encoder = true,
     .plan = sl_plan_encoder,
-    .tiny = tiny,
+    .tiny = jina_tiny,
 };

@@ -105,20 +105,20 @@ static const struct sl_weight_desc weights[] = {
 /* clang-format on */
 
 /* A GGUF has no key heads in recurrent layers; the tensors of both kinds have the same names. */
-static bool attends(const struct sl_hparams *hp, int32_t idx)
+static bool kimi_linear_attends(const struct sl_hparams *hp, int32_t idx)
 {
     return hp->from_gguf ? hp->layer_kv_heads[idx] > 0
                          : sl_plan_attends(hp, idx, idx > 0 && idx % 4 == 0);
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int kimi_linear_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                            struct sl_layer_desc *layers, struct sl_error *err)
 {
     const int32_t heads = hp->state_heads != 0 ? hp->state_heads : hp->n_heads; /* GGUF: as many */
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         struct sl_layer_desc *l = &layers[i];
-        if (attends(hp, i)) {
+        if (kimi_linear_attends(hp, i)) {
             sl_plan_mla(hp, l);
             continue;
         }
@@ -142,7 +142,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void kimi_linear_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -177,6 +177,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_kimi_linear = {
     .id = "kimi_linear",
     SL_MODEL_TABLES,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = kimi_linear_plan,
+    .tiny = kimi_linear_tiny,
 };

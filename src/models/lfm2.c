@@ -107,8 +107,8 @@ static int plan_experts(const struct sl_hparams *hp, struct sl_layer_desc *layer
     return sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-6f, layers, err);
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int lfm2_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                     struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool experts = (name->has & SL_HAS_EXPERTS) != 0;
     int rc = experts ? plan_experts(hp, layers, err) : 0;
@@ -122,7 +122,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void lfm2_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     const bool experts = (name->has & SL_HAS_EXPERTS) != 0;
     *hp = (struct sl_hparams){
@@ -153,6 +153,6 @@ const struct sl_model_desc sl_model_lfm2 = {
     .id = "lfm2",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = lfm2_plan,
+    .tiny = lfm2_tiny,
 };

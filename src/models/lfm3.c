@@ -80,21 +80,21 @@ static const struct sl_rope_desc ropes[] = {
 /* As the list's words. */
 enum kind { BY_INDEX, CONV, FULL_ATTENTION, WINDOWED };
 
-static enum kind kind_of(int32_t layer)
+static enum kind lfm3_kind_of(int32_t layer)
 {
     static const enum kind kinds[] = {WINDOWED, CONV, FULL_ATTENTION, CONV};
     return layer == 0 ? CONV : kinds[layer % 4];
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int lfm3_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                     struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         struct sl_layer_desc *l = &layers[i];
         const enum kind kind =
-            hp->layer_kinds[i] != BY_INDEX ? (enum kind)hp->layer_kinds[i] : kind_of(i);
+            hp->layer_kinds[i] != BY_INDEX ? (enum kind)hp->layer_kinds[i] : lfm3_kind_of(i);
         l->state.n_taps = hp->state_taps;
         l->norms = SL_NORM_IN | ((hp->has & SL_HAS_OUT_NORMS) != 0 ? SL_NORM_OUT : 0u);
         l->rope = kind == WINDOWED ? LOCAL : FULL;
@@ -104,7 +104,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void lfm3_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -126,13 +126,13 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .state_taps = 7,
     };
     for (int32_t i = 0; i < SL_MAX_LAYERS; i++)
-        hp->layer_kinds[i] = (uint8_t)kind_of(i);
+        hp->layer_kinds[i] = (uint8_t)lfm3_kind_of(i);
 }
 
 const struct sl_model_desc sl_model_lfm3 = {
     .id = "lfm3",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = lfm3_plan,
+    .tiny = lfm3_tiny,
 };

@@ -84,8 +84,8 @@ static const struct sl_weight_desc weights[] = {
      .when = SL_HAS_ROPE_FREQS},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int llama_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)err;
     /* A GGUF says "llama" for Mistral too, and only a windowed model carries the key. Transformers
@@ -99,7 +99,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void llama_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -122,6 +122,6 @@ const struct sl_model_desc sl_model_llama = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = llama_plan,
+    .tiny = llama_tiny,
 };

@@ -118,8 +118,8 @@ static void plan_attention(const struct sl_hparams *hp, int32_t layer, bool norm
                                                    .first = 1};
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int llama4_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool normed = (hp->has & SL_HAS_QK_NORM) != 0 && !(hp->from_gguf && hp->n_experts == 128);
     (void)name;
@@ -136,7 +136,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void llama4_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -166,6 +166,6 @@ const struct sl_model_desc sl_model_llama4 = {
     .id = "llama4",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = llama4_plan,
+    .tiny = llama4_tiny,
 };

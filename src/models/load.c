@@ -54,7 +54,7 @@ static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_
 }
 
 /* Row of the file that holds a row of ours. */
-static int64_t file_row(const struct sl_param *p, int64_t row)
+static int64_t load_file_row(const struct sl_param *p, int64_t row)
 {
     return sl_interleaved_row(row, p->layer->head_dim);
 }
@@ -72,7 +72,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
         p->copy_bytes = (size_t)t.n_bytes;
         for (int64_t r = 0; r < rows.n; r++)
             memcpy(p->copy + (size_t)r * row_bytes,
-                   p->src->data + (size_t)file_row(p, rows.first + r) * row_bytes, row_bytes);
+                   p->src->data + (size_t)load_file_row(p, rows.first + r) * row_bytes, row_bytes);
         data = p->copy;
     }
     const bool made = p->int4 != NULL || sl_apart(p) || sl_turned(p);
@@ -104,7 +104,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
 }
 
 /* The matrix of the logits in the file. */
-static const struct sl_ckpt_tensor *head_of(const struct sl_model *m)
+static const struct sl_ckpt_tensor *load_head_of(const struct sl_model *m)
 {
     return sl_param(m, 0, (m->hp.has & SL_HAS_HEAD) != 0 ? SL_SLOT_HEAD : SL_SLOT_EMBED)->src;
 }
@@ -124,7 +124,7 @@ static bool ties_head(const struct sl_model *m)
 static int load_yes_no(struct sl_model *m, struct sl_error *err)
 {
     struct sl_param *p = sl_param(m, 0, SL_SLOT_CLASSIFIER);
-    const struct sl_ckpt_tensor *t = head_of(m);
+    const struct sl_ckpt_tensor *t = load_head_of(m);
     if (!m->yes_no)
         return 0;
     const size_t row_bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
@@ -157,8 +157,8 @@ static int load_tied_head(struct sl_model *m, struct sl_error *err)
 }
 
 /* Copies a host vector to backend memory. */
-static int place(struct sl_backend *be, const float *host, size_t n_bytes, float **out,
-                 struct sl_error *err)
+static int load_place(struct sl_backend *be, const float *host, size_t n_bytes, float **out,
+                      struct sl_error *err)
 {
     *out = be->vt->alloc(be, n_bytes);
     if (*out == NULL)
@@ -206,7 +206,7 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
     if (!rows_reordered(m, p->desc))
         return file;
     for (size_t r = 0; r < n; r++)
-        ours[r] = file[file_row(p, (int64_t)r)];
+        ours[r] = file[load_file_row(p, (int64_t)r)];
     memcpy(file, ours, n * sizeof *file);
     return file;
 }
@@ -237,7 +237,7 @@ static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struc
     p->first_value = read ? all[0] : 0;
     int rc = read ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)
-        rc = place(sl_param_be(m, p), all, p->vec_bytes, &p->vec, err);
+        rc = load_place(sl_param_be(m, p), all, p->vec_bytes, &p->vec, err);
     sl_free(all);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
@@ -309,7 +309,7 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
         n += rope->n_dims / 2;
     }
     if (rc == 0)
-        rc = place(m->be, freqs, ropes_bytes(m), &m->inv_freq, err);
+        rc = load_place(m->be, freqs, ropes_bytes(m), &m->inv_freq, err);
     for (int32_t i = 0, at = 0; i < m->desc->n_ropes && rc == 0; i++) {
         m->ropes[i].inv_freq = m->inv_freq + at;
         at += m->ropes[i].n_dims / 2;
@@ -409,7 +409,7 @@ static double xielu_value(const struct sl_model *m, int32_t layer, enum sl_slot 
     return p->loaded ? (double)p->first_value : m->hp.xielu[slot - SL_SLOT_XIELU_ALPHA_P][layer];
 }
 
-static double softplus(double x)
+static double load_softplus(double x)
 {
     return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
 }
@@ -423,8 +423,8 @@ static int set_xielu(struct sl_model *m, struct sl_error *err)
             continue;
         const double beta = xielu_value(m, i, SL_SLOT_XIELU_BETA);
         l->xielu = (struct sl_xielu){
-            .alpha_p = (float)softplus(xielu_value(m, i, SL_SLOT_XIELU_ALPHA_P)),
-            .alpha_n = (float)(beta + softplus(xielu_value(m, i, SL_SLOT_XIELU_ALPHA_N))),
+            .alpha_p = (float)load_softplus(xielu_value(m, i, SL_SLOT_XIELU_ALPHA_P)),
+            .alpha_n = (float)(beta + load_softplus(xielu_value(m, i, SL_SLOT_XIELU_ALPHA_N))),
             .beta = (float)beta,
             .eps = (float)xielu_value(m, i, SL_SLOT_XIELU_EPS)};
         if (!isfinite(l->xielu.alpha_p + l->xielu.alpha_n + l->xielu.beta + l->xielu.eps))

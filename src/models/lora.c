@@ -168,8 +168,8 @@ static int check_pair(const struct pair *p, int32_t max_rank, struct sl_error *e
     return 0;
 }
 
-static int bind(const struct sl_model *m, const struct sl_peft *peft, int32_t max_rank,
-                struct pair *pairs, struct sl_error *err)
+static int lora_bind(const struct sl_model *m, const struct sl_peft *peft, int32_t max_rank,
+                     struct pair *pairs, struct sl_error *err)
 {
     int rc = 0;
     for (size_t i = 0; i < sl_peft_n_tensors(peft) && rc == 0; i++) {
@@ -212,8 +212,8 @@ static size_t b_bytes(const struct pair *p, size_t elem)
 }
 
 /* A row of a tensor in the adapter's format, and whether all its numbers are finite. */
-static bool read_row(const struct sl_peft_tensor *t, int64_t row, enum sl_dtype dtype, float *room,
-                     uint8_t *out)
+static bool lora_read_row(const struct sl_peft_tensor *t, int64_t row, enum sl_dtype dtype,
+                          float *room, uint8_t *out)
 {
     const struct sl_dtype_info *from = sl_dtype_info(t->dtype), *to = sl_dtype_info(dtype);
     const uint8_t *src = t->data + (size_t)(row * t->dims[1]) * from->block_bytes;
@@ -242,10 +242,10 @@ static int pack_pair(const struct pair *p, enum sl_dtype dtype, float *room, uin
     const size_t rank = (size_t)p->a.dims[0], row_bytes = (size_t)p->a.dims[1] * elem;
     uint8_t *row = (uint8_t *)(room + p->a.dims[1] + SL_MAX_LORA_RANK);
     for (int64_t j = 0; j < p->a.dims[0]; j++)
-        if (!read_row(&p->a, j, dtype, room, a + (size_t)j * row_bytes))
+        if (!lora_read_row(&p->a, j, dtype, room, a + (size_t)j * row_bytes))
             return not_finite(&p->a, j, err);
     for (int64_t i = 0; i < p->b.dims[0]; i++) {
-        if (!read_row(&p->b, i, dtype, room, row))
+        if (!lora_read_row(&p->b, i, dtype, room, row))
             return not_finite(&p->b, i, err);
         uint8_t *panel = b + (size_t)(i / SL_LORA_PANEL) * rank * SL_LORA_PANEL * elem;
         for (size_t j = 0; j < rank; j++)
@@ -267,7 +267,7 @@ uint64_t sl_model_lora_bytes(const struct sl_model *m, int32_t rank)
     return n_bytes;
 }
 
-static int64_t widest(const struct pair *pairs, int32_t n)
+static int64_t lora_widest(const struct pair *pairs, int32_t n)
 {
     int64_t most = 0;
     for (int32_t i = 0; i < n; i++)
@@ -275,8 +275,8 @@ static int64_t widest(const struct pair *pairs, int32_t n)
     return most;
 }
 
-static int pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair *pairs, bool bf16,
-                struct sl_error *err)
+static int lora_pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair *pairs,
+                     bool bf16, struct sl_error *err)
 {
     const int32_t n = l->w.n_mats;
     l->w.dtype = bf16 ? SL_DTYPE_BF16 : common_dtype(pairs, n);
@@ -287,7 +287,8 @@ static int pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair
             l->w.n_bytes += a_bytes(&pairs[i], elem) + b_bytes(&pairs[i], elem);
     l->block = sl_aligned_alloc(l->w.n_bytes);
     l->w.block = l->block;
-    float *room = sl_calloc((size_t)widest(pairs, n) + 2 * (size_t)SL_MAX_LORA_RANK, sizeof *room);
+    float *room =
+        sl_calloc((size_t)lora_widest(pairs, n) + 2 * (size_t)SL_MAX_LORA_RANK, sizeof *room);
     int rc =
         l->block != NULL && room != NULL
             ? 0
@@ -326,12 +327,12 @@ int sl_lora_open(const struct sl_model *m, const char *dir, const struct sl_lora
     if (rc == 0)
         rc = sl_peft_open(dir, &peft, err);
     if (rc == 0)
-        rc = bind(m, peft, opt->max_rank, pairs, err);
+        rc = lora_bind(m, peft, opt->max_rank, pairs, err);
     if (rc == 0) {
         l->w.n_mats = n;
         l->w.mats = l->mats;
         l->digest = sl_peft_digest(peft);
-        rc = pack(l, peft, pairs, opt->bf16, err);
+        rc = lora_pack(l, peft, pairs, opt->bf16, err);
     }
     sl_peft_close(peft);
     sl_free(pairs);

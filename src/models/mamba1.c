@@ -65,8 +65,8 @@ int sl_plan_mamba1(const struct sl_hparams *hp, struct sl_layer_desc *l, struct 
     return 0;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int mamba1_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     int rc = 0;
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
@@ -79,7 +79,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void mamba1_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -101,6 +101,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_mamba1 = {
     .id = "mamba1",
     SL_MODEL_TABLES,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = mamba1_plan,
+    .tiny = mamba1_tiny,
 };

@@ -123,8 +123,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.334},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int mimo_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                     struct sl_layer_desc *layers, struct sl_error *err)
 {
     const int32_t kv_heads = hp->window_kv_heads != 0 ? hp->window_kv_heads : 2 * hp->n_kv_heads;
     (void)name;
@@ -153,7 +153,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void mimo_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -187,6 +187,6 @@ const struct sl_model_desc sl_model_mimo = {
     .id = "mimo",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = mimo_plan,
+    .tiny = mimo_tiny,
 };

@@ -47,8 +47,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 1},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int minimax_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
@@ -59,7 +59,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void minimax_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -83,6 +83,6 @@ const struct sl_model_desc sl_model_minimax = {
     .id = "minimax",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = minimax_plan,
+    .tiny = minimax_tiny,
 };

@@ -13,7 +13,7 @@
 
 /* ---------------------------------------------------------------- plan */
 
-static double mscale(double factor, double m)
+static double mixer_mla_mscale(double factor, double m)
 {
     return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
 }
@@ -22,7 +22,7 @@ void sl_plan_mla(const struct sl_hparams *hp, struct sl_layer_desc *l)
 {
     const struct sl_rope_params *rope = &hp->ropes[0];
     const double sharper = rope->scaling == SL_ROPE_YARN && rope->mscale_all_dim != 0
-                               ? mscale(rope->factor, rope->mscale_all_dim)
+                               ? mixer_mla_mscale(rope->factor, rope->mscale_all_dim)
                                : 1;
     sl_plan_mixer(SL_MIX_MLA, l);
     l->mla = (struct sl_mla_desc){
@@ -89,31 +89,32 @@ void sl_mla_destroy(struct sl_model *m)
 
 /* ---------------------------------------------------------------- run */
 
-static struct sl_linear_part part(const struct sl_run *r, int32_t layer, enum sl_slot slot,
-                                  float *out)
+static struct sl_linear_part mixer_mla_part(const struct sl_run *r, int32_t layer,
+                                            enum sl_slot slot, float *out)
 {
     const struct sl_weight *mat = sl_run_mat(r, layer, slot);
     return (struct sl_linear_part){mat, NULL, out, mat->n_rows};
 }
 
 /* r->head_q, r->v (c) and r->k (what is rotated of the keys), of r->norm. */
-static void project(struct sl_run *r, int32_t layer, int32_t n)
+static void mixer_mla_project(struct sl_run *r, int32_t layer, int32_t n)
 {
     const struct sl_mla_desc *a = &r->m->layers[layer].mla;
     struct sl_backend *be = r->m->be;
     const bool down = a->q_rank > 0;
     struct sl_op_lora lora;
-    be->vt->linear_multi(be, &(struct sl_op_linear_multi){
-                                 .x = r->norm,
-                                 .ld_x = r->m->hp.hidden,
-                                 .n = n,
-                                 .n_parts = 3,
-                                 .part = {down ? part(r, layer, SL_SLOT_MLA_Q_DOWN, r->latent_q)
-                                               : part(r, layer, SL_SLOT_Q, r->head_q),
-                                          part(r, layer, SL_SLOT_MLA_C, r->v),
-                                          part(r, layer, SL_SLOT_MLA_K_ROPE, r->k)},
-                                 .lora = down ? NULL : sl_run_lora(r, layer, SL_LORA_Q, &lora),
-                             });
+    be->vt->linear_multi(
+        be, &(struct sl_op_linear_multi){
+                .x = r->norm,
+                .ld_x = r->m->hp.hidden,
+                .n = n,
+                .n_parts = 3,
+                .part = {down ? mixer_mla_part(r, layer, SL_SLOT_MLA_Q_DOWN, r->latent_q)
+                              : mixer_mla_part(r, layer, SL_SLOT_Q, r->head_q),
+                         mixer_mla_part(r, layer, SL_SLOT_MLA_C, r->v),
+                         mixer_mla_part(r, layer, SL_SLOT_MLA_K_ROPE, r->k)},
+                .lora = down ? NULL : sl_run_lora(r, layer, SL_LORA_Q, &lora),
+            });
     if (!down)
         return;
     be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){.x = r->latent_q,
@@ -141,7 +142,7 @@ static void to_activations(struct sl_run *r, const float *x, int32_t n, int64_t 
 }
 
 /* r->q, of r->head_q: queries in the space of what is kept; and this step's rows to the pages. */
-static void lift(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
@@ -185,8 +186,8 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     const struct sl_layer_desc *l = &m->layers[layer];
     const int64_t ld_out = (int64_t)l->n_heads * l->v_dim;
     SL_ASSERT(m->n_ranks == 1);
-    project(r, layer, batch->n_tokens);
-    lift(r, layer, batch);
+    mixer_mla_project(r, layer, batch->n_tokens);
+    mixer_mla_lift(r, layer, batch);
     m->be->vt->attention(m->be, &(struct sl_op_attention){
                                     .batch = batch,
                                     .q = r->q,

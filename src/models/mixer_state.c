@@ -50,14 +50,14 @@ static struct sl_state_view heads_view(const struct sl_run *r, int32_t layer)
     return v;
 }
 
-static void scale(struct sl_run *r, float *x, int64_t n, float by)
+static void mixer_state_scale(struct sl_run *r, float *x, int64_t n, float by)
 {
     if (by != 0)
         r->m->be->vt->scale_logits(r->m->be,
                                    &(struct sl_op_scale_logits){.x = x, .n = n, .scale = by});
 }
 
-static void flush(struct sl_run *r, struct sl_op_linear_multi *a)
+static void mixer_state_flush(struct sl_run *r, struct sl_op_linear_multi *a)
 {
     r->m->be->vt->linear_multi(r->m->be, a);
     a->n_parts = 0;
@@ -78,7 +78,7 @@ static void raise_low(struct sl_run *r, int32_t layer, enum sl_slot slot, const 
 }
 
 /* Every projection of r->norm that the layer has. */
-static void project(struct sl_run *r, int32_t layer, int32_t n)
+static void mixer_state_project(struct sl_run *r, int32_t layer, int32_t n)
 {
     const struct sl_state_desc *s = &r->m->layers[layer].state;
     const bool low = s->low_rank > 0;
@@ -104,21 +104,21 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
             ld += w[k].mat.n_rows;
         for (int32_t k = 0; k < n_mats; first += w[k++].mat.n_rows) {
             if (a.n_parts == SL_MAX_LINEAR_PARTS)
-                flush(r, &a);
+                mixer_state_flush(r, &a);
             a.part[a.n_parts++] = (struct sl_linear_part){
                 &w[k].mat, bias != NULL ? bias + first : NULL, all[i].out + first, ld};
         }
     }
-    flush(r, &a);
+    mixer_state_flush(r, &a);
     if (low) {
         raise_low(r, layer, SL_SLOT_STATE_GATE, gate_low, n, r->state_gate);
         raise_low(r, layer, SL_SLOT_STATE_DT, dt_low, n, r->state_dt);
     }
-    scale(r, r->state_gate, n * (int64_t)s->n_heads * s->v_dim, s->gate_scale);
-    scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);
+    mixer_state_scale(r, r->state_gate, n * (int64_t)s->n_heads * s->v_dim, s->gate_scale);
+    mixer_state_scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);
 }
 
-static void convolve(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+static void mixer_state_convolve(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const int32_t h = r->m->hp.hidden;
@@ -214,7 +214,7 @@ static void project_low(struct sl_run *r, int32_t layer, int32_t n)
                                               .ld_out = up->n_rows});
 }
 
-static void ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+static void mixer_state_ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_state_desc *s = &l->state;
@@ -249,7 +249,7 @@ static void ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 }
 
 /* Gates by head of what left the convolution, the unit, and what gates it. */
-static void rglru(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+static void mixer_state_rglru(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_state_desc *s = &l->state;
@@ -308,8 +308,8 @@ static void norm_and_gate(struct sl_run *r, int32_t layer, int32_t n)
 
 void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
-    project(r, layer, batch->n_tokens);
-    convolve(r, layer, batch);
+    mixer_state_project(r, layer, batch->n_tokens);
+    mixer_state_convolve(r, layer, batch);
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_DELTA:
         delta_rule(r, layer, batch);
@@ -317,10 +317,10 @@ void sl_mixer_state(struct sl_run *r, int32_t layer, const struct sl_batch *batc
     case SL_MIX_SSM:
     case SL_MIX_BOTH:
     case SL_MIX_BLOCK:
-        ssm(r, layer, batch);
+        mixer_state_ssm(r, layer, batch);
         break;
     case SL_MIX_LRU:
-        rglru(r, layer, batch);
+        mixer_state_rglru(r, layer, batch);
         return;
     case SL_MIX_CONV:
     case SL_MIX_GQA:

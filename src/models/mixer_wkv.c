@@ -27,7 +27,7 @@ void sl_wkv_room(const struct sl_layer_desc *l, uint64_t *floats, uint64_t *low)
     *low = SL_MAX(*low, most);
 }
 
-static struct wkv_room room_of(const struct sl_run *r, int32_t layer)
+static struct wkv_room mixer_wkv_room_of(const struct sl_run *r, int32_t layer)
 {
     const struct sl_state_desc *s = &r->m->layers[layer].state;
     const int64_t n = (int64_t)r->cfg.max_tokens * s->n_heads * s->v_dim;
@@ -55,15 +55,15 @@ static struct sl_state_view view_at(const struct sl_run *r, int32_t layer, size_
 }
 
 /* Mixture i of r->norm. */
-static const void *mixture(const struct sl_run *r, const struct sl_batch *batch, int i)
+static const void *mixer_wkv_mixture(const struct sl_run *r, const struct sl_batch *batch, int i)
 {
     const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
     return (const uint8_t *)r->shifted +
            (size_t)i * (size_t)batch->n_tokens * (size_t)r->m->hp.hidden * act;
 }
 
-static void shift(struct sl_run *r, int32_t layer, const struct sl_batch *batch, enum sl_slot slot,
-                  int32_t n_outs, size_t offset)
+static void mixer_wkv_shift(struct sl_run *r, int32_t layer, const struct sl_batch *batch,
+                            enum sl_slot slot, int32_t n_outs, size_t offset)
 {
     const int32_t h = r->m->hp.hidden;
     r->m->be->vt->token_shift(r->m->be, &(struct sl_op_token_shift){
@@ -82,12 +82,12 @@ const void *sl_wkv_ffn_input(struct sl_run *r, int32_t layer, const struct sl_ba
 {
     const int64_t h = r->m->hp.hidden;
     const size_t behind = sl_wkv_state_bytes(&r->m->layers[layer], h) - shift_bytes(h);
-    shift(r, layer, batch, SL_SLOT_FFN_SHIFT, 1, behind);
+    mixer_wkv_shift(r, layer, batch, SL_SLOT_FFN_SHIFT, 1, behind);
     return r->shifted;
 }
 
-static void product(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
-                    const void *x, int32_t n, float *out)
+static void mixer_wkv_product(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
+                              const void *x, int32_t n, float *out)
 {
     const struct sl_weight *mat = sl_run_mat(r, layer, w);
     const float *b = bias != SL_SLOT_COUNT ? sl_run_vec(r, layer, bias) : NULL;
@@ -113,7 +113,8 @@ static void low_rank(struct sl_run *r, int32_t layer, const struct sl_batch *bat
 {
     struct sl_backend *be = r->m->be;
     const int32_t n = batch->n_tokens, rank = (int32_t)sl_run_mat(r, layer, p->down)->n_rows;
-    product(r, layer, p->down, SL_SLOT_COUNT, mixture(r, batch, p->mixture), n, room);
+    mixer_wkv_product(r, layer, p->down, SL_SLOT_COUNT, mixer_wkv_mixture(r, batch, p->mixture), n,
+                      room);
     if (p->bare)
         be->vt->rmsnorm(be,
                         &(struct sl_op_rmsnorm){.x = room, .n = n, .h = rank, .out = r->wkv_low});
@@ -121,11 +122,11 @@ static void low_rank(struct sl_run *r, int32_t layer, const struct sl_batch *bat
         be->vt->activate(be,
                          &(struct sl_op_activate){
                              .x = room, .act = p->act, .n = (int64_t)n * rank, .out = r->wkv_low});
-    product(r, layer, p->up, p->bias, r->wkv_low, n, out);
+    mixer_wkv_product(r, layer, p->up, p->bias, r->wkv_low, n, out);
 }
 
-static void project(struct sl_run *r, int32_t layer, const struct sl_batch *batch,
-                    const struct wkv_room *to)
+static void mixer_wkv_project(struct sl_run *r, int32_t layer, const struct sl_batch *batch,
+                              const struct wkv_room *to)
 {
     static const struct low decay = {SL_SLOT_WKV_DECAY_DOWN,
                                      SL_SLOT_WKV_DECAY_UP,
@@ -140,9 +141,12 @@ static void project(struct sl_run *r, int32_t layer, const struct sl_batch *batc
     static const struct low gate = {
         SL_SLOT_WKV_GATE_DOWN, SL_SLOT_WKV_GATE_UP, SL_SLOT_COUNT, G, false, SL_ACT_SIGMOID};
     const int32_t n = batch->n_tokens;
-    product(r, layer, SL_SLOT_WKV_R, SL_SLOT_COUNT, mixture(r, batch, R), n, r->state_in);
-    product(r, layer, SL_SLOT_WKV_K, SL_SLOT_COUNT, mixture(r, batch, K), n, r->conv_out);
-    product(r, layer, SL_SLOT_WKV_V, SL_SLOT_COUNT, mixture(r, batch, V), n, to->v);
+    mixer_wkv_product(r, layer, SL_SLOT_WKV_R, SL_SLOT_COUNT, mixer_wkv_mixture(r, batch, R), n,
+                      r->state_in);
+    mixer_wkv_product(r, layer, SL_SLOT_WKV_K, SL_SLOT_COUNT, mixer_wkv_mixture(r, batch, K), n,
+                      r->conv_out);
+    mixer_wkv_product(r, layer, SL_SLOT_WKV_V, SL_SLOT_COUNT, mixer_wkv_mixture(r, batch, V), n,
+                      to->v);
     low_rank(r, layer, batch, &decay, to->low, r->state_dt);
     low_rank(r, layer, batch, &rate, to->low, to->a);
     low_rank(r, layer, batch, &gate, to->low, r->state_gate);
@@ -156,11 +160,11 @@ void sl_mixer_wkv(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
     const struct sl_state_desc *s = &l->state;
     const bool mixes = sl_param(r->m, layer, SL_SLOT_WKV_VALUE_UP)->loaded;
     struct sl_backend *be = r->m->be;
-    struct wkv_room to = room_of(r, layer);
+    struct wkv_room to = mixer_wkv_room_of(r, layer);
     if (!mixes)
         to.v = r->v_first;
-    shift(r, layer, batch, SL_SLOT_STATE_SHIFT, SL_MAX_SHIFTS, 0);
-    project(r, layer, batch, &to);
+    mixer_wkv_shift(r, layer, batch, SL_SLOT_STATE_SHIFT, SL_MAX_SHIFTS, 0);
+    mixer_wkv_project(r, layer, batch, &to);
     be->vt->wkv7(be, &(struct sl_op_wkv7){
                          .batch = batch,
                          .r = r->state_in,

@@ -35,8 +35,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int mixtral_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
@@ -47,7 +47,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void mixtral_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -75,6 +75,6 @@ const struct sl_model_desc sl_model_mixtral = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = mixtral_plan,
+    .tiny = mixtral_tiny,
 };

@@ -105,7 +105,7 @@ void sl_model_count_params(struct sl_model *m)
     m->facts.weight_dtype = sl_dtype_info((enum sl_dtype)best)->name;
 }
 
-static int fill_facts(struct sl_model *m, struct sl_error *err)
+static int model_fill_facts(struct sl_model *m, struct sl_error *err)
 {
     const struct sl_hparams *hp = &m->hp;
     m->facts = (struct sl_model_facts){
@@ -130,7 +130,7 @@ static int fill_facts(struct sl_model *m, struct sl_error *err)
 
 /* ---------------------------------------------------------------- what it does */
 
-static bool generates(const struct sl_model *m)
+static bool model_generates(const struct sl_model *m)
 {
     return !m->desc->encoder && !m->name->no_head && (m->hp.has & SL_HAS_CLASSIFIER) == 0;
 }
@@ -166,7 +166,7 @@ static int choose_task(const struct sl_model *m, const char *runner, const char 
         rc = choice_of("convert", convert, converts, SL_COUNT(converts), &c, err);
     if (rc != 0)
         return rc;
-    if (r == 1 && !generates(m))
+    if (r == 1 && !model_generates(m))
         return sl_fail(err, SL_EINVAL, "runner: %s is not a generative model", m->name->id);
     if (r == 1 && c >= 2)
         return sl_fail(err, SL_EINVAL, "convert: %s needs runner pooling", converts[c]);
@@ -182,7 +182,7 @@ static int choose_task(const struct sl_model *m, const char *runner, const char 
                        m->name->gguf_architecture);
     if (classifier || (yes_no != NULL && r != 1))
         *out = c == 2 ? SL_TASK_EMBED : SL_TASK_SCORE;
-    else if (c == 2 || r == 2 || !generates(m))
+    else if (c == 2 || r == 2 || !model_generates(m))
         *out = SL_TASK_EMBED;
     else
         *out = has_pooling && r == 0 && c == 0 ? SL_TASK_EMBED : SL_TASK_GENERATE;
@@ -268,10 +268,10 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     }
     if ((rc = sl_plan(m->desc, m->name, &m->hp, m->layers, err)) != 0 ||
         (rc = sl_params_create(m, err)) != 0 || (rc = sl_bind_tensors(m, err)) != 0 ||
-        (rc = fill_facts(m, err)) != 0)
+        (rc = model_fill_facts(m, err)) != 0)
         goto fail;
     sl_model_set_context(m, m->facts.context);
-    if (!generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
+    if (!model_generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
         goto fail; /* it has one from the start, what may be asked of it is another thing */
     *out = m;
     return 0;

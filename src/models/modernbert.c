@@ -64,8 +64,8 @@ static const struct sl_rope_desc ropes[] = {
     [LOCAL] = {.kind = "sliding_attention", .hf_theta = "local_rope_theta", .theta = 10000},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int modernbert_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                           struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -82,7 +82,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void modernbert_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     sl_tiny_encoder(name, hp);
     hp->n_layers = 4;
@@ -99,6 +99,6 @@ const struct sl_model_desc sl_model_modernbert = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .encoder = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = modernbert_plan,
+    .tiny = modernbert_tiny,
 };

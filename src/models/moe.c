@@ -25,8 +25,8 @@ static struct sl_route_rule rule_of(const struct sl_hparams *hp, enum sl_route_s
     };
 }
 
-static int check(const struct sl_hparams *hp, const struct sl_route_rule *rule,
-                 struct sl_error *err)
+static int moe_check(const struct sl_hparams *hp, const struct sl_route_rule *rule,
+                     struct sl_error *err)
 {
     const bool gguf = hp->from_gguf;
     if (hp->top_experts > hp->n_experts)
@@ -60,7 +60,7 @@ int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, floa
     const int32_t size = hp->expert_intermediate != 0 ? hp->expert_intermediate : hp->intermediate;
     const int32_t shared =
         hp->shared_intermediate != 0 ? hp->shared_intermediate : size * hp->n_shared_experts;
-    int rc = check(hp, &rule, err);
+    int rc = moe_check(hp, &rule, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         struct sl_layer_desc *l = &layers[i];
         if (is_dense(hp, i)) {

@@ -51,8 +51,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.5},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int nemotron_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                         struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -63,7 +63,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void nemotron_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -85,6 +85,6 @@ const struct sl_model_desc sl_model_nemotron = {
     .id = "nemotron",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = nemotron_plan,
+    .tiny = nemotron_tiny,
 };

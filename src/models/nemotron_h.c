@@ -107,7 +107,7 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static enum sl_layer_kind kind_of(const struct sl_hparams *hp, int32_t idx)
+static enum sl_layer_kind nemotron_h_kind_of(const struct sl_hparams *hp, int32_t idx)
 {
     const unsigned has = hp->layer_has[idx];
     if (!hp->from_gguf)
@@ -121,10 +121,10 @@ static enum sl_layer_kind kind_of(const struct sl_hparams *hp, int32_t idx)
 static const unsigned of_experts = SL_HAS_EXPERTS | SL_HAS_CHOICE_BIAS | SL_HAS_SHARED;
 
 /* What experts have is in l already. */
-static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *l,
-                      struct sl_error *err)
+static int nemotron_h_plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_desc *l,
+                                 struct sl_error *err)
 {
-    const enum sl_layer_kind kind = kind_of(hp, idx);
+    const enum sl_layer_kind kind = nemotron_h_kind_of(hp, idx);
     l->rope = -1;
     if (kind != SL_LAYER_EXPERTS) {
         l->has &= ~of_experts;
@@ -158,14 +158,14 @@ static int plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl_layer_
                          idx);
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int nemotron_h_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                           struct sl_layer_desc *layers, struct sl_error *err)
 {
     int rc = 0;
     bool experts = false;
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++)
-        experts = experts || kind_of(hp, i) == SL_LAYER_EXPERTS;
+        experts = experts || nemotron_h_kind_of(hp, i) == SL_LAYER_EXPERTS;
     if (experts && (hp->n_experts == 0 || hp->top_experts == 0 || hp->expert_intermediate == 0 ||
                     hp->shared_intermediate == 0))
         return sl_fail(err, SL_EFORMAT,
@@ -182,11 +182,11 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     if (experts)
         rc = sl_plan_experts(hp, SL_ROUTE_SIGMOID, 1e-20f, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
-        rc = plan_layer(hp, i, &layers[i], err);
+        rc = nemotron_h_plan_layer(hp, i, &layers[i], err);
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void nemotron_h_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     const bool experts = name == &names[1];
     *hp = (struct sl_hparams){
@@ -229,6 +229,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_nemotron_h = {
     .id = "nemotron_h",
     SL_MODEL_TABLES,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = nemotron_h_plan,
+    .tiny = nemotron_h_tiny,
 };

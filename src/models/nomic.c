@@ -56,8 +56,8 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rotary_emb_base", .gguf_theta = "rope.freq_base", .theta = 1000, .scaled = true},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int nomic_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     int rc = sl_plan_encoder(name, hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
@@ -65,7 +65,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void nomic_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     sl_tiny_encoder(name, hp);
     hp->act = SL_ACT_SILU;
@@ -77,6 +77,6 @@ const struct sl_model_desc sl_model_nomic = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .encoder = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = nomic_plan,
+    .tiny = nomic_tiny,
 };

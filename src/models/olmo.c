@@ -64,8 +64,8 @@ static const struct sl_rope_desc ropes[] = {
                .theta = 500000},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int olmo_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                     struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -81,7 +81,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void olmo_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     const bool windowed = strcmp(name->id, "olmo3") == 0;
     *hp = (struct sl_hparams){
@@ -104,6 +104,6 @@ const struct sl_model_desc sl_model_olmo = {
     .id = "olmo",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = olmo_plan,
+    .tiny = olmo_tiny,
 };

@@ -87,13 +87,14 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true}};
 
 /* Where config.json says nothing, the last of four layers has attention, and of fewer the last. */
-static bool attends(const struct sl_hparams *hp, int32_t idx)
+static bool olmo_hybrid_attends(const struct sl_hparams *hp, int32_t idx)
 {
     return sl_plan_attends(hp, idx, idx % 4 == 3 || (hp->n_layers < 4 && idx == hp->n_layers - 1));
 }
 
 /* The shape of all its recurrent layers; what config.json does not say follows from the rest. */
-static int state_of(const struct sl_hparams *hp, struct sl_state_desc *s, struct sl_error *err)
+static int olmo_hybrid_state_of(const struct sl_hparams *hp, struct sl_state_desc *s,
+                                struct sl_error *err)
 {
     *s = (struct sl_state_desc){
         .n_taps = hp->state_taps,
@@ -120,15 +121,15 @@ static int state_of(const struct sl_hparams *hp, struct sl_state_desc *s, struct
     return 0;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int olmo_hybrid_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                            struct sl_layer_desc *layers, struct sl_error *err)
 {
     struct sl_state_desc state;
-    int rc = state_of(hp, &state, err);
+    int rc = olmo_hybrid_state_of(hp, &state, err);
     (void)name;
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         struct sl_layer_desc *l = &layers[i];
-        if (attends(hp, i)) {
+        if (olmo_hybrid_attends(hp, i)) {
             sl_plan_mixer(SL_MIX_GQA, l);
             l->norms = SL_NORM_OUT;
             l->qk_norm = SL_QK_NORM_ROWS;
@@ -143,7 +144,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void olmo_hybrid_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -172,6 +173,6 @@ const struct sl_model_desc sl_model_olmo_hybrid = {
     .id = "olmo_hybrid",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = olmo_hybrid_plan,
+    .tiny = olmo_hybrid_tiny,
 };

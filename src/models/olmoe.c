@@ -37,8 +37,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int olmoe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -48,7 +48,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void olmoe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -71,6 +71,6 @@ const struct sl_model_desc sl_model_olmoe = {
     .id = "olmoe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = olmoe_plan,
+    .tiny = olmoe_tiny,
 };

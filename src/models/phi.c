@@ -55,8 +55,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.5},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int phi_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                    struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if ((hp->has & SL_HAS_QK_NORM) != 0)
@@ -69,7 +69,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void phi_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -91,6 +91,6 @@ const struct sl_model_desc sl_model_phi = {
     .id = "phi",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = phi_plan,
+    .tiny = phi_tiny,
 };

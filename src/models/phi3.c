@@ -50,8 +50,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 1},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int phi3_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                     struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -60,7 +60,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void phi3_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -82,6 +82,6 @@ const struct sl_model_desc sl_model_phi3 = {
     .id = "phi3",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = phi3_plan,
+    .tiny = phi3_tiny,
 };

@@ -51,8 +51,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int phimoe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_MIXER, 0, layers, err);
@@ -68,7 +68,7 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 1000000, .scaled = true},
 };
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void phimoe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -92,6 +92,6 @@ const struct sl_model_desc sl_model_phimoe = {
     .id = "phimoe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = phimoe_plan,
+    .tiny = phimoe_tiny,
 };

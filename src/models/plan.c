@@ -22,7 +22,7 @@ static void check_source(const struct sl_layer_desc *layers, int32_t idx)
               l->whole == from->whole);
 }
 
-static void check_state(const struct sl_layer_desc *l)
+static void plan_check_state(const struct sl_layer_desc *l)
 {
     const struct sl_state_desc *s = &l->state;
     SL_ASSERT(s->n_taps >= 2 && s->n_taps <= SL_MAX_CONV_TAPS);
@@ -40,12 +40,12 @@ static void check_state(const struct sl_layer_desc *l)
 }
 
 /* What a family may not say, whatever the file says. */
-static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_desc *layers,
-                        int32_t idx)
+static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_layer_desc *layers,
+                             int32_t idx)
 {
     const struct sl_layer_desc *l = &layers[idx];
     if (sl_has_state(l))
-        check_state(l);
+        plan_check_state(l);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
     SL_ASSERT(l->mixer != SL_MIX_BLOCK || (l->intermediate > 0 && l->v_dim == l->head_dim));
     SL_ASSERT((l->mixer == SL_MIX_MLA) == (l->mla.rank > 0));
@@ -111,7 +111,7 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
         };
     int rc = desc->plan(name, hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
-        check_layer(desc, layers, i);
+        plan_check_layer(desc, layers, i);
     return rc;
 }
 

@@ -184,8 +184,8 @@ static int dense_config(const json_t *config, const char *file, const char *fold
 }
 
 /* A Pooling, or where dense a Dense: by the config.json in its folder. */
-static int read_module(const struct sl_ckpt *ckpt, const json_t *module, bool dense, int32_t hidden,
-                       struct sl_pooling *out, struct sl_error *err)
+static int pooling_read_module(const struct sl_ckpt *ckpt, const json_t *module, bool dense,
+                               int32_t hidden, struct sl_pooling *out, struct sl_error *err)
 {
     const char *path = json_string_value(json_object_get(module, "path"));
     char file[300];
@@ -205,7 +205,7 @@ static int read_module(const struct sl_ckpt *ckpt, const json_t *module, bool de
 }
 
 /* "sentence_transformers.models.Pooling" */
-static const char *kind_of(const json_t *module)
+static const char *pooling_kind_of(const json_t *module)
 {
     const char *type = json_string_value(json_object_get(module, "type"));
     return last_part(type != NULL ? type : "");
@@ -222,15 +222,15 @@ static int read_modules(const struct sl_ckpt *ckpt, const json_t *modules, int32
                        MAX_MODULES);
     for (size_t i = 0; i < n && rc == 0; i++) {
         const json_t *module = json_array_get(modules, i);
-        const char *kind = kind_of(module);
+        const char *kind = pooling_kind_of(module);
         SL_ASSERT(kind != NULL);
         if (strcmp(kind, "Transformer") == 0 && i == 0)
             continue;
         if (strcmp(kind, "Pooling") == 0 && !pooled && out->n_dense == 0) {
-            rc = read_module(ckpt, module, false, hidden, out, err);
+            rc = pooling_read_module(ckpt, module, false, hidden, out, err);
             pooled = true;
         } else if (strcmp(kind, "Dense") == 0 && !out->normalize) {
-            rc = read_module(ckpt, module, true, hidden, out, err);
+            rc = pooling_read_module(ckpt, module, true, hidden, out, err);
         } else if (strcmp(kind, "Normalize") == 0 && (pooled || out->n_dense > 0)) {
             out->normalize = true;
         } else {

@@ -21,7 +21,7 @@ static int bad_config(const char *what, const json_t *value, const char *wanted,
                    what, s ? "\"" : "", s ? s : "(none)", s ? "\"" : "", wanted);
 }
 
-static bool is_one_of(const json_t *v, const char *const *names, size_t n)
+static bool quant_config_is_one_of(const json_t *v, const char *const *names, size_t n)
 {
     const char *s = json_string_value(v);
     for (size_t i = 0; s != NULL && i < n; i++)
@@ -33,7 +33,8 @@ static bool is_one_of(const json_t *v, const char *const *names, size_t n)
 /* ---------------------------------------------------------------- FP8 */
 
 /* A pair of positive integers: rows and columns of a block of scales. */
-static int read_block(const json_t *v, const char *key, struct sl_hparams *hp, struct sl_error *err)
+static int quant_config_read_block(const json_t *v, const char *key, struct sl_hparams *hp,
+                                   struct sl_error *err)
 {
     const json_t *r = json_array_get(v, 0), *c = json_array_get(v, 1);
     if (!json_is_array(v) || json_array_size(v) != 2 || !json_is_integer(r) ||
@@ -61,12 +62,13 @@ static int read_fp8(const json_t *q, struct sl_hparams *hp, struct sl_error *err
     if (fmt != NULL && !json_is_null(fmt) &&
         (!json_is_string(fmt) || strcmp(json_string_value(fmt), "e4m3") != 0))
         return bad_config("fmt", fmt, "e4m3", err);
-    if (scheme != NULL && !json_is_null(scheme) && !is_one_of(scheme, schemes, SL_COUNT(schemes)))
+    if (scheme != NULL && !json_is_null(scheme) &&
+        !quant_config_is_one_of(scheme, schemes, SL_COUNT(schemes)))
         return bad_config("activation_scheme", scheme, "dynamic, static", err);
     hp->fp8_activations = !json_is_null(scheme); /* no word means dynamic, as to its makers */
     if (block == NULL || json_is_null(block))
         return 0;
-    return read_block(block, "weight_block_size", hp, err);
+    return quant_config_read_block(block, "weight_block_size", hp, err);
 }
 
 /* Scales of a row or a token are all there is, and activations are always quantised. */
@@ -127,7 +129,7 @@ static int read_group_size(const json_t *q, const char *key, struct sl_hparams *
 }
 
 /* Which of two spellings is there. */
-static const char *spelling(const json_t *q, const char *a, const char *b)
+static const char *quant_config_spelling(const json_t *q, const char *a, const char *b)
 {
     return json_object_get(q, a) == NULL && json_object_get(q, b) != NULL ? b : a;
 }
@@ -135,11 +137,12 @@ static const char *spelling(const json_t *q, const char *a, const char *b)
 static int read_gptq(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
 {
     static const char *const v1[] = {"gptq"}, *const v2[] = {"gptq_v2"};
-    const json_t *format = json_object_get(q, spelling(q, "checkpoint_format", "format"));
+    const json_t *format =
+        json_object_get(q, quant_config_spelling(q, "checkpoint_format", "format"));
     const bool none = format == NULL || json_is_null(format);
-    if (!none && !is_one_of(format, v1, 1) && !is_one_of(format, v2, 1))
+    if (!none && !quant_config_is_one_of(format, v1, 1) && !quant_config_is_one_of(format, v2, 1))
         return bad_config("checkpoint_format", format, "gptq, gptq_v2", err);
-    hp->int4 = is_one_of(format, v2, 1) ? SL_INT4_GPTQ_V2 : SL_INT4_GPTQ_V1;
+    hp->int4 = quant_config_is_one_of(format, v2, 1) ? SL_INT4_GPTQ_V2 : SL_INT4_GPTQ_V1;
     int rc = check_bits(q, "bits", err);
     return rc != 0 ? rc : read_group_size(q, "group_size", hp, err);
 }
@@ -149,14 +152,16 @@ static int read_awq(const json_t *q, struct sl_hparams *hp, struct sl_error *err
     static const char *const versions[] = {"gemm", "GEMM"};
     const json_t *version = json_object_get(q, "version"), *zero = json_object_get(q, "zero_point");
     if (version != NULL && !json_is_null(version) &&
-        !is_one_of(version, versions, SL_COUNT(versions)))
+        !quant_config_is_one_of(version, versions, SL_COUNT(versions)))
         return bad_config("version", version, "gemm", err);
     if (json_is_false(zero))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "config.json: quantization_config: awq without zero_point is not supported");
     hp->int4 = SL_INT4_AWQ_GEMM;
-    int rc = check_bits(q, spelling(q, "bits", "w_bit"), err);
-    return rc != 0 ? rc : read_group_size(q, spelling(q, "group_size", "q_group_size"), hp, err);
+    int rc = check_bits(q, quant_config_spelling(q, "bits", "w_bit"), err);
+    return rc != 0 ? rc
+                   : read_group_size(q, quant_config_spelling(q, "group_size", "q_group_size"), hp,
+                                     err);
 }
 
 /* ---------------------------------------------------------------- compressed-tensors, modelopt */
@@ -175,11 +180,12 @@ static int read_group(const json_t *group, struct sl_hparams *hp, bool *has_bloc
         return sl_fail(err, SL_EUNSUPPORTED,
                        "config.json: quantization_config: weights with num_bits other than 8 are "
                        "not supported");
-    if (!is_one_of(strategy, strategies, SL_COUNT(strategies)))
+    if (!quant_config_is_one_of(strategy, strategies, SL_COUNT(strategies)))
         return bad_config("strategy", strategy, "tensor, channel, block", err);
     if (strcmp(json_string_value(strategy), "block") != 0)
         return 0;
-    int rc = read_block(json_object_get(w, "block_structure"), "block_structure", hp, err);
+    int rc =
+        quant_config_read_block(json_object_get(w, "block_structure"), "block_structure", hp, err);
     if (rc == 0 && *has_block && (hp->scale_rows != rows || hp->scale_cols != cols))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "config.json: quantization_config: groups with different block_structure "
@@ -199,7 +205,7 @@ static int read_packed_group(const json_t *group, struct sl_hparams *hp, bool *s
     int rc = 0;
     if (!json_is_string(type) || strcmp(json_string_value(type), "int") != 0)
         return bad_config("weights of type", type, "int", err);
-    if (!is_one_of(strategy, strategies, SL_COUNT(strategies)))
+    if (!quant_config_is_one_of(strategy, strategies, SL_COUNT(strategies)))
         return bad_config("strategy", strategy, "group, channel", err);
     rc = check_bits(w, "num_bits", err);
     hp->int4_group = -1;
@@ -222,8 +228,8 @@ static int read_compressed_tensors(const json_t *q, struct sl_hparams *hp, struc
     const char *name;
     bool seen = false;
     int rc = 0;
-    const bool int4 = is_one_of(format, packed, SL_COUNT(packed));
-    if (!int4 && !is_one_of(format, formats, SL_COUNT(formats)))
+    const bool int4 = quant_config_is_one_of(format, packed, SL_COUNT(packed));
+    if (!int4 && !quant_config_is_one_of(format, formats, SL_COUNT(formats)))
         return bad_config("format", format, "float-quantized, pack-quantized", err);
     if (int4)
         hp->int4 = SL_INT4_PACKED;

@@ -88,8 +88,8 @@ static const struct sl_draft_desc mtp = {.weights = mtp_weights,
                                          .hf_layers = "model.mtp_layers.*.",
                                          .hidden_first = true};
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int qwen_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                     struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int32_t window = hp->use_window ? hp->window : 0;
@@ -106,7 +106,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void qwen_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -130,6 +130,6 @@ const struct sl_model_desc sl_model_qwen = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
     .mtp = &mtp,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = qwen_plan,
+    .tiny = qwen_tiny,
 };

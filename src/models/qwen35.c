@@ -172,8 +172,8 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 0.25},
 };
 
-static int plan_mlps(const struct sl_model_name *name, const struct sl_hparams *hp,
-                     struct sl_layer_desc *layers, struct sl_error *err)
+static int qwen35_plan_mlps(const struct sl_model_name *name, const struct sl_hparams *hp,
+                            struct sl_layer_desc *layers, struct sl_error *err)
 {
     if ((name->has & SL_HAS_EXPERTS) == 0)
         return hp->intermediate > 0 ? 0
@@ -191,7 +191,7 @@ static int plan_mlps(const struct sl_model_name *name, const struct sl_hparams *
     return sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
 }
 
-static int check_state(const struct sl_hparams *hp, struct sl_error *err)
+static int qwen35_check_state(const struct sl_hparams *hp, struct sl_error *err)
 {
     if (hp->state_heads % hp->state_groups != 0)
         return sl_fail(err, SL_EFORMAT, "%s (%d) is not a multiple of %s (%d)",
@@ -227,13 +227,13 @@ static void plan_delta(const struct sl_hparams *hp, bool tiled, struct sl_layer_
     l->attn_scale = 1 / sqrtf((float)hp->state_k_dim);
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int qwen35_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool next = strcmp(name->id, "qwen3next") == 0;
-    int rc = plan_mlps(name, hp, layers, err);
+    int rc = qwen35_plan_mlps(name, hp, layers, err);
     if (rc == 0)
-        rc = check_state(hp, err);
+        rc = qwen35_check_state(hp, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
         if (sl_plan_attends(hp, i, (i + 1) % hp->attn_interval == 0))
             sl_plan_mixer(SL_MIX_GQA, &layers[i]);
@@ -243,7 +243,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void qwen35_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     const bool experts = (name->has & SL_HAS_EXPERTS) != 0;
     *hp = (struct sl_hparams){
@@ -280,6 +280,6 @@ const struct sl_model_desc sl_model_qwen35 = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .mtp = &mtp,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = qwen35_plan,
+    .tiny = qwen35_tiny,
 };

@@ -73,7 +73,7 @@ static const struct sl_weight_desc weights[] = {
 /* clang-format on */
 
 /* transformers windows every other layer of Qwen2-MoE, of those below max_window_layers. */
-static bool is_windowed(bool qwen2, const struct sl_hparams *hp, int32_t layer)
+static bool qwen_moe_is_windowed(bool qwen2, const struct sl_hparams *hp, int32_t layer)
 {
     if (!hp->use_window)
         return false;
@@ -82,8 +82,8 @@ static bool is_windowed(bool qwen2, const struct sl_hparams *hp, int32_t layer)
     return !qwen2 || (layer % 2 == 0 && layer < hp->max_window_layers);
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int qwen_moe_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                         struct sl_layer_desc *layers, struct sl_error *err)
 {
     const bool qwen2 = (name->has & SL_HAS_SHARED) != 0;
     if (qwen2 && hp->shared_intermediate == 0)
@@ -92,13 +92,13 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                                      : "config.json: shared_expert_intermediate_size");
     int rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
-        layers[i].window = is_windowed(qwen2, hp, i) ? hp->window : 0;
+        layers[i].window = qwen_moe_is_windowed(qwen2, hp, i) ? hp->window : 0;
         layers[i].route.renormalize |= hp->from_gguf && !qwen2; /* which has no key for it */
     }
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void qwen_moe_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -126,6 +126,6 @@ const struct sl_model_desc sl_model_qwen_moe = {
     .id = "qwen_moe",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = qwen_moe_plan,
+    .tiny = qwen_moe_tiny,
 };

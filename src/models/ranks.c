@@ -43,7 +43,7 @@ struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_row
 
 /* ---------------------------------------------------------------- what cannot be divided */
 
-static int check_layer(const struct sl_model *m, int32_t layer, struct sl_error *err)
+static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_error *err)
 {
     const struct sl_layer_desc *l = &m->layers[layer];
     if (l->mixer == SL_MIX_MLA) /* each rank would have all of the cache */
@@ -126,7 +126,7 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
                        "tensor_parallel_size: a vocabulary of %d cannot be divided among %d ranks",
                        m->hp.n_vocab, n_ranks);
     for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++)
-        rc = check_layer(m, l, err);
+        rc = ranks_check_layer(m, l, err);
     for (size_t i = 0; i < m->n_params && rc == 0; i++)
         rc = check_param(m, &m->params[i], err);
     return rc;

@@ -88,8 +88,8 @@ static const struct sl_rope_desc ropes[] = {{.hf_theta = "rope_theta",
                                              .scaled = true,
                                              .partial = 0.5}};
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int recurrent_gemma_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                                struct sl_layer_desc *layers, struct sl_error *err)
 {
     const int32_t width = hp->state_width > 0 ? hp->state_width : hp->hidden, n = hp->n_heads;
     (void)name;
@@ -121,7 +121,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void recurrent_gemma_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -149,6 +149,6 @@ const struct sl_model_desc sl_model_recurrent_gemma = {
     SL_MODEL_ROPES(ropes),
     .scaled_embedding = true,
     .scaled_as_bf16 = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = recurrent_gemma_plan,
+    .tiny = recurrent_gemma_tiny,
 };

@@ -38,9 +38,10 @@ static const char *field_of(const struct sl_model_name *n, enum name_field field
 }
 
 /* text_type: of the model of text in a larger one, or NULL. */
-static const struct sl_model_name *find(enum name_field field, const char *value, size_t n_value,
-                                        bool experts, const char *text_type,
-                                        const struct sl_model_desc **desc)
+static const struct sl_model_name *registry_find(enum name_field field, const char *value,
+                                                 size_t n_value, bool experts,
+                                                 const char *text_type,
+                                                 const struct sl_model_desc **desc)
 {
     const struct sl_model_name *found = NULL;
     for (size_t f = 0; f < SL_COUNT(families); f++) {
@@ -66,7 +67,7 @@ static const struct sl_model_name *find(enum name_field field, const char *value
 
 const struct sl_model_name *sl_registry_find(const char *id, const struct sl_model_desc **desc)
 {
-    return find(BY_ID, id, strlen(id), false, NULL, desc);
+    return registry_find(BY_ID, id, strlen(id), false, NULL, desc);
 }
 
 /* In a list with ", " between the names. */
@@ -79,8 +80,8 @@ static bool is_listed(const char *list, const char *name)
     return false;
 }
 
-static int refuse(const char *where, const char *value, size_t n_value, enum name_field field,
-                  struct sl_error *err)
+static int registry_refuse(const char *where, const char *value, size_t n_value,
+                           enum name_field field, struct sl_error *err)
 {
     char known[128];
     size_t n = 0;
@@ -124,14 +125,15 @@ static int match_hf(const json_t *config, const struct sl_model_desc **desc,
     }
     const char *text_type =
         json_string_value(json_object_get(json_object_get(config, "text_config"), "model_type"));
-    *name =
-        find(field, json_string_value(value), json_string_length(value), false, text_type, desc);
+    *name = registry_find(field, json_string_value(value), json_string_length(value), false,
+                          text_type, desc);
     if (*name == NULL)
-        return refuse(where, json_string_value(value), json_string_length(value), field, err);
+        return registry_refuse(where, json_string_value(value), json_string_length(value), field,
+                               err);
     return 0;
 }
 
-static bool has_experts(const struct sl_gguf *g, const char *arch, size_t n_arch)
+static bool registry_has_experts(const struct sl_gguf *g, const char *arch, size_t n_arch)
 {
     char key[128];
     int64_t n = 0;
@@ -158,8 +160,9 @@ int sl_registry_match(const struct sl_ckpt *ckpt, const struct sl_model_desc **d
         return rc;
     if (rc == 0)
         return sl_fail(err, SL_EFORMAT, "GGUF: general.architecture is missing");
-    *name = find(BY_GGUF, s, n, has_experts(sl_ckpt_gguf(ckpt), s, n), NULL, desc);
+    *name =
+        registry_find(BY_GGUF, s, n, registry_has_experts(sl_ckpt_gguf(ckpt), s, n), NULL, desc);
     if (*name == NULL)
-        return refuse("GGUF: general.architecture", s, n, BY_GGUF, err);
+        return registry_refuse("GGUF: general.architecture", s, n, BY_GGUF, err);
     return 0;
 }

@@ -47,8 +47,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int roberta_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     if (hp->pad_id + 1 >= hp->context)
         return sl_fail(err, SL_EFORMAT,
@@ -57,7 +57,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return sl_plan_encoder(name, hp, layers, err);
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void roberta_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     sl_tiny_encoder(name, hp);
     hp->n_types = 1;
@@ -70,6 +70,6 @@ const struct sl_model_desc sl_model_roberta = {
     SL_MODEL_TABLES,
     .encoder = true,
     .behind_pad = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = roberta_plan,
+    .tiny = roberta_tiny,
 };

@@ -448,8 +448,8 @@ static struct norm norm_of_input(const struct sl_run *r, int32_t layer, enum par
 }
 
 /* r->norm = norm(x), x = x + y or y NULL; keep: x is that as well. */
-static void layernorm(struct sl_run *r, float *x, float *y, float y_scale, struct norm norm,
-                      bool keep, int32_t n)
+static void run_layernorm(struct sl_run *r, float *x, float *y, float y_scale, struct norm norm,
+                          bool keep, int32_t n)
 {
     const struct sl_model *m = r->m;
     m->be->vt->layernorm(m->be, &(struct sl_op_layernorm){
@@ -488,7 +488,7 @@ static void norm_alone(struct sl_run *r, float *x, struct norm norm, int32_t n)
 {
     const struct sl_model *m = r->m;
     if (norm.kind == SL_NORM_LAYER) {
-        layernorm(r, x, NULL, 0, norm, false, n);
+        run_layernorm(r, x, NULL, 0, norm, false, n);
         return;
     }
     m->be->vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){
@@ -502,14 +502,14 @@ static void norm_alone(struct sl_run *r, float *x, struct norm norm, int32_t n)
 }
 
 /* x = (x + y * scale) * x_scale, y or its norm; out = norm(x), or x */
-static void add(struct sl_run *r, float scale, float *x, const float *w_y, struct norm norm,
-                float x_scale, int32_t n, void *out)
+static void run_add(struct sl_run *r, float scale, float *x, const float *w_y, struct norm norm,
+                    float x_scale, int32_t n, void *out)
 {
     const struct sl_model *m = r->m;
     const float y_scale = scale != 1 ? scale : 0;
     if (norm.kind == SL_NORM_LAYER) {
         SL_ASSERT(x_scale == 0);
-        layernorm(r, x, r->y, y_scale, norm, false, n);
+        run_layernorm(r, x, r->y, y_scale, norm, false, n);
         return;
     }
     m->be->vt->add_rmsnorm(m->be, &(struct sl_op_add_rmsnorm){
@@ -537,16 +537,16 @@ static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float
     if (l->norms == SL_NORM_SUM) {
         const struct norm norm = {l->norm, sl_run_vec(r, layer, s->w),
                                   sl_run_vec(r, layer, s->bias)};
-        layernorm(r, x, r->y, 0, norm, true, n);
+        run_layernorm(r, x, r->y, 0, norm, true, n);
         return;
     }
     const bool out = (l->norms & SL_NORM_OUT) != 0 || part == INPUT;
     const float scale = l->residual_scale * (part == FFN ? l->mlp_scale : l->value_scale);
-    add(r, scale, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
-        part == last   ? layer_scale(r, layer)
-        : part == ATTN ? l->attn_end_scale
-                       : 0,
-        n, r->norm);
+    run_add(r, scale, x, out ? sl_run_vec(r, layer, s->out) : NULL, norm_behind(r, layer, part),
+            part == last   ? layer_scale(r, layer)
+            : part == ATTN ? l->attn_end_scale
+                           : 0,
+            n, r->norm);
 }
 
 /* As add_to_stream behind attention, where the MLP reads the stream as it was before. Its norm is
@@ -556,13 +556,13 @@ static void add_parallel(struct sl_run *r, int32_t layer, float *x, int32_t n, b
     if (gathered || sl_param(r->m, layer, norm_slots[FFN].w)->loaded)
         norm_alone(r, x, norm_of_input(r, layer, FFN), n);
     const struct sl_layer_desc *l = &r->m->layers[layer];
-    add(r, l->residual_scale * l->value_scale, x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0, n,
-        NULL);
+    run_add(r, l->residual_scale * l->value_scale, x, NULL, (struct norm){.kind = SL_NORM_RMS}, 0,
+            n, NULL);
 }
 
 /* ---------------------------------------------------------------- the beginning */
 
-static void embed(struct sl_run *r, const struct sl_batch *b)
+static void run_embed(struct sl_run *r, const struct sl_batch *b)
 {
     const struct sl_model *m = r->m;
     const struct sl_backend_vt *vt = m->be->vt;
@@ -640,14 +640,14 @@ void sl_run_begin(struct sl_run *r, const struct sl_batch *b)
 }
 
 /* r->x and r->norm before the first layer. */
-static void begin(struct sl_run *r, const struct sl_batch *b)
+static void run_begin(struct sl_run *r, const struct sl_batch *b)
 {
     const struct sl_model *m = r->m;
-    embed(r, b);
+    run_embed(r, b);
     const float *w = sl_run_vec(r, 0, SL_SLOT_EMBED_NORM);
     if (w != NULL) {
         const struct norm norm = {SL_NORM_LAYER, w, sl_run_vec(r, 0, SL_SLOT_EMBED_NORM_BIAS)};
-        layernorm(r, r->x, NULL, 0, norm, true, b->n_tokens);
+        run_layernorm(r, r->x, NULL, 0, norm, true, b->n_tokens);
         const struct norm next = norm_of_input(r, 0, ATTN);
         if (next.w != NULL)
             norm_alone(r, r->x, next, b->n_tokens);
@@ -669,8 +669,8 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
 
 /* ---------------------------------------------------------------- the layers */
 
-static void gather(struct sl_run *r, const struct sl_batch *b, const void *x, size_t row_bytes,
-                   void *out)
+static void run_gather(struct sl_run *r, const struct sl_batch *b, const void *x, size_t row_bytes,
+                       void *out)
 {
     r->m->be->vt->gather_rows(r->m->be, &(struct sl_op_gather_rows){
                                             .x = x,
@@ -695,7 +695,7 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
     return room;
 }
 
-static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
+static void run_mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
 {
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
@@ -766,8 +766,8 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
     }
 }
 
-static void feed_forward(struct sl_run *r, int32_t layer, const struct sl_batch *b, const float *x,
-                         int32_t n)
+static void run_feed_forward(struct sl_run *r, int32_t layer, const struct sl_batch *b,
+                             const float *x, int32_t n)
 {
     switch (r->m->layers[layer].ffn) {
     case SL_FFN_GATED:
@@ -831,7 +831,7 @@ void sl_run_layer_input(struct sl_run *r, int32_t layer, const float *inputs, in
 }
 
 /* x: activations */
-static void head(struct sl_run *r, const void *x, int32_t n)
+static void run_head(struct sl_run *r, const void *x, int32_t n)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *w = &sl_param(m, 0, SL_SLOT_HEAD)->mat;
@@ -875,13 +875,13 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     SL_ASSERT(batch->lora == NULL || r->cfg.max_lora_rank > 0);
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
-    begin(r, batch);
+    run_begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
         sl_run_next_part(r);
         sl_run_keep(r, l, x, n);
         if (streams)
             sl_streams_predict(r, l, n);
-        mix(r, l, batch);
+        run_mix(r, l, batch);
         if (streams)
             sl_streams_laurel(r, l, n);
         sl_run_next_part(r);
@@ -893,21 +893,22 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             if (n == 0)
                 break;
             size_t att_bytes = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_ATT) * act_bytes;
-            gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
+            run_gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
             x = r->rows;
             if (m->layers[l].mixer == SL_MIX_NONE) {
                 norm_alone(r, x, norm_of_input(r, l, ATTN), n);
             } else {
-                gather(r, batch, r->att, att_bytes, r->q);
+                run_gather(r, batch, r->att, att_bytes, r->q);
                 att = r->q;
             }
             if (m->layers[l].mixer == SL_MIX_BOTH) {
                 size_t n_state = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_STATE_ROWS);
-                gather(r, batch, r->state_att, n_state * act_bytes, r->conv_out);
+                run_gather(r, batch, r->state_att, n_state * act_bytes, r->conv_out);
                 state = r->conv_out;
             }
             if (inputs != NULL) {
-                gather(r, batch, inputs, (size_t)m->hp.layer_width * sizeof(float), r->layer_rows);
+                run_gather(r, batch, inputs, (size_t)m->hp.layer_width * sizeof(float),
+                           r->layer_rows);
                 inputs = r->layer_rows;
             }
             r->lora_rows = batch->logit_lora;
@@ -920,7 +921,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             add_to_stream(r, l, ATTN, x, n);
         sl_run_next_part(r);
         if (m->layers[l].ffn != SL_FFN_NONE) {
-            feed_forward(r, l, batch, x, n);
+            run_feed_forward(r, l, batch, x, n);
             add_to_stream(r, l, FFN, x, n);
         }
         if (streams) {
@@ -937,14 +938,14 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     if (keeps_end) {
         sl_run_keep(r, last + 1, x, n);
         n = batch->n_logits;
-        gather(r, batch, r->norm, (size_t)m->hp.hidden * act_bytes, r->y);
+        run_gather(r, batch, r->norm, (size_t)m->hp.hidden * act_bytes, r->y);
         ends = r->y;
     }
     r->ends = ends;
     if (m->facts.draft_hidden > 0)
         sl_draft_end(r, x, n);
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)
-        head(r, ends, n);
+        run_head(r, ends, n);
     else if (n > 0)
         sl_run_pool(r, r->norm, all ? batch->spans : NULL,
                     m->facts.task == SL_TASK_TOKEN_EMBED ? n : batch->n_logits);

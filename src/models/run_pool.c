@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-static void pool(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n, int32_t h,
-                 bool normalize, float *out)
+static void run_pool_pool(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n,
+                          int32_t h, bool normalize, float *out)
 {
     struct sl_backend *be = r->m->be;
     be->vt->pool(be, &(struct sl_op_pool){
@@ -24,8 +24,8 @@ static void pool(struct sl_run *r, const void *x, const struct sl_span *spans, i
 }
 
 /* x: activations. */
-static void project(struct sl_run *r, const struct sl_param *w, const struct sl_param *bias,
-                    const void *x, int32_t n, float *out)
+static void run_pool_project(struct sl_run *r, const struct sl_param *w,
+                             const struct sl_param *bias, const void *x, int32_t n, float *out)
 {
     struct sl_backend *be = r->m->be;
     be->vt->linear(be, &(struct sl_op_linear){
@@ -40,7 +40,7 @@ static void project(struct sl_run *r, const struct sl_param *w, const struct sl_
 }
 
 /* n rows of h floats to out, as activations. */
-static void *activations(struct sl_run *r, const float *x, int32_t n, int32_t h, void *out)
+static void *run_pool_activations(struct sl_run *r, const float *x, int32_t n, int32_t h, void *out)
 {
     struct sl_backend *be = r->m->be;
     be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){.x = x, .n = n, .h = h, .out = out});
@@ -53,55 +53,57 @@ static const void *run_dense(struct sl_run *r, const void *x, int32_t n)
     struct sl_backend *be = r->m->be;
     for (int32_t i = 0; i < r->m->pool.n_dense; i++) {
         const struct sl_dense *d = &r->m->pool.dense[i];
-        project(r, sl_dense_param(r->m, i, false), sl_dense_param(r->m, i, true), x, n, r->dense);
+        run_pool_project(r, sl_dense_param(r->m, i, false), sl_dense_param(r->m, i, true), x, n,
+                         r->dense);
         if (d->activates)
             be->vt->activate(be, &(struct sl_op_activate){.x = r->dense,
                                                           .act = d->act,
                                                           .n = (int64_t)n * d->n_out,
                                                           .out = r->dense_in});
         else
-            activations(r, r->dense, n, d->n_out, r->dense_in);
+            run_pool_activations(r, r->dense, n, d->n_out, r->dense_in);
         x = r->dense_in;
     }
     return x;
 }
 
 /* n: texts, or rows where each has an embedding. */
-static void embed(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n)
+static void run_pool_embed(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n)
 {
     const struct sl_model *m = r->m;
     const int32_t h = m->hp.hidden;
     if (m->facts.task == SL_TASK_TOKEN_EMBED) {
         spans = NULL;
     } else if (m->pool.n_dense > 0) {
-        pool(r, x, spans, n, h, false, r->rows);
-        x = activations(r, r->rows, n, h, r->dense_in);
+        run_pool_pool(r, x, spans, n, h, false, r->rows);
+        x = run_pool_activations(r, r->rows, n, h, r->dense_in);
         spans = NULL;
     }
-    pool(r, run_dense(r, x, n), spans, n, m->facts.n_out, m->pool.normalize, r->pooled);
+    run_pool_pool(r, run_dense(r, x, n), spans, n, m->facts.n_out, m->pool.normalize, r->pooled);
 }
 
-static void classify(struct sl_run *r, const void *x, const struct sl_span *spans, int32_t n)
+static void run_pool_classify(struct sl_run *r, const void *x, const struct sl_span *spans,
+                              int32_t n)
 {
     const struct sl_model *m = r->m;
-    pool(r, x, spans, n, m->hp.hidden, false, r->rows);
+    run_pool_pool(r, x, spans, n, m->hp.hidden, false, r->rows);
     /* nobody needs the last layer's any more */
-    void *rows = activations(r, r->rows, n, m->hp.hidden, r->norm);
+    void *rows = run_pool_activations(r, r->rows, n, m->hp.hidden, r->norm);
     if (sl_param(m, 0, SL_SLOT_POOLER)->loaded) {
-        project(r, sl_param(m, 0, SL_SLOT_POOLER), sl_param(m, 0, SL_SLOT_POOLER_BIAS), rows, n,
-                r->y);
+        run_pool_project(r, sl_param(m, 0, SL_SLOT_POOLER), sl_param(m, 0, SL_SLOT_POOLER_BIAS),
+                         rows, n, r->y);
         m->be->vt->activate(
             m->be, &(struct sl_op_activate){
                        .x = r->y, .act = SL_ACT_TANH, .n = (int64_t)n * m->hp.hidden, .out = rows});
     }
-    project(r, sl_param(m, 0, SL_SLOT_CLASSIFIER), sl_param(m, 0, SL_SLOT_CLASSIFIER_BIAS), rows, n,
-            r->pooled);
+    run_pool_project(r, sl_param(m, 0, SL_SLOT_CLASSIFIER), sl_param(m, 0, SL_SLOT_CLASSIFIER_BIAS),
+                     rows, n, r->pooled);
     if (m->yes_no)
         sl_run_scale_logits(r, r->pooled, (int64_t)n * 2);
 }
 
 /* In double: how sure a score is must not depend on how an exponential was rounded. */
-static void scores_of(enum sl_score_act act, const float *logits, int32_t n, float *out)
+static void run_pool_scores_of(enum sl_score_act act, const float *logits, int32_t n, float *out)
 {
     double max = -INFINITY, sum = 0;
     for (int32_t i = 0; i < n; i++)
@@ -126,9 +128,9 @@ void sl_model_pooled(const struct sl_model *m, const float *row, float *out)
         memmove(out, row, (size_t)f->n_out * sizeof *out);
     } else if (m->yes_no) {
         const float difference = row[1] - row[0];
-        scores_of(SL_SCORE_SIGMOID, &difference, 1, out);
+        run_pool_scores_of(SL_SCORE_SIGMOID, &difference, 1, out);
     } else {
-        scores_of(m->pool.act, row, f->n_out, out);
+        run_pool_scores_of(m->pool.act, row, f->n_out, out);
     }
 }
 
@@ -139,10 +141,10 @@ void sl_run_pool(struct sl_run *r, const void *x, const struct sl_span *spans, i
     SL_ASSERT(f->task != SL_TASK_GENERATE);
     SL_ASSERT(n <= (f->task == SL_TASK_TOKEN_EMBED ? r->cfg.max_tokens : r->cfg.max_logits));
     if (f->task != SL_TASK_SCORE) {
-        embed(r, x, spans, n);
+        run_pool_embed(r, x, spans, n);
         return;
     }
-    classify(r, x, spans, n);
+    run_pool_classify(r, x, spans, n);
     for (int32_t i = 0; i < n && m->be->vt->device == NULL; i++)
         sl_model_pooled(m, r->pooled + (int64_t)i * f->n_row, r->pooled + (int64_t)i * f->n_out);
 }

@@ -111,7 +111,7 @@ static const struct sl_weight_desc weights[] = {
 /* clang-format on */
 
 /* Where config.json says null: as wide as a head and the model make it. */
-static int32_t rank_of(const struct sl_hparams *hp, int idx, int32_t head_dim)
+static int32_t rwkv7_rank_of(const struct sl_hparams *hp, int idx, int32_t head_dim)
 {
     static const double by_root[] = {2.5, 2.5, 1.7, 5};
     const double by_head = idx == GATE ? 1 : head_dim / 64.0;
@@ -120,8 +120,8 @@ static int32_t rank_of(const struct sl_hparams *hp, int idx, int32_t head_dim)
     return SL_MAX(32, 32 * (int32_t)rint(by_root[idx] * sqrt((double)hp->hidden) * by_head / 32));
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int rwkv7_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     const int32_t dim = hp->state_k_dim != 0   ? hp->state_k_dim
                         : hp->state_heads != 0 ? hp->hidden / hp->state_heads
@@ -158,12 +158,12 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
             .norm = true,
         };
         for (int k = 0; k < SL_WKV_RANKS; k++)
-            l->state.ranks[k] = k == VALUE && i == 0 ? 0 : rank_of(hp, k, dim);
+            l->state.ranks[k] = k == VALUE && i == 0 ? 0 : rwkv7_rank_of(hp, k, dim);
     }
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void rwkv7_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -183,6 +183,6 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_rwkv7 = {
     .id = "rwkv7",
     SL_MODEL_TABLES,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = rwkv7_plan,
+    .tiny = rwkv7_tiny,
 };

@@ -40,8 +40,8 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int seed_oss_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                         struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     if (hp->mlp_bias)
@@ -50,7 +50,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void seed_oss_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -71,6 +71,6 @@ const struct sl_model_desc sl_model_seed_oss = {
     .id = "seed_oss",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = seed_oss_plan,
+    .tiny = seed_oss_tiny,
 };

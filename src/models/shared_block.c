@@ -8,7 +8,7 @@
 #include "models/internal.h"
 
 /* x, [n, H], to one half of the pairs. */
-static void put_half(struct sl_run *r, const float *x, int32_t half, int32_t n)
+static void shared_block_put_half(struct sl_run *r, const float *x, int32_t half, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
     r->m->be->vt->gated_norm(r->m->be, &(struct sl_op_gated_norm){.x = x,
@@ -20,7 +20,8 @@ static void put_half(struct sl_run *r, const float *x, int32_t half, int32_t n)
                                                                   .ld_out = 2 * (int64_t)h});
 }
 
-static void norm(struct sl_run *r, const float *x, const float *w, int32_t h, int32_t n, void *out)
+static void shared_block_norm(struct sl_run *r, const float *x, const float *w, int32_t h,
+                              int32_t n, void *out)
 {
     r->m->be->vt->rmsnorm(
         r->m->be, &(struct sl_op_rmsnorm){
@@ -28,8 +29,8 @@ static void norm(struct sl_run *r, const float *x, const float *w, int32_t h, in
 }
 
 /* out = x w^T */
-static void product(struct sl_run *r, int32_t layer, enum sl_slot slot, const void *x, int32_t n,
-                    float *out)
+static void shared_block_product(struct sl_run *r, int32_t layer, enum sl_slot slot, const void *x,
+                                 int32_t n, float *out)
 {
     const struct sl_weight *w = sl_run_mat(r, layer, slot);
     r->m->be->vt->linear(
@@ -41,21 +42,21 @@ static void product(struct sl_run *r, int32_t layer, enum sl_slot slot, const vo
 static void add_product(struct sl_run *r, int32_t layer, enum sl_slot slot, const void *x,
                         int32_t n, float *y)
 {
-    product(r, layer, slot, x, n, r->use_up);
+    shared_block_product(r, layer, slot, x, n, r->use_up);
     r->m->be->vt->add_rmsnorm(
         r->m->be,
         &(struct sl_op_add_rmsnorm){
             .x = y, .y = r->use_up, .n = n, .h = (int32_t)sl_run_mat(r, layer, slot)->n_rows});
 }
 
-static struct sl_linear_part part(const struct sl_run *r, int32_t layer, enum sl_slot slot,
-                                  float *out)
+static struct sl_linear_part shared_block_part(const struct sl_run *r, int32_t layer,
+                                               enum sl_slot slot, float *out)
 {
     const struct sl_weight *w = sl_run_mat(r, layer, slot);
     return (struct sl_linear_part){w, NULL, out, w->n_rows};
 }
 
-static void project(struct sl_run *r, int32_t layer, int32_t n)
+static void shared_block_project(struct sl_run *r, int32_t layer, int32_t n)
 {
     struct sl_backend *be = r->m->be;
     float *const out[] = {r->q, r->k, r->v};
@@ -63,16 +64,16 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
                                    .ld_x = 2 * (int64_t)r->m->hp.hidden,
                                    .n = n,
                                    .n_parts = 3,
-                                   .part = {part(r, layer, SL_SLOT_BLOCK_Q, out[0]),
-                                            part(r, layer, SL_SLOT_BLOCK_K, out[1]),
-                                            part(r, layer, SL_SLOT_BLOCK_V, out[2])}};
+                                   .part = {shared_block_part(r, layer, SL_SLOT_BLOCK_Q, out[0]),
+                                            shared_block_part(r, layer, SL_SLOT_BLOCK_K, out[1]),
+                                            shared_block_part(r, layer, SL_SLOT_BLOCK_V, out[2])}};
     be->vt->linear_multi(be, &a);
     if ((r->m->layers[layer].has & SL_HAS_USE_ADAPTERS) == 0)
         return;
     const int64_t low = (int64_t)n * r->m->hp.adapter_rank;
-    a.part[0] = part(r, layer, SL_SLOT_USE_Q_DOWN, r->use_down);
-    a.part[1] = part(r, layer, SL_SLOT_USE_K_DOWN, r->use_down + low);
-    a.part[2] = part(r, layer, SL_SLOT_USE_V_DOWN, r->use_down + 2 * low);
+    a.part[0] = shared_block_part(r, layer, SL_SLOT_USE_Q_DOWN, r->use_down);
+    a.part[1] = shared_block_part(r, layer, SL_SLOT_USE_K_DOWN, r->use_down + low);
+    a.part[2] = shared_block_part(r, layer, SL_SLOT_USE_V_DOWN, r->use_down + 2 * low);
     be->vt->linear_multi(be, &a);
     for (int i = 0; i < 3; i++)
         add_product(r, layer, (enum sl_slot)(SL_SLOT_USE_Q_UP + i), r->use_down + i * low, n,
@@ -80,44 +81,45 @@ static void project(struct sl_run *r, int32_t layer, int32_t n)
 }
 
 /* Of r->norm -> r->y. */
-static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
+static void shared_block_feed_forward(struct sl_run *r, int32_t layer, int32_t n)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     struct sl_backend *be = r->m->be;
     float *gate = r->up, *up = r->up + (int64_t)n * l->intermediate;
-    be->vt->linear_multi(be, &(struct sl_op_linear_multi){
-                                 .x = r->norm,
-                                 .ld_x = r->m->hp.hidden,
-                                 .n = n,
-                                 .n_parts = 3,
-                                 .part = {part(r, layer, SL_SLOT_BLOCK_GATE, gate),
-                                          part(r, layer, SL_SLOT_BLOCK_UP, up),
-                                          part(r, layer, SL_SLOT_USE_MLP_DOWN, r->use_down)}});
+    be->vt->linear_multi(
+        be, &(struct sl_op_linear_multi){
+                .x = r->norm,
+                .ld_x = r->m->hp.hidden,
+                .n = n,
+                .n_parts = 3,
+                .part = {shared_block_part(r, layer, SL_SLOT_BLOCK_GATE, gate),
+                         shared_block_part(r, layer, SL_SLOT_BLOCK_UP, up),
+                         shared_block_part(r, layer, SL_SLOT_USE_MLP_DOWN, r->use_down)}});
     add_product(r, layer, SL_SLOT_USE_GATE_UP, r->use_down, n, gate);
     add_product(r, layer, SL_SLOT_USE_UP_UP, r->use_down, n, up);
     be->vt->activate(
         be,
         &(struct sl_op_activate){
             .x = gate, .act = l->act, .n = (int64_t)n * l->intermediate, .out = r->ffn, .up = up});
-    product(r, layer, SL_SLOT_BLOCK_DOWN, r->ffn, n, r->y);
+    shared_block_product(r, layer, SL_SLOT_BLOCK_DOWN, r->ffn, n, r->y);
 }
 
 void sl_shared_block_begin(struct sl_run *r, int32_t n)
 {
-    put_half(r, r->x, 1, n);
+    shared_block_put_half(r, r->x, 1, n);
 }
 
 void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const int32_t n = batch->n_tokens, h = r->m->hp.hidden;
-    put_half(r, r->x, 0, n);
-    norm(r, r->pair, sl_run_vec(r, layer, SL_SLOT_BLOCK_NORM), 2 * h, n, r->pair_norm);
-    project(r, layer, n);
+    shared_block_put_half(r, r->x, 0, n);
+    shared_block_norm(r, r->pair, sl_run_vec(r, layer, SL_SLOT_BLOCK_NORM), 2 * h, n, r->pair_norm);
+    shared_block_project(r, layer, n);
     sl_mixer_gqa_heads(r, layer, batch);
-    product(r, layer, SL_SLOT_BLOCK_O, r->att, n, r->y);
-    norm(r, r->y, sl_run_vec(r, layer, SL_SLOT_FFN_NORM), h, n, r->norm);
-    feed_forward(r, layer, n);
-    product(r, layer, SL_SLOT_BLOCK_END, r->y, n, r->state_y);
+    shared_block_product(r, layer, SL_SLOT_BLOCK_O, r->att, n, r->y);
+    shared_block_norm(r, r->y, sl_run_vec(r, layer, SL_SLOT_FFN_NORM), h, n, r->norm);
+    shared_block_feed_forward(r, layer, n);
+    shared_block_product(r, layer, SL_SLOT_BLOCK_END, r->y, n, r->state_y);
     r->m->be->vt->add_rmsnorm(
         r->m->be, &(struct sl_op_add_rmsnorm){.x = r->state_y,
                                               .y = r->x,

@@ -41,8 +41,8 @@ static const struct sl_rope_desc ropes[] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 2000000, .scaled = true},
 };
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int smollm3_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                        struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -57,7 +57,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void smollm3_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -80,6 +80,6 @@ const struct sl_model_desc sl_model_smollm3 = {
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
     .gguf_interleaved = true,
-    .plan = plan,
-    .tiny = tiny,
+    .plan = smollm3_plan,
+    .tiny = smollm3_tiny,
 };

@@ -38,8 +38,8 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int starcoder2_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                           struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     (void)err;
@@ -51,7 +51,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void starcoder2_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -74,6 +74,6 @@ const struct sl_model_desc sl_model_starcoder2 = {
     .id = "starcoder2",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(sl_rope_one),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = starcoder2_plan,
+    .tiny = starcoder2_tiny,
 };

@@ -146,13 +146,13 @@ static const struct sl_rope_desc ropes[] = {
      .partial = 1},
 };
 
-static struct sl_swiglu late(double limit)
+static struct sl_swiglu step3_late(double limit)
 {
     return (struct sl_swiglu){.limit = (float)limit, .late = true};
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int step3_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                      struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
     int rc = sl_plan_experts(hp, SL_ROUTE_SIGMOID, 0, layers, err);
@@ -178,13 +178,13 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                            l->n_heads, l->n_kv_heads);
         if (hp->query_scalar != 0)
             l->attn_scale = (float)(1 / sqrt((double)hp->query_scalar));
-        l->swiglu = late(hp->layer_limits[i]);
-        l->mlp_swiglu = late(hp->layer_mlp_limits[i]);
+        l->swiglu = step3_late(hp->layer_limits[i]);
+        l->mlp_swiglu = step3_late(hp->layer_mlp_limits[i]);
     }
     return rc;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void step3_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -222,6 +222,6 @@ const struct sl_model_desc sl_model_step3 = {
     .id = "step3",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = step3_plan,
+    .tiny = step3_tiny,
 };

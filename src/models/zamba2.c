@@ -115,8 +115,8 @@ static void plan_block(const struct sl_hparams *hp, int32_t use, int32_t tied_to
     l->tied_to = tied_to;
 }
 
-static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
-                struct sl_layer_desc *layers, struct sl_error *err)
+static int zamba2_plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                       struct sl_layer_desc *layers, struct sl_error *err)
 {
     const int32_t head_dim = 2 * hp->hidden / hp->n_heads;
     int32_t n_uses = 0;
@@ -153,7 +153,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     return 0;
 }
 
-static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+static void zamba2_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
     *hp = (struct sl_hparams){
         .hidden = 64,
@@ -185,6 +185,6 @@ const struct sl_model_desc sl_model_zamba2 = {
     .id = "zamba2",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
-    .plan = plan,
-    .tiny = tiny,
+    .plan = zamba2_plan,
+    .tiny = zamba2_tiny,
 };

@@ -14,7 +14,7 @@
 #define RUN_WORDS (SL_INT4_RUN / SL_INT4_WORD)
 #define SCALE_MAX 0x1p100f /* no product of a code and a scale leaves the range of floats */
 
-static uint32_t load_u32(const uint8_t *words, int64_t i)
+static uint32_t int4_repack_load_u32(const uint8_t *words, int64_t i)
 {
     uint32_t v;
     memcpy(&v, words + 4 * i, sizeof v);
@@ -22,7 +22,7 @@ static uint32_t load_u32(const uint8_t *words, int64_t i)
 }
 
 /* Nibble i of word j becomes nibble j of word i. */
-static void transpose(uint32_t w[STRIP])
+static void int4_repack_transpose(uint32_t w[STRIP])
 {
     static const uint32_t masks[] = {0x0000FFFFu, 0x00FF00FFu, 0x0F0F0F0Fu};
     for (int step = 0, d = STRIP / 2; d > 0; step++, d /= 2) {
@@ -53,14 +53,14 @@ static void strip_words(const struct sl_int4_src *s, int64_t row, int n, int64_t
         break;
     case SL_INT4_AWQ:
         for (int i = 0; i < STRIP; i++)
-            w[i] = load_u32(s->codes, ((8 * k8 + i) * s->n_rows + row) / 8);
-        transpose(w);
+            w[i] = int4_repack_load_u32(s->codes, ((8 * k8 + i) * s->n_rows + row) / 8);
+        int4_repack_transpose(w);
         for (int i = 0; i < STRIP; i++)
             out[i] = w[awq_slot(i)];
         break;
     case SL_INT4_ROWS:
         for (int i = 0; i < n; i++)
-            out[i] = load_u32(s->codes, (row + i) * (s->n_cols / 8) + k8);
+            out[i] = int4_repack_load_u32(s->codes, (row + i) * (s->n_cols / 8) + k8);
         break;
     }
 }
@@ -71,16 +71,16 @@ static void strip_zeros(const struct sl_int4_src *s, int64_t row, int64_t g, uin
     const int64_t n_groups = s->n_cols / s->group;
     uint32_t w = 0x88888888u;
     if (s->zeros != NULL && s->order == SL_INT4_ROWS)
-        w = load_u32(s->zeros, row / 8 * n_groups + g);
+        w = int4_repack_load_u32(s->zeros, row / 8 * n_groups + g);
     else if (s->zeros != NULL)
-        w = load_u32(s->zeros, (g * s->n_rows + row) / 8);
+        w = int4_repack_load_u32(s->zeros, (g * s->n_rows + row) / 8);
     if (s->less_one)
         w += 0x11111111u;
     for (int i = 0; i < STRIP; i++)
         out[i] = w >> 4 * (s->order == SL_INT4_AWQ && s->zeros != NULL ? awq_slot(i) : i) & 15u;
 }
 
-static float scale_at(const struct sl_int4_src *s, int64_t row, int64_t g)
+static float int4_repack_scale_at(const struct sl_int4_src *s, int64_t row, int64_t g)
 {
     const int64_t n_groups = s->n_cols / s->group;
     const int64_t i = s->order == SL_INT4_ROWS ? row * n_groups + g : g * s->n_rows + row;
@@ -89,7 +89,7 @@ static float scale_at(const struct sl_int4_src *s, int64_t row, int64_t g)
 }
 
 /* Eight nibbles to the low halves of eight bytes. */
-static uint64_t spread(uint64_t w)
+static uint64_t int4_repack_spread(uint64_t w)
 {
     w = (w | w << 16) & 0x0000FFFF0000FFFFu;
     w = (w | w << 8) & 0x00FF00FF00FF00FFu;
@@ -98,7 +98,8 @@ static uint64_t spread(uint64_t w)
 
 static void put_run(const uint32_t w[RUN_WORDS], uint8_t *out)
 {
-    const uint64_t b[2] = {spread(w[0]) | spread(w[2]) << 4, spread(w[1]) | spread(w[3]) << 4};
+    const uint64_t b[2] = {int4_repack_spread(w[0]) | int4_repack_spread(w[2]) << 4,
+                           int4_repack_spread(w[1]) | int4_repack_spread(w[3]) << 4};
     memcpy(out, b, sizeof b);
 }
 
@@ -111,7 +112,7 @@ static bool strip_block(const struct sl_int4_src *s, const struct sl_dtype_info 
     out += (size_t)block * info->block_bytes;
     strip_zeros(s, row, g, zero);
     for (int i = 0; i < n; i++) {
-        const float scale = scale_at(s, row + i, g);
+        const float scale = int4_repack_scale_at(s, row + i, g);
         if (!(scale > -SCALE_MAX && scale < SCALE_MAX)) {
             *bad = row + i;
             return false;

@@ -31,7 +31,7 @@ static const struct grid iq3_s = {sl_iq3_s_grid, 512, 4, 3, {1, 3, 5, 7, 9, 11, 
 static const struct grid iq1 = {sl_iq1_grid, 2048, 8, 2, {-1, 0, 1}};
 
 /* The point nearest to x, and by how much it misses. */
-static int nearest(const struct grid *g, const float *x, float *miss)
+static int iq_nearest(const struct grid *g, const float *x, float *miss)
 {
     int best = 0;
     *miss = INFINITY;
@@ -50,7 +50,7 @@ static int nearest(const struct grid *g, const float *x, float *miss)
 }
 
 /* A number that may be squared. */
-static float tame(float x)
+static float iq_tame(float x)
 {
     return isfinite(x) ? fmaxf(fminf(x, 1e6f), -1e6f) : 0.0f;
 }
@@ -62,7 +62,7 @@ static uint32_t split_signs(const float *x, float inv, bool even, float out[8])
     uint32_t signs = 0;
     int least = 0;
     for (int j = 0; j < 8; j++) {
-        const float v = tame(x[j] * inv);
+        const float v = iq_tame(x[j] * inv);
         signs |= (uint32_t)(v < 0) << j;
         out[j] = fabsf(v);
         least = out[j] < out[least] ? j : least;
@@ -93,7 +93,7 @@ static void fit_scales(const float *x, int n, int most, float top, float unit, u
         scale[r] = sl_fit_round((want[r] * inv - 1) / 2, 0, (most - 1) / 2);
 }
 
-static float inverse(uint16_t d, float unit, int scale)
+static float iq_inverse(uint16_t d, float unit, int scale)
 {
     return sl_fit_inverse(sl_f16_to_f32(d) * unit * (float)(2 * scale + 1));
 }
@@ -116,8 +116,8 @@ void sl_iq2_xxs_from_f32(const float *x, void *out, int64_t n)
             for (int k = 0; k < 4; k++) {
                 float v[8], miss;
                 const uint32_t signs =
-                    split_signs(x + 32 * r + 8 * k, inverse(d, 0.125f, scale[r]), true, v);
-                b[2 + 8 * r + k] = (uint8_t)nearest(&iq2_xxs, v, &miss);
+                    split_signs(x + 32 * r + 8 * k, iq_inverse(d, 0.125f, scale[r]), true, v);
+                b[2 + 8 * r + k] = (uint8_t)iq_nearest(&iq2_xxs, v, &miss);
                 word |= (signs & 127) << 7 * k;
             }
             put_u32(b + 6 + 8 * r, word);
@@ -126,7 +126,7 @@ void sl_iq2_xxs_from_f32(const float *x, void *out, int64_t n)
 }
 
 /* Nibbles of scales. */
-static void put_scales(const int *scale, int n, uint8_t *at)
+static void iq_put_scales(const int *scale, int n, uint8_t *at)
 {
     for (int i = 0; i < n; i += 2)
         at[i / 2] = (uint8_t)(scale[i] | scale[i + 1] << 4);
@@ -140,12 +140,12 @@ void sl_iq2_xs_from_f32(const float *x, void *out, int64_t n)
         int scale[16];
         fit_scales(x, 16, 31, 43, 0.125f, &d, scale);
         sl_store_u16(b, d);
-        put_scales(scale, 16, b + 66);
+        iq_put_scales(scale, 16, b + 66);
         for (int i = 0; i < 32; i++) {
             float v[8], miss;
             const uint32_t signs =
-                split_signs(x + 8 * i, inverse(d, 0.125f, scale[i / 2]), true, v);
-            const int point = nearest(&iq2_xs, v, &miss);
+                split_signs(x + 8 * i, iq_inverse(d, 0.125f, scale[i / 2]), true, v);
+            const int point = iq_nearest(&iq2_xs, v, &miss);
             sl_store_u16(b + 2 + 2 * i, (uint16_t)((uint32_t)point | (signs & 127) << 9));
         }
     }
@@ -160,11 +160,12 @@ void sl_iq2_s_from_f32(const float *x, void *out, int64_t n)
         fit_scales(x, 16, 31, 43, 0.125f, &d, scale);
         memset(b, 0, SL_IQ2_S_BYTES);
         sl_store_u16(b, d);
-        put_scales(scale, 16, b + 74);
+        iq_put_scales(scale, 16, b + 74);
         for (int i = 0; i < 32; i++) {
             float v[8], miss;
-            b[34 + i] = (uint8_t)split_signs(x + 8 * i, inverse(d, 0.125f, scale[i / 2]), false, v);
-            const int point = nearest(&iq2_s, v, &miss);
+            b[34 + i] =
+                (uint8_t)split_signs(x + 8 * i, iq_inverse(d, 0.125f, scale[i / 2]), false, v);
+            const int point = iq_nearest(&iq2_s, v, &miss);
             b[2 + i] = (uint8_t)point;
             b[66 + i / 4] = (uint8_t)(b[66 + i / 4] | point >> 8 << 2 * (i % 4));
         }
@@ -184,9 +185,9 @@ void sl_iq3_xxs_from_f32(const float *x, void *out, int64_t n)
             for (int k = 0; k < 4; k++) {
                 float v[8], miss;
                 const uint32_t signs =
-                    split_signs(x + 32 * r + 8 * k, inverse(d, 0.25f, scale[r]), true, v);
+                    split_signs(x + 32 * r + 8 * k, iq_inverse(d, 0.25f, scale[r]), true, v);
                 for (int h = 0; h < 2; h++)
-                    b[2 + 8 * r + 2 * k + h] = (uint8_t)nearest(&iq3_xxs, v + 4 * h, &miss);
+                    b[2 + 8 * r + 2 * k + h] = (uint8_t)iq_nearest(&iq3_xxs, v + 4 * h, &miss);
                 word |= (signs & 127) << 7 * k;
             }
             put_u32(b + 66 + 4 * r, word);
@@ -203,15 +204,15 @@ void sl_iq3_s_from_f32(const float *x, void *out, int64_t n)
         fit_scales(x, 32, 31, 15, 1.0f, &d, scale);
         memset(b, 0, SL_IQ3_S_BYTES);
         sl_store_u16(b, d);
-        put_scales(scale, 8, b + 106);
+        iq_put_scales(scale, 8, b + 106);
         for (int i = 0; i < 64; i++) {
             float v[8], miss;
             if (i % 2 == 0)
                 b[74 + i / 2] =
-                    (uint8_t)split_signs(x + 4 * i, inverse(d, 1.0f, scale[i / 8]), false, v);
+                    (uint8_t)split_signs(x + 4 * i, iq_inverse(d, 1.0f, scale[i / 8]), false, v);
             else
-                split_signs(x + 4 * (i - 1), inverse(d, 1.0f, scale[i / 8]), false, v);
-            const int point = nearest(&iq3_s, v + 4 * (i % 2), &miss);
+                split_signs(x + 4 * (i - 1), iq_inverse(d, 1.0f, scale[i / 8]), false, v);
+            const int point = iq_nearest(&iq3_s, v + 4 * (i % 2), &miss);
             b[2 + i] = (uint8_t)point;
             b[66 + i / 8] = (uint8_t)(b[66 + i / 8] | point >> 8 << i % 8);
         }
@@ -229,8 +230,8 @@ static bool fit_iq1(const float *x, int n, float inv, int *point)
         for (int k = 0; k < n; k++) {
             float v[8], miss;
             for (int j = 0; j < 8; j++)
-                v[j] = tame(x[8 * k + j] * inv) / 8 - (sign != 0 ? -0.125f : 0.125f);
-            found[k] = nearest(&iq1, v, &miss);
+                v[j] = iq_tame(x[8 * k + j] * inv) / 8 - (sign != 0 ? -0.125f : 0.125f);
+            found[k] = iq_nearest(&iq1, v, &miss);
             error += miss;
         }
         if (error < least) {
@@ -251,7 +252,7 @@ void sl_iq1_s_from_f32(const float *x, void *out, int64_t n)
         fit_scales(x, 32, 15, 9, 0.125f, &d, scale);
         sl_store_u16(b, d);
         for (int r = 0; r < 8; r++) {
-            const bool below = fit_iq1(x + 32 * r, 4, inverse(d, 0.125f, scale[r]), point);
+            const bool below = fit_iq1(x + 32 * r, 4, iq_inverse(d, 0.125f, scale[r]), point);
             int word = scale[r] << 12 | below << 15;
             for (int k = 0; k < 4; k++) {
                 b[2 + 4 * r + k] = (uint8_t)point[k];
@@ -278,7 +279,7 @@ void sl_iq1_m_from_f32(const float *x, void *out, int64_t n)
         }
         for (int i = 0; i < 32; i++) {
             int point = 0;
-            const bool below = fit_iq1(x + 8 * i, 1, inverse(d, 0.125f, scale[i / 2]), &point);
+            const bool below = fit_iq1(x + 8 * i, 1, iq_inverse(d, 0.125f, scale[i / 2]), &point);
             b[i] = (uint8_t)point;
             b[32 + i / 2] = (uint8_t)(b[32 + i / 2] | (point >> 8 | below << 3) << 4 * (i % 2));
         }

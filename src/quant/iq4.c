@@ -10,7 +10,7 @@ SL_EIGHT_TO_F32(iq4_nl, 32, SL_IQ4_NL_BYTES)
 SL_EIGHT_TO_F32(iq4_xs, 256, SL_IQ4_XS_BYTES)
 SL_EIGHT_TO_F32(mxfp4, 32, SL_MXFP4_BYTES)
 
-static int nearest(const int8_t *table, float x)
+static int iq4_nearest(const int8_t *table, float x)
 {
     int best = 0;
     float least = INFINITY;
@@ -24,10 +24,11 @@ static int nearest(const int8_t *table, float x)
     return best;
 }
 
-static void put_codes(const int8_t *table, const float *x, float inv, uint8_t *nibbles)
+static void iq4_put_codes(const int8_t *table, const float *x, float inv, uint8_t *nibbles)
 {
     for (int j = 0; j < 16; j++)
-        nibbles[j] = (uint8_t)(nearest(table, x[j] * inv) | nearest(table, x[j + 16] * inv) << 4);
+        nibbles[j] =
+            (uint8_t)(iq4_nearest(table, x[j] * inv) | iq4_nearest(table, x[j + 16] * inv) << 4);
 }
 
 /* The element of largest magnitude, finite. */
@@ -52,7 +53,7 @@ static float fit_scale(const float *x)
         float error = 0;
         for (int j = 0; j < 32; j++) {
             const float miss =
-                x[j] - scale * (float)sl_iq4_values[nearest(sl_iq4_values, x[j] * inv)];
+                x[j] - scale * (float)sl_iq4_values[iq4_nearest(sl_iq4_values, x[j] * inv)];
             error += miss * miss;
         }
         if (error < least) {
@@ -69,7 +70,7 @@ void sl_iq4_nl_from_f32(const float *x, void *out, int64_t n)
     for (int64_t i = 0; i < n; i += 32, b += SL_IQ4_NL_BYTES) {
         const uint16_t d = sl_fit_scale_f16(fit_scale(x + i));
         sl_store_u16(b, d);
-        put_codes(sl_iq4_values, x + i, sl_fit_inverse(sl_f16_to_f32(d)), b + 2);
+        iq4_put_codes(sl_iq4_values, x + i, sl_fit_inverse(sl_f16_to_f32(d)), b + 2);
     }
 }
 
@@ -89,7 +90,8 @@ void sl_iq4_xs_from_f32(const float *x, void *out, int64_t n)
             const int s = sl_fit_round(scale[r] * inv_d, -32, 31);
             b[2 + r / 4] = (uint8_t)(b[2 + r / 4] | (s + 32) >> 4 << 2 * (r % 4));
             b[4 + r / 2] = (uint8_t)(b[4 + r / 2] | ((s + 32) & 15) << 4 * (r % 2));
-            put_codes(sl_iq4_values, x + i + 32 * r, sl_fit_inverse(d * (float)s), b + 8 + 16 * r);
+            iq4_put_codes(sl_iq4_values, x + i + 32 * r, sl_fit_inverse(d * (float)s),
+                          b + 8 + 16 * r);
         }
     }
 }
@@ -103,6 +105,6 @@ void sl_mxfp4_from_f32(const float *x, void *out, int64_t n)
         if (peak > 0) /* the largest E2M1 value is 6 = 1.5 * 2^2 */
             exponent = ilogbf(peak) - 2;
         b[0] = (uint8_t)(SL_MAX(SL_MIN(exponent, 125), -127) + 127);
-        put_codes(sl_mxfp4_values, x + i, sl_fit_inverse(sl_mxfp4_scale(b[0])), b + 1);
+        iq4_put_codes(sl_mxfp4_values, x + i, sl_fit_inverse(sl_mxfp4_scale(b[0])), b + 1);
     }
 }

@@ -9,7 +9,7 @@ SL_EIGHT_TO_F32(q4_1, 32, SL_Q4_1_BYTES)
 SL_EIGHT_TO_F32(q5_0, 32, SL_Q5_0_BYTES)
 SL_EIGHT_TO_F32(q5_1, 32, SL_Q5_1_BYTES)
 
-static void put_codes(const int *code, uint8_t *nibbles, uint8_t *fifth)
+static void q4_1_put_codes(const int *code, uint8_t *nibbles, uint8_t *fifth)
 {
     for (int j = 0; j < 16; j++)
         nibbles[j] = (uint8_t)((code[j] & 15) | (code[j + 16] & 15) << 4);
@@ -43,7 +43,7 @@ void sl_q4_1_from_f32(const float *x, void *out, int64_t n)
     int code[32];
     for (int64_t i = 0; i < n; i += 32, b += SL_Q4_1_BYTES) {
         fit_range(x + i, 15, b, code);
-        put_codes(code, b + 4, NULL);
+        q4_1_put_codes(code, b + 4, NULL);
     }
 }
 
@@ -57,7 +57,7 @@ void sl_q5_0_from_f32(const float *x, void *out, int64_t n)
         sl_store_u16(b, d);
         for (int j = 0; j < 32; j++)
             code[j] = 16 + sl_fit_round(x[i + j] * inv, -16, 15);
-        put_codes(code, b + 6, b + 2);
+        q4_1_put_codes(code, b + 6, b + 2);
     }
 }
 
@@ -67,6 +67,6 @@ void sl_q5_1_from_f32(const float *x, void *out, int64_t n)
     int code[32];
     for (int64_t i = 0; i < n; i += 32, b += SL_Q5_1_BYTES) {
         fit_range(x + i, 31, b, code);
-        put_codes(code, b + 8, b + 4);
+        q4_1_put_codes(code, b + 8, b + 4);
     }
 }
