@@ -125,6 +125,10 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* On a GPU: layers, from the first on, whose experts stay in host memory and are computed by
      * the CPU: "all", a number, or "auto": as few as it takes for the rest to fit. NULL: none. */
     const char *cpu_offload_experts;
+    /* On a CPU: repacked weights beyond weights_memory_bytes (default: half of the RAM) lie in a
+     * file in this folder, and are read in every step. NULL: all are in memory, or do not fit. */
+    const char *offload_folder;
+    uint64_t weights_memory_bytes;
     int32_t n_threads;              /* compute threads; default: cores of this process */
     int32_t tensor_parallel_size;   /* ranks among which the model is divided, on a CPU; each has
                                        its share of the threads; default 1 */

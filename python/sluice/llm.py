@@ -172,6 +172,7 @@ class LLM:
                  block_size: Optional[int] = None, max_state_slots: Optional[int] = None,
                  gpu_memory_utilization: float = 0.9,
                  cpu_offload_experts: Union[int, str, None] = None,
+                 offload_folder: Optional[str] = None, weights_memory_bytes: Optional[int] = None,
                  kv_cache_memory_bytes: Optional[int] = None, kv_cache_dtype: str = "auto",
                  enable_prefix_caching: bool = True, enable_lora: bool = False, max_loras: int = 8,
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
@@ -198,6 +199,8 @@ class LLM:
                                              "cpu_offload_experts"),
                 speculative_config=c_string(json.dumps(drafts) if drafts else None,
                                             "speculative_config"),
+                offload_folder=c_string(offload_folder, "offload_folder"),
+                weights_memory_bytes=weights_memory_bytes or 0,
                 no_prefix_caching=not enable_prefix_caching, kv_cache_bytes=kv_cache_memory_bytes or 0,
                 gpu_memory_utilization=check_number("gpu_memory_utilization", gpu_memory_utilization, False))
             for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),

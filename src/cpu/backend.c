@@ -112,6 +112,20 @@ static int reserve_activations(struct sl_cpu *cpu, const struct sl_weight *w, st
     return 0;
 }
 
+static int take_panels(struct sl_cpu *cpu, size_t n_bytes, uint8_t **out, struct sl_error *err)
+{
+    void *p = NULL;
+    if (cpu->weights != NULL) {
+        int rc = sl_weight_stream_take(cpu->weights, n_bytes, &p, err);
+        *out = p;
+        return rc;
+    }
+    *out = sl_aligned_alloc(n_bytes);
+    if (*out == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory repacking %zu bytes of weights", n_bytes);
+    return 0;
+}
+
 static int backend_pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error *err)
 {
     int rc = reserve_activations(cpu, w, err);
@@ -121,14 +135,14 @@ static int backend_pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error
     j.panel_bytes =
         packed_panel_bytes((enum sl_cpu_layout)w->layout, w->dtype, w->n_rows, w->n_cols);
     w->n_bytes = j.panel_bytes * (size_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL);
-    j.panels = sl_aligned_alloc(w->n_bytes);
-    if (j.panels == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory repacking %zu bytes of weights", w->n_bytes);
+    rc = take_panels(cpu, w->n_bytes, &j.panels, err);
+    if (rc != 0)
+        return rc;
     sl_thread_pool_run(cpu->pool, pack_panel, &j, (uint32_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL));
     w->data = j.panels;
     w->owned = true;
     w->scales = (struct sl_scales){0};
-    return 0;
+    return cpu->weights != NULL ? sl_weight_stream_store(cpu->weights, w->data, err) : 0;
 }
 
 static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
@@ -172,9 +186,11 @@ static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_
 
 static void weight_destroy(struct sl_backend *be, struct sl_weight *w)
 {
-    (void)be;
-    if (w->owned)
-        sl_aligned_free((void *)(uintptr_t)w->data, w->n_bytes);
+    void *panels = (void *)(uintptr_t)w->data;
+    if (w->owned && sl_cpu(be)->weights != NULL)
+        sl_weight_stream_give(sl_cpu(be)->weights, panels, w->n_bytes);
+    else if (w->owned)
+        sl_aligned_free(panels, w->n_bytes);
     *w = (struct sl_weight){0};
 }
 
@@ -215,6 +231,7 @@ static void backend_destroy(struct sl_backend *be)
     struct sl_cpu *cpu = sl_cpu(be);
     if (cpu->own_pool)
         sl_thread_pool_destroy(cpu->pool);
+    sl_weight_stream_destroy(cpu->weights);
     sl_streams_destroy(&cpu->streams, cpu->n_threads);
     sl_free(cpu->first_block);
     sl_aligned_free(cpu->x_packed, cpu->x_packed_bytes);
@@ -372,6 +389,11 @@ int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, stru
                      n_threads);
         goto fail;
     }
+    if (cfg->offload_folder != NULL)
+        rc = sl_weight_stream_create(cfg->offload_folder, cfg->weights_memory_bytes, &cpu->weights,
+                                     err);
+    if (rc != 0)
+        goto fail;
     if (cpu->own_pool) /* of several, who is next is not known */
         sl_thread_pool_set_idle(cpu->pool, sl_streams_ask, cpu);
     *out = &cpu->base;

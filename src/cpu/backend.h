@@ -16,6 +16,7 @@
 #include "cpu/linear_next.h"
 #include "cpu/recurrent.h"
 #include "cpu/thread_pool.h"
+#include "cpu/weight_stream.h"
 
 /* What one thread works in. */
 struct sl_cpu_scratch {
@@ -52,6 +53,7 @@ struct sl_cpu {
     size_t n_partials;    /* floats */
     int32_t *first_block; /* [SL_MAX_SEQS + 1] row blocks before each span */
     struct sl_streams streams;
+    struct sl_weight_stream *weights; /* packed ones beyond memory; NULL: all are in it */
 };
 
 static inline struct sl_cpu *sl_cpu(struct sl_backend *be)

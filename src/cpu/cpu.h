@@ -32,6 +32,9 @@ struct sl_cpu_config {
     bool numa;  /* on a machine of several memory nodes, bind threads to processors */
     int rank, n_ranks; /* of several backends with n_threads each: threads of one stay together.
                           n_ranks 0: it is alone */
+    /* Where packed weights go that do not fit into so many bytes; NULL: all stay in memory. */
+    const char *offload_folder;
+    uint64_t weights_memory_bytes;
     struct sl_cpu_threads *threads; /* NULL: its own; else outlives it, n_threads and numa are not
                                        used */
 };

@@ -29,6 +29,18 @@ void sl_linear_join_gate(const struct sl_linear *l, const float *gate, const flo
         l->cpu->k.act(l->act, gate, up, n, out);
 }
 
+/* Says what is read next to whoever brings weights into memory. */
+static void announce(const struct sl_linear *l)
+{
+    const void *weights[SL_MAX_LINEAR_PARTS + 1];
+    int n = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        weights[n++] = l->part[i].w->data;
+    if (l->up != NULL)
+        weights[n++] = l->up->data;
+    sl_weight_stream_use(l->cpu->weights, weights, n);
+}
+
 void sl_linear_run(struct sl_linear *l)
 {
     l->n_cols = l->part[0].w->n_cols;
@@ -36,6 +48,8 @@ void sl_linear_run(struct sl_linear *l)
         SL_ASSERT(l->part[i].w->n_cols == l->n_cols);
     if (l->n <= 0)
         return;
+    if (l->cpu->weights != NULL)
+        announce(l);
     if (any_packed(l))
         sl_linear_packed(l);
     else

@@ -250,6 +250,18 @@ def test_inspect():
     assert exact["weights_mapped_bytes"] > m["weight_bytes"] * 99 // 100
 
 
+def test_inspect_offload(tmp_path):
+    """Repacked weights beyond a bound lie on the disk; what is read ahead of them is in memory too."""
+    whole = json.loads(ok("inspect", "--json"))["memory"]
+    limit = whole["weights_repacked_bytes"] // 3
+    flags = ["--offload-folder", str(tmp_path), "--weights-memory-bytes", str(max(limit, 1))]
+    m = json.loads(ok("inspect", "--json", *flags))["memory"]
+    assert whole["weights_stored_bytes"] == 0
+    if limit:  # this processor repacks weights of the bundled model's format
+        assert m["weights_stored_bytes"] == whole["weights_repacked_bytes"] - limit
+        assert m["weights_repacked_bytes"] >= limit and "weights, on disk" in ok("inspect", *flags)
+
+
 def test_inspect_states():
     """States are float32 whatever keys would be; a layer that is alone is no range."""
     text = ok("inspect", "--kv-cache-memory-bytes", "64M", "tests/golden/models/mamba2")

@@ -78,6 +78,9 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
     SL_ASSERT(p->n_pages > 0 && p->block_size > 0 && p->max_num_seqs > 0);
     sl_buf_puts(b, "memory plan\n");
     sl_buf_printf(b, "  %-24s %10.1f MB\n", "weights, repacked", (double)p->packed_bytes / 1e6);
+    if (p->stored_bytes > 0)
+        sl_buf_printf(b, "  %-24s %10.1f MB, read in every step\n", "weights, on disk",
+                      (double)p->stored_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights, as they are",
                   (double)p->mapped_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d blocks of %d tokens, %s\n", "KV pages",
@@ -114,8 +117,11 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, struct sl_buf *b)
 {
     sl_buf_printf(b, "{\"weight_bytes\": %llu", (unsigned long long)weight_bytes);
-    sl_buf_printf(b, ", \"weights_repacked_bytes\": %llu, \"weights_mapped_bytes\": %llu",
-                  (unsigned long long)p->packed_bytes, (unsigned long long)p->mapped_bytes);
+    sl_buf_printf(b,
+                  ", \"weights_repacked_bytes\": %llu, \"weights_stored_bytes\": %llu, "
+                  "\"weights_mapped_bytes\": %llu",
+                  (unsigned long long)p->packed_bytes, (unsigned long long)p->stored_bytes,
+                  (unsigned long long)p->mapped_bytes);
     sl_buf_printf(b, ", \"kv_bytes\": %llu, \"activation_bytes\": %llu",
                   (unsigned long long)p->kv_bytes, (unsigned long long)p->activation_bytes);
     sl_buf_printf(b, ", \"runner_bytes\": %llu, \"n_ranks\": %d",

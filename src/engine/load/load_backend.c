@@ -14,6 +14,13 @@
 #include <stdio.h>
 #include <string.h>
 
+uint64_t sl_load_weights_memory(const struct sl_engine_config *cfg)
+{
+    const uint64_t given = cfg->weights_memory_bytes, ram = sl_ram_bytes();
+    SL_ASSERT(cfg->offload_folder != NULL);
+    return given != 0 ? given : ram / 2;
+}
+
 int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
                 struct sl_backend **out, struct sl_error *err)
 {
@@ -29,6 +36,10 @@ int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *c
         return rc;
     struct sl_cpu_config cpu = {
         .n_threads = cfg->n_threads, .isa = isa, .exact = cfg->exact_weights, .numa = numa};
+    if (cfg->offload_folder != NULL) {
+        cpu.offload_folder = cfg->offload_folder;
+        cpu.weights_memory_bytes = sl_load_weights_memory(cfg) / (uint64_t)SL_MAX(f->n_ranks, 1);
+    }
     if (f->n_ranks > 1) { /* each has its share of the threads */
         const int n_threads =
             cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);

@@ -3,7 +3,9 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "cpu/weight_stream.h"
 #include "engine/draft.h"
+#include "engine/load/load.h"
 #include "engine/load/shared.h"
 #include "engine/suffix.h"
 #include "io/peft.h"
@@ -466,7 +468,7 @@ static int plan_check_total(const struct sl_memory_plan *p, struct sl_error *err
             err, SL_ENOMEM,
             "%.1f GB of repacked weights, %.1f GB of KV pages and %.1f GB of activations "
             "do not fit in %.1f GB of memory: choose a smaller model or a smaller format "
-            "of it",
+            "of it, or keep some weights on a disk (--offload-folder)",
             (double)p->packed_bytes / 1e9, (double)kv_bytes / 1e9,
             (double)p->activation_bytes / 1e9, (double)ram / 1e9);
     return sl_fail(err, SL_ENOMEM,
@@ -622,6 +624,27 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
     return 0;
 }
 
+/* Repacked weights that go into a file. What is read ahead of products takes memory. */
+static int plan_stored(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                       struct sl_error *err)
+{
+    if (cfg->offload_folder == NULL && cfg->weights_memory_bytes != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "weights_memory_bytes: the other weights need an offload_folder");
+    if (cfg->offload_folder == NULL)
+        return 0;
+    if (p->on_device)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "offload_folder: weights of a GPU stay in its memory; choose device cpu");
+    const uint64_t most = sl_load_weights_memory(cfg);
+    if (p->packed_bytes <= most)
+        return 0;
+    SL_ASSERT(most > 0 && p->stored_bytes == 0);
+    p->stored_bytes = p->packed_bytes - most;
+    p->packed_bytes = most + SL_MIN(p->stored_bytes, 2 * SL_WEIGHT_STREAM_AHEAD);
+    return 0;
+}
+
 int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *draft,
                         struct sl_backend *be, const struct sl_engine_config *cfg,
                         struct sl_memory_plan *out, struct sl_error *err)
@@ -653,6 +676,8 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
         draft = NULL;
     if (rc == 0 && draft != NULL)
         rc = plan_draft_model(draft, cfg, be, out, err);
+    if (rc == 0)
+        rc = plan_stored(cfg, out, err);
     out->corpus_bytes = sl_suffix_corpus_bytes(&out->speculative);
     if (rc == 0)
         out->one_context =

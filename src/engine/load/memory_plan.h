@@ -20,6 +20,7 @@ struct sl_memory_plan {
     uint64_t one_context;    /* blocks of the longest sequence that the model could do */
     struct sl_kv_layout kv;
     uint64_t packed_bytes; /* of weights, repacked or converted in memory of our own */
+    uint64_t stored_bytes; /* of weights, repacked too, in a file of the offload folder */
     uint64_t mapped_bytes; /* of weights, read in place from the file */
     uint64_t kv_bytes, activation_bytes;
     uint64_t runner_bytes; /* on a device: a step's arrays, attention's and the sampler's room */
