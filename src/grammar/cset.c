@@ -333,7 +333,7 @@ sl_rx_id sl_cset_rx(struct sl_rx *rx, struct sl_cset *s, enum sl_spelling spelli
     if (out > SL_RX_EPS && is_uniform(s))
         rx->nodes[out].uniform = true;
     if (out > SL_RX_EPS && spelling != SL_SPELL_UTF8)
-        rx->nodes[out].texts = SL_RX_CHARS;
+        sl_rx_is_char(rx, out);
     return out;
 }
 
@@ -344,7 +344,7 @@ sl_rx_id sl_cset_any(struct sl_rx *rx, enum sl_spelling spelling)
         return out;
     rx->nodes[out].uniform = true;
     if (spelling != SL_SPELL_UTF8)
-        rx->nodes[out].texts = SL_RX_CHARS;
+        sl_rx_is_char(rx, out);
     if (spelling == SL_SPELL_JSON) {
         rx->any_chars = sl_rx_rep(rx, out, 0, SL_RX_INF);
         rx->any_text = sl_rx_cat(rx, rx->any_chars, sl_rx_range(rx, '"', '"'));

@@ -43,16 +43,16 @@ void sl_masks_deinit(struct sl_masks *m)
     sl_free(m->rivals.v);
 }
 
-static int32_t mask_run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
+static struct sl_mask_run mask_run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
 {
-    uint32_t at = id * 2654435761u >> 22;
+    struct sl_mask_run *x = &m->runs[id * 2654435761u >> 22];
     if (id == SL_RX_NONE)
-        return SL_RX_RUN_UNKNOWN;
-    if (m->runs[at].id != id) {
-        m->runs[at].run = sl_rx_run(&a->rx, id, m->plain);
-        m->runs[at].id = id;
+        return (struct sl_mask_run){id, SL_RX_RUN_UNKNOWN, false};
+    if (x->id != id) {
+        x->run = sl_rx_run(&a->rx, id, m->plain, &x->longer);
+        x->id = id;
     }
-    return m->runs[at].run;
+    return *x;
 }
 
 /* What a thread of JSON or rules is reading, as far as it decides whether a byte may come. Names
@@ -72,18 +72,32 @@ static sl_rx_id thread_rx(const struct sl_auto *a, uint32_t lex)
     }
 }
 
-/* How many plain characters may follow whatever the stack says; SL_RX_RUN_UNKNOWN: walk them. */
-static int32_t plain_run(struct sl_masks *m, struct sl_auto *a, uint32_t state)
+/* So many plain characters are sure to be allowed. */
+static uint32_t run_chars(const struct sl_mask_run *r)
+{
+    SL_ASSERT(r->run >= SL_RX_RUN_UNKNOWN);
+    return r->run == SL_RX_RUN_UNKNOWN ? 0
+           : r->run == SL_RX_INF       ? SL_VOCAB_MAX_RUN
+                                       : SL_MIN((uint32_t)r->run, SL_VOCAB_MAX_RUN);
+}
+
+/* How many plain characters may follow whatever the stack says. *all: and no more than these. */
+static uint32_t plain_run(struct sl_masks *m, struct sl_auto *a, uint32_t state, bool *all)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
-    for (uint32_t i = 0; i < x->n; i += 2) {
+    uint32_t most = 0;
+    *all = false;
+    for (uint32_t i = 0; i < x->n && !*all; i += 2) {
         uint32_t lex = x->v[i + 1];
-        int32_t run = mask_run_of(m, a, thread_rx(a, lex));
+        const struct sl_mask_run r = mask_run_of(m, a, thread_rx(a, lex));
+        if (r.run == SL_RX_RUN_UNKNOWN)
+            continue;
+        most = SL_MAX(most, run_chars(&r));
         /* A bound is exact only if nothing else could take a plain character. */
-        if (run == SL_RX_INF || (run >= 0 && x->n == 2 && (lex & SL_LEX_TAG) != SL_LEX_KEY))
-            return run;
+        *all = most == SL_VOCAB_MAX_RUN ||
+               (!r.longer && x->n == 2 && (lex & SL_LEX_TAG) != SL_LEX_KEY);
     }
-    return SL_RX_RUN_UNKNOWN;
+    return most;
 }
 
 struct place {      /* where the walk is at one depth */
@@ -106,6 +120,7 @@ struct walk {
     struct sl_auto *a;
     uint32_t *out, root;  /* root: the state that the walk is about, not blurred */
     uint32_t rivals_of;   /* the state that m->rivals are of, 0: none yet */
+    bool run;             /* what is ahead is known from the root, and spans would not say more */
     bool shapes, stopped; /* bytes stand for classes of rx; a place was met that is not rx alone */
     uint8_t bytes[SL_VOCAB_MAX_TOKEN + 1]; /* [depth] that led to the place at depth */
     struct place at[SL_VOCAB_MAX_TOKEN + 1];
@@ -216,8 +231,14 @@ static bool leads_on(const struct walk *w, const struct place *p, struct ahead *
 {
     if (ahead->chars >= chars && has_all(&ahead->set, set))
         return true;
-    if (p->rx == SL_RX_NONE || p->wide)
+    if (p->rx == SL_RX_NONE || p->wide || w->run)
         return false;
+    const struct sl_mask_run r = mask_run_of(w->m, w->a, p->rx);
+    const uint32_t run = run_chars(&r);
+    if (run > ahead->chars)
+        *ahead = (struct ahead){{{~0ull, ~0ull}}, run};
+    if (run >= chars)
+        return true;
     const struct sl_char_span *span = sl_span_of(&w->m->spans, &w->a->rx, p->rx);
     if (span->chars > ahead->chars || (span->chars > 0 && has_all(&span->set, &ahead->set)))
         *ahead = (struct ahead){span->set, span->chars};
@@ -321,18 +342,20 @@ static void allow_up_to(const struct walk *w, uint32_t chars)
 static void plain_tokens(struct walk *w, uint32_t state)
 {
     const struct sl_vocab_tree *t = &w->m->vocab->plain;
-    const int32_t run = plain_run(w->m, w->a, state);
-    bool all = run != SL_RX_RUN_UNKNOWN;
-    uint32_t done = run == SL_RX_INF ? SL_VOCAB_MAX_RUN
-                    : all            ? SL_MIN((uint32_t)run, SL_VOCAB_MAX_RUN)
-                                     : 0;
+    bool all;
+    uint32_t done = plain_run(w->m, w->a, state, &all);
     allow_up_to(w, done);
     if (all)
         return;
     const struct sl_vocab_tree *shapes = shapes_for(w);
     if (shapes != NULL && walk_shapes(w, shapes))
         return;
-    done = by_span(w, &all);
+    if (done > 0) {
+        w->ahead[0] = (struct ahead){{{~0ull, ~0ull}}, done};
+        w->run = true;
+    } else {
+        done = by_span(w, &all);
+    }
     allow_up_to(w, done);
     if (!all)
         (void)walk(w, t, done);
@@ -346,12 +369,13 @@ static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint3
     w.a = a;
     w.out = out;
     w.root = state;
-    w.shapes = false;
+    w.shapes = w.run = false;
     w.rivals_of = 0;
     w.ahead[0] = (struct ahead){{{0, 0}}, 0};
     w.at[0] = mask_place_of(a, sl_auto_blur(a, state), 0);
     sl_spans_begin(&m->spans, &a->rx);
     plain_tokens(&w, state);
+    w.run = false;
     (void)walk(&w, &v->rest, 0);
     if (sl_auto_accepts(a, state))
         for (uint32_t i = 0; i < v->n_ends; i++)

@@ -18,9 +18,10 @@ struct sl_masks {
         uint32_t *mask;
     } at[SL_MASK_CACHE];
     uint32_t clock;
-    struct { /* lengths of runs that were asked for */
+    struct sl_mask_run { /* lengths of runs that were asked for */
         sl_rx_id id;
         int32_t run;
+        bool longer;
     } runs[1024];
     struct { /* which tree of shapes is for a lexeme */
         sl_rx_id id;

@@ -159,6 +159,57 @@ static bool is_finite(const struct sl_rx *rx, const struct sl_rx_node *n)
     return false;
 }
 
+/* How many characters its strings have at least, as rx_texts_of sees characters. Where parts meet,
+ * they must meet between two characters, which what is not sure to be whole ones need not do. */
+static void find_least(const struct sl_rx *rx, struct sl_rx_node *n)
+{
+    const struct sl_rx_node *a = &rx->nodes[n->op == RX_CAT || n->op == RX_REP ? n->a : 0];
+    uint64_t least = 0;
+    if (n->texts == 0)
+        return;
+    switch ((enum sl_rx_op)n->op) {
+    case RX_EPS:
+    case RX_SET: /* the closing quote is none */
+        least = n->op == RX_SET && n->texts == SL_RX_CHARS;
+        n->exact = true;
+        break;
+    case RX_CAT:
+        least = (uint64_t)a->least + rx->nodes[n->b].least;
+        n->exact = a->exact && rx->nodes[n->b].exact;
+        break;
+    case RX_REP:
+        least = (uint64_t)a->least * (uint32_t)n->lo;
+        n->exact = a->exact || n->lo == 0;
+        break;
+    case RX_ALT:
+    case RX_AND:
+        for (uint32_t i = n->a; i < n->a + n->b; i++) {
+            const struct sl_rx_node *kid = &rx->nodes[rx->kids[i]];
+            bool better = n->op == RX_ALT ? kid->least < least : kid->least > least;
+            if (i == n->a || better)
+                n->exact = false;
+            least = i == n->a || better ? kid->least : least;
+            n->exact = n->op == RX_ALT && (n->exact || (kid->exact && kid->least == least));
+        }
+        break;
+    case RX_NONE:
+    case RX_NOT:
+    case RX_LIST:
+    case RX_MOD:
+        break;
+    }
+    n->least = (uint32_t)SL_MIN(least, UINT32_MAX);
+    n->exact = n->exact && least < UINT32_MAX;
+}
+
+void sl_rx_is_char(struct sl_rx *rx, sl_rx_id id)
+{
+    SL_ASSERT(id > SL_RX_EPS && id < rx->n_nodes);
+    rx->nodes[id].texts = SL_RX_CHARS;
+    rx->nodes[id].least = 1;
+    rx->nodes[id].exact = true;
+}
+
 /* The node, found or added; its kids (of ALT, AND) lie at the end of rx->kids. */
 static sl_rx_id rx_intern(struct sl_rx *rx, struct sl_rx_node n)
 {
@@ -184,6 +235,7 @@ static sl_rx_id rx_intern(struct sl_rx *rx, struct sl_rx_node n)
     SL_ASSERT(rx->n_nodes < rx->cap_nodes);
     n.texts = rx_texts_of(rx, &n);
     n.finite = is_finite(rx, &n);
+    find_least(rx, &n);
     rx->nodes[rx->n_nodes] = n;
     rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
     return rx->n_nodes++;

@@ -50,7 +50,9 @@ struct sl_rx_node {
     uint8_t texts;   /* what is known of all strings in it: SL_RX_CHARS, SL_RX_TEXT, 0: nothing */
     bool finite;     /* sure to have finitely many strings */
     bool uniform;    /* a set of characters (cset.h), with all plain ones beyond ASCII or none */
+    bool exact;      /* one of its strings has no more characters than `least` */
     uint32_t head;   /* depth a derivative recurses to */
+    uint32_t least;  /* characters that each string has, where texts says what these are; else 0 */
     uint32_t a, b;
     int32_t lo, hi;
     uint32_t *row; /* [256] successors with the marks below; NULL: no row */
@@ -137,6 +139,9 @@ static inline bool sl_rx_nullable(const struct sl_rx *rx, sl_rx_id id)
     return rx->nodes[id].nullable;
 }
 
+/* A node that is one character of a JSON string, as it is spelled there. */
+void sl_rx_is_char(struct sl_rx *rx, sl_rx_id id);
+
 /* Is there any string in it? (Within the budget; true when unsure.) */
 bool sl_rx_alive(struct sl_rx *rx, sl_rx_id id);
 /* Time that others took, in derivatives; false: there is no more. */
@@ -159,8 +164,10 @@ void sl_rx_trim(struct sl_rx *rx, uint32_t max_rows);
 bool sl_rx_matches(struct sl_rx *rx, sl_rx_id id, const char *text, size_t n);
 
 /* How many characters of the language plain may follow: every string of up to the returned number
- * of them stays alive, and no longer one does. SL_RX_INF: any number. */
+ * of them stays alive, and no longer one does, unless *longer: then some may. SL_RX_INF: any
+ * number.
+ */
 #define SL_RX_RUN_UNKNOWN (-2)
-int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain);
+int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, bool *longer);
 
 #endif

@@ -427,12 +427,77 @@ static enum answer alive_at_once(struct sl_rx *rx, sl_rx_id id)
                             : fraction_alive(rx, &multiple, v, n_beside);
 }
 
-/* Writes down what can be said. */
-static void look_at_multiple(struct sl_rx *rx, sl_rx_id id)
+/* Any characters of a JSON string, from lo to hi of them, and with the closing quote or without. */
+static bool is_length(const struct sl_rx *rx, sl_rx_id id, int32_t *lo, int32_t *hi)
 {
-    if (rx->nodes[id].alive != 0 || rx->nodes[id].boolean != 2)
+    const struct sl_rx_node *x = &rx->nodes[id], *rep = x->op == RX_CAT ? &rx->nodes[x->a] : x;
+    SL_ASSERT(id < rx->n_nodes && rx->any_chars < rx->n_nodes);
+    if (rx->any_chars == SL_RX_NONE || rep->op != RX_REP || rep->a != rx->nodes[rx->any_chars].a)
+        return false;
+    const struct sl_rx_node *quote = &rx->nodes[x->b];
+    if (x->op == RX_CAT && (quote->op != RX_SET || quote->texts != SL_RX_TEXT))
+        return false;
+    *lo = rep->lo;
+    *hi = rep->hi == SL_RX_INF ? INT32_MAX : rep->hi;
+    return true;
+}
+
+/* What can be said without a search of strings of a length that must match: a pattern that may
+ * match anywhere has as many states as there are sets of places in it, each with each length. */
+static enum answer fits_length(const struct sl_rx *rx, sl_rx_id id)
+{
+    const struct sl_rx_node *n = &rx->nodes[id], *other = NULL;
+    int32_t lo = 0, hi = INT32_MAX, kid_lo, kid_hi;
+    uint32_t n_others = 0, texts = 0, least = 0;
+    SL_ASSERT(n->op == RX_AND && n->a + n->b <= rx->n_kids);
+    for (uint32_t i = n->a; i < n->a + n->b; i++) {
+        const struct sl_rx_node *kid = &rx->nodes[rx->kids[i]];
+        texts |= kid->texts;
+        least = SL_MAX(least, kid->least);
+        if (is_length(rx, rx->kids[i], &kid_lo, &kid_hi)) {
+            lo = SL_MAX(lo, kid_lo);
+            hi = SL_MIN(hi, kid_hi);
+        } else {
+            other = kid;
+            n_others++;
+        }
+    }
+    if (hi < INT32_MAX && least > (uint32_t)hi)
+        return NO;
+    bool simple = n_others == 1 && !other->boolean && other->exact;
+    if (!simple || texts != other->texts || other->least < (uint32_t)lo)
+        return MAYBE;
+    return other->least <= (uint32_t)hi ? YES : MAYBE;
+}
+
+static bool surely_alive(const struct sl_rx *rx, sl_rx_id id)
+{
+    const struct sl_rx_node *x = &rx->nodes[id];
+    return id != SL_RX_NONE && (x->nullable || x->alive == 1 || !x->boolean);
+}
+
+static void look_at(struct sl_rx *rx, sl_rx_id id);
+
+/* Without a search. */
+static enum answer alive_at_sight(struct sl_rx *rx, sl_rx_id id)
+{
+    const struct sl_rx_node n = rx->nodes[id];
+    if (n.boolean == 2)
+        return alive_at_once(rx, id);
+    if (n.op == RX_AND)
+        return fits_length(rx, id);
+    if (n.op != RX_CAT || rx->nodes[n.b].boolean != 0)
+        return MAYBE;
+    look_at(rx, n.a); /* a closing quote stands behind it */
+    return rx->nodes[n.a].alive == 2 ? NO : surely_alive(rx, n.a) ? YES : MAYBE;
+}
+
+/* Writes down what can be said. */
+static void look_at(struct sl_rx *rx, sl_rx_id id)
+{
+    if (rx->nodes[id].alive != 0 || rx->nodes[id].boolean == 0)
         return;
-    enum answer is = alive_at_once(rx, id);
+    enum answer is = alive_at_sight(rx, id);
     rx->nodes[id].alive = is == MAYBE ? 0 : is == YES ? 1 : 2;
 }
 
@@ -443,12 +508,6 @@ static inline sl_rx_id quick_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
     const uint32_t *row = rx->nodes[id].row;
     return row != NULL && row[byte] != SL_RX_UNKNOWN ? row[byte] & ~SL_RX_UNVERIFIED
                                                      : raw_step(rx, id, byte);
-}
-
-static bool surely_alive(const struct sl_rx *rx, sl_rx_id id)
-{
-    const struct sl_rx_node *x = &rx->nodes[id];
-    return id != SL_RX_NONE && (x->nullable || x->alive == 1 || !x->boolean);
 }
 
 /* At first in breadth, as most states are near an accepting one; then depth first, so that one is
@@ -483,7 +542,7 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
             if (to == last || to == SL_RX_NONE || rx->nodes[to].alive == 2)
                 continue;
             last = to;
-            look_at_multiple(rx, to);
+            look_at(rx, to);
             if (rx->nodes[to].alive == 2)
                 continue;
             if (surely_alive(rx, to)) {
@@ -517,7 +576,7 @@ bool sl_rx_alive(struct sl_rx *rx, sl_rx_id id)
     const struct sl_rx_node *x = &rx->nodes[id];
     if (!x->boolean || x->nullable)
         return id != SL_RX_NONE;
-    look_at_multiple(rx, id);
+    look_at(rx, id);
     x = &rx->nodes[id];
     return x->alive == 0 ? search(rx, id) : x->alive == 1;
 }
@@ -603,12 +662,43 @@ static sl_rx_id lasting_part(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, int 
     }
 }
 
-int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain)
+/* The same of strings that have a bounded length besides: as long as the part fits into what is
+ * left of the length, no plain character leads away. -1: not of that form. */
+static int32_t lasting_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain)
+{
+    const struct sl_rx_node top = rx->nodes[id], n = top.op == RX_CAT ? rx->nodes[top.a] : top;
+    int32_t lo = 0, hi = INT32_MAX;
+    uint32_t n_parts = 0;
+    sl_rx_id part = SL_RX_NONE;
+    SL_ASSERT(id < rx->n_nodes);
+    for (uint32_t i = n.a; n.op == RX_AND && i < n.a + n.b; i++) {
+        int32_t kid_lo, kid_hi;
+        if (is_length(rx, rx->kids[i], &kid_lo, &kid_hi)) {
+            lo = SL_MAX(lo, kid_lo);
+            hi = SL_MIN(hi, kid_hi);
+        } else if (n_parts++ > 0) {
+            return -1;
+        } else {
+            part = lasting_part(rx, rx->kids[i], plain, 0);
+        }
+    }
+    const struct sl_rx_node *x = &rx->nodes[part];
+    if (part == SL_RX_NONE || x->texts == 0 || !x->exact || x->boolean || lo > hi)
+        return -1;
+    return (uint32_t)hi < x->least ? -1 : hi - (int32_t)x->least;
+}
+
+int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, bool *longer)
 {
     int64_t total = 0;
     const sl_rx_id lasts = lasting_part(rx, id, plain, 0);
+    *longer = false;
     if (lasts != SL_RX_NONE && sl_rx_alive(rx, lasts))
         return SL_RX_INF;
+    int32_t run = lasting_run(rx, id, plain);
+    *longer = run >= 0;
+    if (*longer)
+        return run;
     for (;;) {
         struct sl_rx_node x = rx->nodes[id], rep = x;
         sl_rx_id rest = SL_RX_EPS;

@@ -367,6 +367,11 @@ static const struct {
      "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":8},{\"type\":\"string\","
      "\"pattern\":\"^[a-z]+$\"},{\"enum\":[\"abcabcabcabc\",\"ббб\"]}]}"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"a[bc]-.*:\",\"minLength\":5}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"a[bc]-.*:\",\"maxLength\":12}"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"string\",\"pattern\":\"(ab|c)0{1,2}\",\"minLength\":6,\"maxLength\":9}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"allOf\":[{\"pattern\":\"ab\"},{\"pattern\":\"b.?1\"}],\"type\":"
+                             "\"string\",\"maxLength\":8}"},
     {SL_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"object\",\"if\":{\"properties\":{\"a\":{\"pattern\":"
      "\"^[a-z]{1,3}$\"}}},\"then\":{\"required\":[\"b\"]},\"properties\":{\"a\":{"
@@ -708,6 +713,46 @@ static void test_multiples(void **state)
     }
 }
 
+/* Patterns that may match anywhere in a string of bounded length: any text may come as long as
+ * there is room for the shortest match behind it, though the states of the two are too many to
+ * search. */
+static const struct {
+    const char *pattern, *shortest;
+} anywhere[] = {
+    {"arn:aws[A-Za-z0-9-]{0,64}:cloudformation:[A-Za-z0-9-]{1,64}:[0-9]{12}:type/.+",
+     "arn:aws:cloudformation:a:123456789012:type/x"},
+    {"([a-z]{2,40}::){2}[A-Z0-9]{3,40}(::M)?", "ab::ab::A00"},
+    {"(\\\\d{3}-?){2}[^a-z]{4,}\\u00e9", "123456....\xC3\xA9"},
+};
+
+static void test_lengths(void **state)
+{
+    (void)state;
+    enum { MAX = 1024 };
+    for (size_t i = 0; i < SL_COUNT(anywhere); i++) {
+        char schema[300], text[MAX + 100];
+        struct sl_error err;
+        bool yes;
+        size_t at = 0, n = strlen(anywhere[i].shortest), n_chars = 0;
+        for (const char *c = anywhere[i].shortest; *c != 0; c++)
+            n_chars += ((uint8_t)*c & 0xC0) != 0x80;
+        snprintf(schema, sizeof schema, "{\"type\":\"string\",\"maxLength\":%d,\"pattern\":\"%s\"}",
+                 MAX, anywhere[i].pattern);
+        struct sl_grammar *g = rig_compile(SL_GRAMMAR_JSON_SCHEMA, schema, NULL);
+        for (size_t room = n_chars + 2; room-- > n_chars - 2;) {
+            const size_t before = MAX - room; /* characters, an opening quote before them */
+            text[0] = '"';
+            memset(text + 1, '~', before);
+            snprintf(text + 1 + before, sizeof text - 1 - before, "%s\"", anywhere[i].shortest);
+            assert_int_equal(sl_grammar_matches(g, text, before + n + 2, &yes, &at, &err), 0);
+            if (yes != (room >= n_chars) || (!yes && at != 1 + MAX - n_chars))
+                fail_msg("%s, of %zu characters, %zu left: %s, at byte %zu", anywhere[i].pattern,
+                         n_chars, room, yes ? "matches" : "does not match", at);
+        }
+        sl_grammar_destroy(g);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -752,10 +797,11 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),       cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_masks),       cmocka_unit_test(test_wide_masks),
-        cmocka_unit_test(test_many_unlike), cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_multiples),
+        cmocka_unit_test(test_table),      cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_wide_masks), cmocka_unit_test(test_many_unlike),
+        cmocka_unit_test(test_forced),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_multiples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
