@@ -208,6 +208,17 @@ def test_refusals(server):
     assert status == 200 and r["choices"][0]["message"]["tool_calls"], r
 
 
+def test_any_is_required(server):
+    """The word of Mistral's API, which mistralai sends."""
+    fields = {"messages": ASK, "tools": TOOLS, "max_tokens": 250, "seed": 2, "logit_bias": BIAS}
+    status, want = server.json("POST", "/v1/chat/completions", fields | {"tool_choice": "required"})
+    assert status == 200
+    status, r = server.json("POST", "/v1/chat/completions", fields | {"tool_choice": "any"})
+    assert status == 200, r
+    called, wanted = ([c["function"] for c in x["choices"][0]["message"].get("tool_calls") or []] for x in (r, want))
+    assert called == wanted and (called or r["choices"][0]["finish_reason"] == "length")
+
+
 def test_how_arguments_are_written():
     """structured_outputs beside tools says how JSON is written."""
     fields = {"messages": ASK, "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 200, "seed": 3, "logit_bias": BIAS}

@@ -159,7 +159,7 @@ static int tools_read_choice(struct sl_params *p, bool any, struct sl_refusal *r
         const char *s = json_string_value(v);
         if (strcmp(s, "none") == 0)
             p->tool_mode = SL_TOOLS_NONE;
-        else if (strcmp(s, "required") == 0)
+        else if (strcmp(s, "required") == 0 || strcmp(s, "any") == 0) /* Mistral's word for it */
             p->tool_mode = SL_TOOLS_REQUIRED;
         else if (strcmp(s, "auto") != 0)
             return sl_refuse(r, SL_EINVAL, field,
