@@ -714,6 +714,8 @@ int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, bool *longer)
         total = SL_MIN(total + rep.hi, INT32_MAX);
         id = rest;
     }
+    if (total == 0)
+        return SL_RX_RUN_UNKNOWN;
     sl_rx_id more = sl_rx_and2(rx, id, sl_rx_cat(rx, plain, SL_RX_ALL));
-    return total > 0 && !sl_rx_alive(rx, more) ? (int32_t)total : SL_RX_RUN_UNKNOWN;
+    return sl_rx_alive(rx, more) ? SL_RX_RUN_UNKNOWN : (int32_t)total;
 }
