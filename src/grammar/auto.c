@@ -56,36 +56,14 @@ static uint64_t vec_hash(enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
     return sl_hash64(v, n * sizeof v[0], (uint64_t)kind);
 }
 
-static bool auto_rehash(struct sl_auto *a)
-{
-    uint32_t cap = a->cap_table == 0 ? 1024 : a->cap_table * 2;
-    uint32_t *table = sl_calloc(cap, sizeof *table);
-    SL_ASSERT(sl_is_pow2(cap) && a->n_vecs < cap); /* a free place ends every search */
-    if (table == NULL)
-        return false;
-    for (uint32_t i = 1; i < a->n_vecs; i++) {
-        const struct sl_vec *x = a->vecs[i];
-        uint64_t h = vec_hash((enum sl_vec_kind)x->kind, x->v, x->n);
-        while (table[h & (cap - 1)] != 0)
-            h++;
-        table[h & (cap - 1)] = i;
-    }
-    sl_free(a->table);
-    a->table = table;
-    a->cap_table = cap;
-    return true;
-}
-
 uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
 {
     if (a->failed != NULL)
         return 0;
-    if (a->n_vecs * 2 >= a->cap_table && !auto_rehash(a))
-        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
     /* A stack's frames are older than what stands on them, so no stack is a ring. */
     SL_ASSERT(n > 0 && (kind < SL_VEC_RETURN || kind > SL_VEC_ARRAY || v[0] < a->n_vecs));
-    uint64_t h = vec_hash(kind, v, n);
-    for (uint32_t i; (i = a->table[h & (a->cap_table - 1)]) != 0; h++) {
+    struct sl_intern_at at = sl_intern_find(vec_hash(kind, v, n));
+    for (uint32_t i; (i = sl_intern_next(&a->index, &at)) != 0;) {
         const struct sl_vec *x = a->vecs[i];
         if (x->kind == (uint32_t)kind && x->n == n && memcmp(x->v, v, n * sizeof v[0]) == 0)
             return i;
@@ -98,6 +76,8 @@ uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, 
         a->vecs = p;
         a->cap_vecs = cap;
     }
+    if (!sl_intern_room(&a->index))
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
     struct sl_vec *x = a->n_vecs >= a->limits.max_states
                            ? NULL
                            : sl_arena_alloc(&a->arena, sizeof *x + n * sizeof v[0]);
@@ -106,7 +86,7 @@ uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, 
     x->kind = kind;
     x->n = n;
     memcpy(x->v, v, n * sizeof v[0]);
-    a->table[h & (a->cap_table - 1)] = a->n_vecs;
+    sl_intern_add(&a->index, &at, a->n_vecs);
     SL_ASSERT(a->n_vecs < a->cap_vecs);
     a->vecs[a->n_vecs] = x;
     return a->n_vecs++;
@@ -190,7 +170,7 @@ void sl_auto_deinit(struct sl_auto *a)
     sl_rx_deinit(&a->rx);
     sl_arena_deinit(&a->arena);
     sl_free(a->vecs);
-    sl_free(a->table);
+    sl_intern_deinit(&a->index);
     sl_free(a->pos);
     sl_free(a->splits);
     sl_free(a->memo);

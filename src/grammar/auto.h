@@ -183,7 +183,8 @@ struct sl_auto {
     struct sl_arena arena;
     struct sl_auto_limits limits;
     struct sl_vec **vecs;
-    uint32_t n_vecs, cap_vecs, *table, cap_table;
+    uint32_t n_vecs, cap_vecs;
+    struct sl_intern index; /* of vecs */
     struct sl_pos *pos;
     uint32_t n_pos, cap_pos, *splits, n_splits, cap_splits;
     uint32_t start; /* the first state */

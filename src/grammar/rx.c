@@ -75,27 +75,6 @@ static bool node_equal(const struct sl_rx *rx, const struct sl_rx_node *x,
     return x->a == y->a;
 }
 
-static bool rx_rehash(struct sl_rx *rx)
-{
-    uint32_t cap = rx->cap_table == 0 ? 1024 : rx->cap_table * 2;
-    uint32_t *table = sl_calloc(cap, sizeof *table);
-    SL_ASSERT(sl_is_pow2(cap) && rx->n_nodes < cap); /* a free place ends every search */
-    if (table == NULL) {
-        sl_rx_fail(rx, SL_ENOMEM, "out of memory");
-        return false;
-    }
-    for (uint32_t id = 0; id < rx->n_nodes; id++) {
-        uint64_t h = node_hash(rx, &rx->nodes[id]);
-        while (table[h & (cap - 1)] != 0)
-            h++;
-        table[h & (cap - 1)] = id + 1;
-    }
-    sl_free(rx->table);
-    rx->table = table;
-    rx->cap_table = cap;
-    return true;
-}
-
 /* SL_RX_CHARS, SL_RX_TEXT or 0, by what it is made of. */
 static uint8_t rx_texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
 {
@@ -214,17 +193,17 @@ void sl_rx_is_char(struct sl_rx *rx, sl_rx_id id)
 static sl_rx_id rx_intern(struct sl_rx *rx, struct sl_rx_node n)
 {
     bool list = n.op == RX_ALT || n.op == RX_AND;
-    if (rx->failed != NULL || (rx->n_nodes * 2 >= rx->cap_table && !rx_rehash(rx)))
+    if (rx->failed != NULL)
         return SL_RX_NONE;
     SL_ASSERT(!list || (n.a + n.b == rx->n_kids && n.b > 1));
     /* What a node is made of is there before it, so no expression contains itself. */
     SL_ASSERT(n.op != RX_CAT || (n.a < rx->n_nodes && n.b < rx->n_nodes));
     SL_ASSERT((n.op != RX_NOT && n.op != RX_REP) || n.a < rx->n_nodes);
-    uint64_t h = node_hash(rx, &n);
-    for (uint32_t at; (at = rx->table[h & (rx->cap_table - 1)]) != 0; h++)
-        if (node_equal(rx, &rx->nodes[at - 1], &n)) {
+    struct sl_intern_at at = sl_intern_find(node_hash(rx, &n));
+    for (uint32_t id; (id = sl_intern_next(&rx->index, &at)) != 0;)
+        if (node_equal(rx, &rx->nodes[id - 1], &n)) {
             rx->n_kids -= list ? n.b : 0;
-            return at - 1;
+            return id - 1;
         }
     if (n.head > MAX_HEAD)
         return sl_rx_fail(rx, SL_ELIMIT, "the expression is nested too deeply");
@@ -232,12 +211,14 @@ static sl_rx_id rx_intern(struct sl_rx *rx, struct sl_rx_node n)
         return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
     if (!rx_grow(rx, (void **)&rx->nodes, rx->n_nodes, 1, &rx->cap_nodes, sizeof n))
         return SL_RX_NONE;
+    if (!sl_intern_room(&rx->index))
+        return sl_rx_no_room(rx, true);
     SL_ASSERT(rx->n_nodes < rx->cap_nodes);
     n.texts = rx_texts_of(rx, &n);
     n.finite = is_finite(rx, &n);
     find_least(rx, &n);
     rx->nodes[rx->n_nodes] = n;
-    rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
+    sl_intern_add(&rx->index, &at, rx->n_nodes + 1);
     return rx->n_nodes++;
 }
 
@@ -266,7 +247,7 @@ void sl_rx_deinit(struct sl_rx *rx)
     sl_free(rx->sets);
     sl_free(rx->lists);
     sl_free(rx->with_row);
-    sl_free(rx->table);
+    sl_intern_deinit(&rx->index);
     sl_free(rx->derived);
     sl_free(rx->search);
     sl_arena_deinit(&rx->arena);

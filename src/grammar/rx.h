@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "grammar/intern.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -88,8 +89,7 @@ struct sl_rx {
         const struct sl_rx_str *v;
     } * lists;
     uint32_t n_lists, cap_lists;
-    uint32_t *table; /* hash of nodes, cap is a power of two */
-    uint32_t cap_table;
+    struct sl_intern index;        /* of nodes: id + 1 */
     uint32_t n_rows, *with_row;    /* with_row: the nodes that have one */
     struct sl_arena arena;         /* rows */
     struct sl_rx_derived *derived; /* of parts, a cache: states share most of theirs */
