@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT
+ * store.h - KV pages outside the device: tiers of host memory and of disk behind one interface.
+ *
+ * A page is named by its block, the chain of hashes over model, layout, namespace and tokens
+ * (kv/radix.h), and by its group of layers. The name says what the bytes are, so a page that was
+ * stored is never written again, and stores of other processes with the same root may share a
+ * folder's pages over restarts.
+ *
+ * Losing a page is always allowed: it is a miss, and its tokens are computed again. Wrong bytes are
+ * not: what comes from a disk has a checksum over its name and its bytes, and a page that fails it
+ * is a miss and is forgotten. No fault of a tier is an error of a request.
+ *
+ * Engine thread, if not marked otherwise. Nothing here waits or allocates after sl_store_open:
+ * files are read and written by threads of the store.
+ */
+#ifndef SL_TIER_STORE_H
+#define SL_TIER_STORE_H
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/limits.h"
+
+struct sl_store;
+
+enum sl_tier_kind { SL_TIER_HOST, SL_TIER_DISK, SL_N_TIERS };
+
+struct sl_store_config {
+    struct sl_hash128 root; /* names model and layout: only pages of the same root are found */
+    int32_t n_groups;
+    size_t page_bytes[SL_MAX_KV_GROUPS];
+    uint64_t host_bytes; /* of pages in host memory; also what is written and read lies there, so it
+                            has room for some pages at least */
+    const char *dir;     /* of pages on disk; NULL: no such tier */
+    uint64_t disk_bytes;
+    /* Called by a thread of the store when a page of a request to it has come, or will not. */
+    void (*wake)(void *arg);
+    void *wake_arg;
+};
+
+struct sl_store_key {
+    struct sl_hash128 name; /* of the block */
+    int32_t group;
+};
+
+struct sl_store_stats { /* of one tier, since it was opened */
+    uint64_t n_pages, n_bytes, capacity_bytes;
+    uint64_t hits, misses; /* of pages that were asked for */
+    uint64_t stored, stored_bytes, loaded_bytes;
+    uint64_t dropped; /* not stored: there was no room or no time */
+    uint64_t evicted, corrupt, io_errors;
+};
+
+/* SL_EINVAL, SL_ENOMEM, SL_EIO: the folder cannot be used; the message names it. What is wrong
+ * inside of a folder (truncated, corrupt, of another version) is forgotten, not an error. */
+SL_MUST_CHECK int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out,
+                                struct sl_error *err);
+/* Writes what is still to be written, then ends; NULL is allowed. No page is held. */
+void sl_store_close(struct sl_store *s);
+
+/* Is the page in some tier, or about to be? Looks at memory only. */
+bool sl_store_has(struct sl_store *s, const struct sl_store_key *key);
+
+/* Room for a page that is not there yet, to be filled and committed, or cancelled. NULL: it is
+ * there, or there is no room now. Several may be open at once. */
+uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key);
+void sl_store_commit(struct sl_store *s, uint8_t *page);
+void sl_store_cancel(struct sl_store *s, uint8_t *page);
+
+enum sl_store_state { SL_STORE_PENDING, SL_STORE_HERE, SL_STORE_MISS };
+
+/* A page that is asked for. Its memory is the caller's, from begin to end at the same place. */
+struct sl_store_get {
+    struct sl_store_key key;
+    _Atomic int32_t state; /* enum sl_store_state, set by any thread */
+    enum sl_tier_kind from;
+    const uint8_t *page; /* SL_STORE_HERE: its bytes, until the end */
+    void *inside;        /* the store's */
+};
+
+/* Asks for a page. It may be here at once; else wake is called when it is here or missed. */
+void sl_store_begin(struct sl_store *s, struct sl_store_get *get);
+/* The caller has copied the page, or does not want it any more, in whatever state it is. */
+void sl_store_end(struct sl_store *s, struct sl_store_get *get);
+
+/* Any thread. */
+void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out);
+
+#endif
