@@ -84,6 +84,10 @@
 #define SL_MAX_KV_GROUPS   4 /* of layers that keep different positions */
 #define SL_MAX_THREADS     256
 
+/* KV pages outside the device */
+#define SL_MAX_TIER_PAGES (1 << 24)  /* of a tier */
+#define SL_MAX_TIER_PAGE  (1u << 30) /* bytes of one */
+
 /* method suffix of drafts */
 #define SL_MAX_SUFFIX_DEPTH   256       /* tokens of a match and the drafts behind it */
 #define SL_MAX_SUFFIX_OUTPUTS 1000000   /* that are kept */

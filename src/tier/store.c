@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+#include "tier/store.h"
+
+#include "base/sys.h"
+#include "tier/store_impl.h"
+
+#include <stdatomic.h>
+
+static int check_config(const struct sl_store_config *cfg, struct sl_error *err)
+{
+    SL_ASSERT(cfg->n_groups >= 1 && cfg->n_groups <= SL_MAX_KV_GROUPS);
+    for (int32_t g = 0; g < cfg->n_groups; g++) {
+        if (cfg->page_bytes[g] == 0 || cfg->page_bytes[g] > SL_MAX_TIER_PAGE)
+            return sl_fail(err, SL_EINVAL, "a KV page of %zu bytes cannot be stored",
+                           cfg->page_bytes[g]);
+    }
+    if (cfg->dir != NULL)
+        return sl_fail(err, SL_EINVAL, "%.180s: KV pages cannot be stored on disk", cfg->dir);
+    return 0;
+}
+
+int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, struct sl_error *err)
+{
+    int rc = check_config(cfg, err);
+    *out = NULL;
+    if (rc != 0)
+        return rc;
+    struct sl_store *s = sl_calloc(1, sizeof *s);
+    if (s == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a store of KV pages");
+    s->cfg = *cfg;
+    pthread_mutex_init(&s->lock, NULL);
+    rc = sl_host_open(&s->host, cfg, err);
+    if (rc == 0) {
+        size_t n_slots = (size_t)s->host.slots.n_chunks * (size_t)s->host.slots.n_stride;
+        s->jobs = sl_calloc(n_slots, sizeof *s->jobs);
+        if (s->jobs == NULL)
+            rc = sl_fail(err, SL_ENOMEM, "out of memory for %zu KV pages", n_slots);
+    }
+    if (rc != 0) {
+        sl_store_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void sl_store_close(struct sl_store *s)
+{
+    if (s == NULL)
+        return;
+    sl_free(s->jobs);
+    sl_host_close(&s->host);
+    pthread_mutex_destroy(&s->lock);
+    sl_free(s);
+}
+
+static void check_key(const struct sl_store *s, const struct sl_store_key *key)
+{
+    SL_ASSERT(key->group >= 0 && key->group < s->cfg.n_groups);
+}
+
+static size_t page_bytes_of(const struct sl_store *s, int32_t slot)
+{
+    return s->cfg.page_bytes[sl_slot_group(&s->host.slots, slot)];
+}
+
+/* ---- telling ---- */
+
+/* The slot is held for this request. */
+static void give(struct sl_store *s, struct sl_store_get *get, int32_t slot, enum sl_tier_kind from)
+{
+    size_t n = page_bytes_of(s, slot);
+    get->page = sl_host_page(&s->host, slot);
+    get->from = from;
+    s->stats[from].hits++;
+    s->stats[SL_TIER_HOST].loaded_bytes += from == SL_TIER_HOST ? n : 0;
+    atomic_store(&get->state, SL_STORE_HERE);
+}
+
+static void miss(struct sl_store *s, struct sl_store_get *get, enum sl_tier_kind tier)
+{
+    s->stats[tier].misses++;
+    atomic_store(&get->state, SL_STORE_MISS);
+}
+
+bool sl_store_tell(struct sl_store *s, int32_t slot, bool here, enum sl_tier_kind from)
+{
+    struct sl_store_get *get = s->jobs[slot].waiters, *next;
+    bool somebody = get != NULL;
+    s->jobs[slot].waiters = NULL;
+    for (; get != NULL; get = next) {
+        next = get->inside; /* from its state on, the request is the engine's */
+        get->inside = NULL;
+        if (here) {
+            give(s, get, slot, from);
+        } else {
+            sl_slots_release(&s->host.slots, slot);
+            miss(s, get, from);
+        }
+    }
+    return somebody;
+}
+
+void sl_store_wake(struct sl_store *s)
+{
+    if (s->cfg.wake != NULL)
+        s->cfg.wake(s->cfg.wake_arg);
+}
+
+/* ---- putting ---- */
+
+bool sl_store_has(struct sl_store *s, const struct sl_store_key *key)
+{
+    check_key(s, key);
+    pthread_mutex_lock(&s->lock);
+    int32_t slot = sl_slots_find(&s->host.slots, key);
+    if (slot != SL_NO_SLOT)
+        sl_slots_touch(&s->host.slots, slot);
+    pthread_mutex_unlock(&s->lock);
+    return slot != SL_NO_SLOT;
+}
+
+uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
+{
+    uint8_t *page = NULL;
+    check_key(s, key);
+    pthread_mutex_lock(&s->lock);
+    if (sl_slots_find(&s->host.slots, key) == SL_NO_SLOT) {
+        int32_t slot = sl_slots_take(&s->host.slots, key);
+        if (slot != SL_NO_SLOT)
+            page = sl_host_page(&s->host, slot);
+        else
+            s->stats[SL_TIER_HOST].dropped++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return page;
+}
+
+/* The slot of a page that sl_store_reserve gave. */
+static int32_t open_slot(const struct sl_store *s, const uint8_t *page)
+{
+    int32_t slot = sl_host_slot(&s->host, page);
+    SL_ASSERT(s->host.slots.slots[slot].state == SL_SLOT_OPEN);
+    return slot;
+}
+
+void sl_store_commit(struct sl_store *s, uint8_t *page)
+{
+    pthread_mutex_lock(&s->lock);
+    int32_t slot = open_slot(s, page);
+    s->stats[SL_TIER_HOST].stored++;
+    s->stats[SL_TIER_HOST].stored_bytes += page_bytes_of(s, slot);
+    sl_slots_ready(&s->host.slots, slot);
+    bool somebody = sl_store_tell(s, slot, true, SL_TIER_HOST);
+    sl_slots_release(&s->host.slots, slot);
+    pthread_mutex_unlock(&s->lock);
+    if (somebody)
+        sl_store_wake(s);
+}
+
+void sl_store_cancel(struct sl_store *s, uint8_t *page)
+{
+    pthread_mutex_lock(&s->lock);
+    int32_t slot = open_slot(s, page);
+    bool somebody = sl_store_tell(s, slot, false, SL_TIER_HOST);
+    sl_slots_drop(&s->host.slots, slot);
+    pthread_mutex_unlock(&s->lock);
+    if (somebody)
+        sl_store_wake(s);
+}
+
+/* ---- getting ---- */
+
+static void wait_for(struct sl_store *s, int32_t slot, struct sl_store_get *get)
+{
+    SL_ASSERT(s->host.slots.slots[slot].state == SL_SLOT_OPEN);
+    sl_slots_hold(&s->host.slots, slot);
+    atomic_store(&get->state, SL_STORE_PENDING);
+    get->inside = s->jobs[slot].waiters;
+    s->jobs[slot].waiters = get;
+}
+
+void sl_store_begin(struct sl_store *s, struct sl_store_get *get)
+{
+    check_key(s, &get->key);
+    get->page = NULL;
+    get->inside = NULL;
+    get->from = SL_TIER_HOST;
+    pthread_mutex_lock(&s->lock);
+    int32_t slot = sl_slots_find(&s->host.slots, &get->key);
+    if (slot == SL_NO_SLOT) {
+        miss(s, get, SL_TIER_HOST);
+    } else if (s->host.slots.slots[slot].state == SL_SLOT_READY) {
+        sl_slots_hold(&s->host.slots, slot);
+        give(s, get, slot, SL_TIER_HOST);
+    } else {
+        wait_for(s, slot, get);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Takes a request that still waits out of its slot's list. */
+static void leave(struct sl_store *s, struct sl_store_get *get)
+{
+    int32_t slot = sl_slots_find(&s->host.slots, &get->key);
+    SL_ASSERT(slot != SL_NO_SLOT && s->host.slots.slots[slot].state == SL_SLOT_OPEN);
+    struct sl_store_get *before = NULL, *at = s->jobs[slot].waiters;
+    for (; at != get; at = at->inside) {
+        SL_ASSERT(at != NULL);
+        before = at;
+    }
+    if (before != NULL)
+        before->inside = get->inside;
+    else
+        s->jobs[slot].waiters = get->inside;
+    sl_slots_release(&s->host.slots, slot);
+}
+
+void sl_store_end(struct sl_store *s, struct sl_store_get *get)
+{
+    pthread_mutex_lock(&s->lock);
+    switch (atomic_load(&get->state)) {
+    case SL_STORE_HERE:
+        sl_slots_release(&s->host.slots, sl_host_slot(&s->host, get->page));
+        break;
+    case SL_STORE_PENDING:
+        leave(s, get);
+        break;
+    default:
+        break;
+    }
+    atomic_store(&get->state, SL_STORE_MISS);
+    get->page = NULL;
+    get->inside = NULL;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- counters ---- */
+
+void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out)
+{
+    SL_ASSERT(tier >= 0 && tier < SL_N_TIERS);
+    pthread_mutex_lock(&s->lock);
+    *out = s->stats[tier];
+    if (tier == SL_TIER_HOST) {
+        const struct sl_slots *slots = &s->host.slots;
+        for (int32_t g = 0; g < s->cfg.n_groups; g++) {
+            out->n_pages += slots->groups[g].n_used;
+            out->n_bytes += slots->groups[g].n_used * s->cfg.page_bytes[g];
+        }
+        out->evicted = slots->n_evicted;
+        out->capacity_bytes = (uint64_t)slots->n_chunks * s->host.chunk_bytes;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
