@@ -48,6 +48,11 @@ static ssize_t real_pread(int fd, void *buf, size_t n, int64_t offset)
     return pread(fd, buf, n, (off_t)offset);
 }
 
+static ssize_t real_pwrite(int fd, const void *buf, size_t n, int64_t offset)
+{
+    return pwrite(fd, buf, n, (off_t)offset);
+}
+
 static void *real_map(int fd, size_t n_bytes)
 {
     void *p = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -139,6 +144,7 @@ const struct sl_sys sl_sys_real = {
     .file_size = real_file_size,
     .is_folder = real_is_folder,
     .pread = real_pread,
+    .pwrite = real_pwrite,
     .read = read,
     .write = write,
     .sync = fsync,

@@ -30,6 +30,7 @@ struct sl_sys {
     int64_t (*file_size)(int fd);
     bool (*is_folder)(const char *path);
     ssize_t (*pread)(int fd, void *buf, size_t n, int64_t offset);
+    ssize_t (*pwrite)(int fd, const void *buf, size_t n, int64_t offset);
     ssize_t (*read)(int fd, void *buf, size_t n);
     ssize_t (*write)(int fd, const void *buf, size_t n);
     int (*sync)(int fd);                  /* as fsync(2) */
