@@ -87,6 +87,7 @@
 /* KV pages outside the device */
 #define SL_MAX_TIER_PAGES (1 << 24)  /* of a tier */
 #define SL_MAX_TIER_PAGE  (1u << 30) /* bytes of one */
+#define SL_MAX_TIER_DIR   3072       /* bytes of the path of its folder */
 
 /* method suffix of drafts */
 #define SL_MAX_SUFFIX_DEPTH   256       /* tokens of a match and the drafts behind it */

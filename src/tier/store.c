@@ -14,9 +14,25 @@ static int check_config(const struct sl_store_config *cfg, struct sl_error *err)
             return sl_fail(err, SL_EINVAL, "a KV page of %zu bytes cannot be stored",
                            cfg->page_bytes[g]);
     }
-    if (cfg->dir != NULL)
-        return sl_fail(err, SL_EINVAL, "%.180s: KV pages cannot be stored on disk", cfg->dir);
     return 0;
+}
+
+static int open_tiers(struct sl_store *s, const struct sl_store_config *cfg, struct sl_error *err)
+{
+    int rc = sl_host_open(&s->host, cfg, err);
+    if (rc != 0)
+        return rc;
+    size_t n_slots = (size_t)s->host.slots.n_chunks * (size_t)s->host.slots.n_stride;
+    s->jobs = sl_calloc(n_slots, sizeof *s->jobs);
+    if (s->jobs == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for %zu KV pages", n_slots);
+    if (cfg->dir == NULL)
+        return 0;
+    rc = sl_disk_open(&s->disk, cfg, err);
+    if (rc != 0)
+        return rc;
+    s->has_disk = true;
+    return sl_store_io_start(s, err);
 }
 
 int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, struct sl_error *err)
@@ -29,14 +45,9 @@ int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, stru
     if (s == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a store of KV pages");
     s->cfg = *cfg;
+    s->cfg.dir = NULL; /* the disk has a copy */
     pthread_mutex_init(&s->lock, NULL);
-    rc = sl_host_open(&s->host, cfg, err);
-    if (rc == 0) {
-        size_t n_slots = (size_t)s->host.slots.n_chunks * (size_t)s->host.slots.n_stride;
-        s->jobs = sl_calloc(n_slots, sizeof *s->jobs);
-        if (s->jobs == NULL)
-            rc = sl_fail(err, SL_ENOMEM, "out of memory for %zu KV pages", n_slots);
-    }
+    rc = open_tiers(s, cfg, err);
     if (rc != 0) {
         sl_store_close(s);
         return rc;
@@ -49,6 +60,10 @@ void sl_store_close(struct sl_store *s)
 {
     if (s == NULL)
         return;
+    if (s->has_disk) {
+        sl_store_io_stop(s);
+        sl_disk_close(&s->disk);
+    }
     sl_free(s->jobs);
     sl_host_close(&s->host);
     pthread_mutex_destroy(&s->lock);
@@ -60,17 +75,12 @@ static void check_key(const struct sl_store *s, const struct sl_store_key *key)
     SL_ASSERT(key->group >= 0 && key->group < s->cfg.n_groups);
 }
 
-static size_t page_bytes_of(const struct sl_store *s, int32_t slot)
-{
-    return s->cfg.page_bytes[sl_slot_group(&s->host.slots, slot)];
-}
-
 /* ---- telling ---- */
 
 /* The slot is held for this request. */
 static void give(struct sl_store *s, struct sl_store_get *get, int32_t slot, enum sl_tier_kind from)
 {
-    size_t n = page_bytes_of(s, slot);
+    size_t n = sl_store_page_bytes(s, slot);
     get->page = sl_host_page(&s->host, slot);
     get->from = from;
     s->stats[from].hits++;
@@ -110,6 +120,15 @@ void sl_store_wake(struct sl_store *s)
 
 /* ---- putting ---- */
 
+/* A page's slot on disk. To be used in host memory is a use there too. */
+static int32_t use_on_disk(struct sl_store *s, const struct sl_store_key *key)
+{
+    int32_t slot = s->has_disk ? sl_slots_find(&s->disk.slots, key) : SL_NO_SLOT;
+    if (slot != SL_NO_SLOT)
+        sl_slots_touch(&s->disk.slots, slot);
+    return slot;
+}
+
 bool sl_store_has(struct sl_store *s, const struct sl_store_key *key)
 {
     check_key(s, key);
@@ -117,8 +136,9 @@ bool sl_store_has(struct sl_store *s, const struct sl_store_key *key)
     int32_t slot = sl_slots_find(&s->host.slots, key);
     if (slot != SL_NO_SLOT)
         sl_slots_touch(&s->host.slots, slot);
+    bool has = use_on_disk(s, key) != SL_NO_SLOT || slot != SL_NO_SLOT;
     pthread_mutex_unlock(&s->lock);
-    return slot != SL_NO_SLOT;
+    return has;
 }
 
 uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
@@ -126,7 +146,7 @@ uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
     uint8_t *page = NULL;
     check_key(s, key);
     pthread_mutex_lock(&s->lock);
-    if (sl_slots_find(&s->host.slots, key) == SL_NO_SLOT) {
+    if (sl_slots_find(&s->host.slots, key) == SL_NO_SLOT && use_on_disk(s, key) == SL_NO_SLOT) {
         int32_t slot = sl_slots_take(&s->host.slots, key);
         if (slot != SL_NO_SLOT)
             page = sl_host_page(&s->host, slot);
@@ -150,9 +170,11 @@ void sl_store_commit(struct sl_store *s, uint8_t *page)
     pthread_mutex_lock(&s->lock);
     int32_t slot = open_slot(s, page);
     s->stats[SL_TIER_HOST].stored++;
-    s->stats[SL_TIER_HOST].stored_bytes += page_bytes_of(s, slot);
+    s->stats[SL_TIER_HOST].stored_bytes += sl_store_page_bytes(s, slot);
     sl_slots_ready(&s->host.slots, slot);
     bool somebody = sl_store_tell(s, slot, true, SL_TIER_HOST);
+    if (s->has_disk)
+        sl_store_write(s, slot);
     sl_slots_release(&s->host.slots, slot);
     pthread_mutex_unlock(&s->lock);
     if (somebody)
@@ -181,6 +203,22 @@ static void wait_for(struct sl_store *s, int32_t slot, struct sl_store_get *get)
     s->jobs[slot].waiters = get;
 }
 
+/* A page that is not in host memory: it is on disk and gets a place to be read into, or is missed.
+ */
+static void fetch(struct sl_store *s, struct sl_store_get *get)
+{
+    int32_t on_disk = use_on_disk(s, &get->key), slot = SL_NO_SLOT;
+    if (on_disk != SL_NO_SLOT)
+        slot = sl_slots_take(&s->host.slots, &get->key);
+    if (s->has_disk && slot == SL_NO_SLOT)
+        s->stats[SL_TIER_DISK].misses++;
+    miss(s, get, SL_TIER_HOST);
+    if (slot == SL_NO_SLOT)
+        return;
+    wait_for(s, slot, get);
+    sl_store_read(s, slot, on_disk);
+}
+
 void sl_store_begin(struct sl_store *s, struct sl_store_get *get)
 {
     check_key(s, &get->key);
@@ -190,8 +228,9 @@ void sl_store_begin(struct sl_store *s, struct sl_store_get *get)
     pthread_mutex_lock(&s->lock);
     int32_t slot = sl_slots_find(&s->host.slots, &get->key);
     if (slot == SL_NO_SLOT) {
-        miss(s, get, SL_TIER_HOST);
+        fetch(s, get);
     } else if (s->host.slots.slots[slot].state == SL_SLOT_READY) {
+        use_on_disk(s, &get->key);
         sl_slots_hold(&s->host.slots, slot);
         give(s, get, slot, SL_TIER_HOST);
     } else {
@@ -238,19 +277,29 @@ void sl_store_end(struct sl_store *s, struct sl_store_get *get)
 
 /* ---- counters ---- */
 
+static void count_pages(const struct sl_store *s, const struct sl_slots *slots,
+                        struct sl_store_stats *out)
+{
+    for (int32_t g = 0; g < s->cfg.n_groups; g++) {
+        out->n_pages += slots->groups[g].n_used;
+        out->n_bytes += slots->groups[g].n_used * s->cfg.page_bytes[g];
+    }
+    out->evicted = slots->n_evicted;
+}
+
 void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out)
 {
     SL_ASSERT(tier >= 0 && tier < SL_N_TIERS);
     pthread_mutex_lock(&s->lock);
     *out = s->stats[tier];
     if (tier == SL_TIER_HOST) {
-        const struct sl_slots *slots = &s->host.slots;
-        for (int32_t g = 0; g < s->cfg.n_groups; g++) {
-            out->n_pages += slots->groups[g].n_used;
-            out->n_bytes += slots->groups[g].n_used * s->cfg.page_bytes[g];
-        }
-        out->evicted = slots->n_evicted;
-        out->capacity_bytes = (uint64_t)slots->n_chunks * s->host.chunk_bytes;
+        count_pages(s, &s->host.slots, out);
+        out->capacity_bytes = (uint64_t)s->host.slots.n_chunks * s->host.chunk_bytes;
+    } else if (s->has_disk) {
+        count_pages(s, &s->disk.slots, out);
+        out->capacity_bytes = (uint64_t)s->disk.slots.n_chunks * s->disk.slab_bytes;
+        out->corrupt += s->disk.n_forgotten;
+        out->io_errors += s->disk.n_unreadable;
     }
     pthread_mutex_unlock(&s->lock);
 }

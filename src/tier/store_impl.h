@@ -5,13 +5,32 @@
 #ifndef SL_TIER_STORE_IMPL_H
 #define SL_TIER_STORE_IMPL_H
 
+#include "tier/disk.h"
 #include "tier/host.h"
 
 #include <pthread.h>
 
-/* What is to happen to a slot of host memory, or whom it is for. */
+#define SL_TIER_READERS 4 /* threads: enough to keep a disk busy with pages */
+
+/* What is to happen to a slot of host memory, and whom it is for. */
 struct sl_page_job {
+    int32_t next;                 /* in the queue that it stands in */
+    int32_t disk_slot;            /* that it is read from; held until then */
     struct sl_store_get *waiters; /* pending ones, linked by `inside`; each holds the slot */
+};
+
+struct sl_page_queue { /* of slots of host memory, each held: a slot stands in one at most */
+    int32_t first, last;
+};
+
+/* Threads that read and write files. */
+struct sl_store_io {
+    pthread_cond_t to_read, to_write; /* there is something, or the end */
+    struct sl_page_queue reads, writes;
+    uint64_t unwritten_bytes, most_unwritten;
+    bool closing;
+    pthread_t threads[1 + SL_TIER_READERS];
+    int n_threads;
 };
 
 struct sl_store {
@@ -19,6 +38,9 @@ struct sl_store {
     pthread_mutex_t lock;
     struct sl_host host;
     struct sl_page_job *jobs; /* [slots of the host] */
+    bool has_disk;
+    struct sl_disk disk;
+    struct sl_store_io io;
     struct sl_store_stats stats[SL_N_TIERS];
 };
 
@@ -26,5 +48,18 @@ struct sl_store {
  * Under the lock; who calls wakes the engine when it has given the lock back. */
 bool sl_store_tell(struct sl_store *s, int32_t slot, bool here, enum sl_tier_kind from);
 void sl_store_wake(struct sl_store *s);
+
+static inline size_t sl_store_page_bytes(const struct sl_store *s, int32_t slot)
+{
+    return s->cfg.page_bytes[sl_slot_group(&s->host.slots, slot)];
+}
+
+/* io.c. Starts and ends the threads; the end comes when everything is written. */
+SL_MUST_CHECK int sl_store_io_start(struct sl_store *s, struct sl_error *err);
+void sl_store_io_stop(struct sl_store *s);
+/* Under the lock. The page of a slot is to be written, unless too much waits to be. */
+void sl_store_write(struct sl_store *s, int32_t slot);
+/* The page of an OPEN slot that somebody waits for is to be read. */
+void sl_store_read(struct sl_store *s, int32_t slot, int32_t disk_slot);
 
 #endif

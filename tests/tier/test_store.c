@@ -131,6 +131,219 @@ static void a_store_without_room_is_refused(void **state)
     sl_store_close(NULL);
 }
 
+/* ---- with a disk ---- */
+
+static void pages_outlive_the_store(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(64);
+    r.cfg.n_groups = 3;
+    r.cfg.page_bytes[1] = 3 * RIG_PAGE + 5;
+    r.cfg.page_bytes[2] = 1;
+    rig_add_disk(&r, 600);
+    rig_open(&r);
+    for (uint64_t id = 0; id < 30; id++) {
+        for (int32_t g = 0; g < 3; g++)
+            assert_true(rig_put(&r, id, g));
+        rig_restart(&r); /* what is unwritten is written */
+    }
+    for (uint64_t id = 0; id < 30; id++) {
+        for (int32_t g = 0; g < 3; g++) {
+            assert_true(rig_has(&r, id, g));
+            assert_false(rig_put(&r, id, g)); /* it is there */
+            assert_int_equal(rig_get(&r, id, g), 1);
+        }
+    }
+    struct sl_store_stats disk = rig_stats(&r, SL_TIER_DISK), host = rig_stats(&r, SL_TIER_HOST);
+    assert_int_equal(disk.n_pages, 90);
+    assert_int_equal(disk.hits, 90);
+    assert_int_equal(disk.loaded_bytes, 30 * (RIG_PAGE + 3 * RIG_PAGE + 5 + 1));
+    assert_int_equal(disk.corrupt + disk.io_errors + disk.misses + disk.evicted, 0);
+    assert_int_equal(host.misses, 90);
+    assert_int_equal(rig_get(&r, 29, 1), 1); /* now in host memory */
+    assert_int_equal(rig_stats(&r, SL_TIER_HOST).hits, 1);
+    assert_int_equal(rig_get(&r, 99, 0), 0);
+    assert_int_equal(rig_stats(&r, SL_TIER_DISK).misses, 1);
+    assert_true(atomic_load(&r.n_wakes) >= 90);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
+/* The engine's thread allocates nothing, whatever tier a page goes to or comes from. */
+static void calls_allocate_nothing(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(8);
+    rig_add_disk(&r, 100);
+    rig_open(&r);
+    uint64_t before = sl_alloc_guard_count(), n_from_disk = 0;
+    sl_alloc_guard_arm(true);
+    for (uint64_t id = 0; id < 200; id++) {
+        rig_put(&r, id, 0);
+        usleep(200);
+        for (uint64_t back = 0; back < 20 && back <= id; back += 5) {
+            struct sl_store_get get;
+            rig_begin(&r, id - back, 0, &get);
+            n_from_disk += rig_await(&get) == SL_STORE_HERE && get.from == SL_TIER_DISK;
+            sl_store_end(r.store, &get);
+        }
+    }
+    sl_alloc_guard_arm(false);
+    assert_int_equal(sl_alloc_guard_count(), before);
+    assert_true(n_from_disk > 20);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
+static uint64_t bytes_below(const char *dir)
+{
+    char path[128];
+    uint64_t sum = 0, n;
+    for (int i = 0; i < 1000; i++) {
+        snprintf(path, sizeof path, "%s/kv-%06d.slab", dir, i);
+        if (sl_file_bytes(path, &n))
+            sum += n;
+    }
+    return sum;
+}
+
+/* Far more pages than both tiers hold: the disk keeps the last ones, over a restart too, in the
+ * bytes that it was given. */
+static void the_disk_keeps_what_was_used_last(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(8);
+    rig_add_disk(&r, 100);
+    rig_open(&r);
+    for (uint64_t id = 0; id < 400; id++) {
+        while (rig_stats(&r, SL_TIER_DISK).stored < id)
+            usleep(50); /* so that nothing is dropped */
+        assert_true(rig_put(&r, id, 0));
+        assert_int_equal(rig_get(&r, 0, 0), 1); /* used all the time */
+    }
+    rig_restart(&r);
+    struct sl_store_stats disk = rig_stats(&r, SL_TIER_DISK);
+    assert_in_range(disk.n_pages, 60, 100);
+    assert_true(disk.capacity_bytes <= r.cfg.disk_bytes);
+    assert_true(bytes_below(r.dir) <= r.cfg.disk_bytes);
+    assert_true(rig_has(&r, 0, 0));
+    for (uint64_t id = 1; id < 400; id++)
+        assert_int_equal(rig_has(&r, id, 0), id > 400 - disk.n_pages);
+    for (uint64_t id = 400; id < 420; id++) { /* the oldest ones go first after a restart, too */
+        assert_true(rig_put(&r, id, 0));
+        while (rig_stats(&r, SL_TIER_DISK).stored <= id - 400)
+            usleep(50);
+    }
+    rig_restart(&r);
+    for (uint64_t id = 420 - disk.n_pages + 1; id < 420; id++)
+        assert_int_equal(rig_get(&r, id, 0), 1);
+    assert_false(rig_has(&r, 400 - disk.n_pages + 1, 0));
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
+/* What a slow disk has not taken yet is bounded: the rest stays in host memory only. */
+static void unwritten_pages_are_bounded(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(64);
+    rig_add_disk(&r, 4000);
+    rig_open(&r);
+    int n_put = 0;
+    for (uint64_t id = 0; id < 2000; id++)
+        n_put += rig_put(&r, id, 0);
+    assert_int_equal(n_put, 2000); /* half of the memory can always be evicted */
+    rig_restart(&r);
+    uint64_t n = rig_stats(&r, SL_TIER_DISK).n_pages;
+    assert_in_range(n, 32, 2000);
+    for (uint64_t id = 0; id < 2000; id++)
+        assert_int_equal(rig_get(&r, id, 0), rig_has(&r, id, 0));
+    assert_int_equal(rig_stats(&r, SL_TIER_DISK).hits, n);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
+static void a_folder_has_one_owner(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(8), other;
+    struct sl_error err = {0};
+    rig_add_disk(&r, 100);
+    rig_open(&r);
+    assert_true(rig_put(&r, 1, 0));
+    other = r;
+    assert_int_equal(sl_store_open(&other.cfg, &other.store, &err), SL_EIO);
+    assert_non_null(strstr(err.msg, r.dir));
+    assert_non_null(strstr(err.msg, "another process"));
+    rig_restart(&r);
+    assert_int_equal(rig_get(&r, 1, 0), 1);
+    rig_close(&r);
+    r.cfg.dir = "/dev/null/x";
+    assert_int_equal(sl_store_open(&r.cfg, &r.store, &err), SL_EIO);
+    assert_non_null(strstr(err.msg, "/dev/null/x"));
+    r.cfg.dir = r.dir;
+    r.cfg.disk_bytes = RIG_PAGE;
+    assert_int_equal(sl_store_open(&r.cfg, &r.store, &err), SL_EINVAL);
+    rig_remove_disk(&r);
+}
+
+/* Pages of another model, layout or version are never found; nor do they stay in the way. */
+static void other_pages_are_forgotten(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 3; what++) {
+        struct rig r = rig_plain(64);
+        rig_add_disk(&r, 400);
+        rig_open(&r);
+        for (uint64_t id = 0; id < 20; id++)
+            assert_true(rig_put(&r, id, 0));
+        rig_close(&r);
+        r.cfg.root.hi += what == 0;
+        r.cfg.page_bytes[0] -= what == 1;
+        r.cfg.disk_bytes /= what == 2 ? 4 : 1; /* files of another size */
+        rig_open(&r);
+        assert_int_equal(rig_stats(&r, SL_TIER_DISK).n_pages, 0);
+        assert_true(rig_stats(&r, SL_TIER_DISK).corrupt > 0 || what == 2);
+        assert_int_equal(bytes_below(r.dir), 0);
+        for (uint64_t id = 0; id < 20; id++)
+            assert_int_equal(rig_get(&r, id, 0), 0);
+        for (uint64_t id = 0; id < 20; id++)
+            assert_true(rig_put(&r, id, 0));
+        rig_restart(&r);
+        for (uint64_t id = 0; id < 20; id++)
+            assert_int_equal(rig_get(&r, id, 0), 1);
+        rig_close(&r);
+        rig_remove_disk(&r);
+    }
+}
+
+/* A file changes hands between groups: a late group gets its room on the disk. */
+static void groups_share_a_disk(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(64);
+    r.cfg.n_groups = 2;
+    r.cfg.page_bytes[1] = 4 * RIG_PAGE;
+    rig_add_disk(&r, 400);
+    rig_open(&r);
+    for (uint64_t id = 0; id < 1000; id++) {
+        assert_true(rig_put(&r, id, id >= 500));
+        while (rig_stats(&r, SL_TIER_DISK).stored <= id)
+            usleep(50);
+    }
+    rig_restart(&r);
+    int n[2] = {0};
+    for (uint64_t id = 0; id < 1000; id++)
+        n[id >= 500] += rig_get(&r, id, id >= 500);
+    assert_int_equal(n[0], 0); /* the others are all younger */
+    assert_in_range(n[1], 50, 100);
+    assert_int_equal(rig_get(&r, 999, 1), 1);
+    assert_int_equal(rig_stats(&r, SL_TIER_DISK).corrupt, 0);
+    assert_true(bytes_below(r.dir) <= r.cfg.disk_bytes);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +352,14 @@ int main(void)
         cmocka_unit_test(what_is_held_stays),
         cmocka_unit_test(a_page_being_filled_is_waited_for),
         cmocka_unit_test(a_store_without_room_is_refused),
+        cmocka_unit_test(pages_outlive_the_store),
+        cmocka_unit_test(calls_allocate_nothing),
+        cmocka_unit_test(the_disk_keeps_what_was_used_last),
+        cmocka_unit_test(unwritten_pages_are_bounded),
+        cmocka_unit_test(a_folder_has_one_owner),
+        cmocka_unit_test(other_pages_are_forgotten),
+        cmocka_unit_test(groups_share_a_disk),
     };
+    sl_log_set_level(SL_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

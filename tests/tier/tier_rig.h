@@ -5,6 +5,8 @@
 #define SL_TESTS_TIER_RIG_H
 
 #include "base/check.h"
+#include "base/fs.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "base/sys.h"
 #include "tier/store.h"
@@ -25,6 +27,7 @@ struct rig {
     struct sl_store_config cfg;
     struct sl_store *store;
     atomic_int n_wakes;
+    char dir[64];
 };
 
 static inline void rig_wake(void *arg)
@@ -67,6 +70,7 @@ static inline void rig_open(struct rig *r)
     struct sl_error err = {0};
     r->cfg.wake = rig_wake;
     r->cfg.wake_arg = r;
+    r->cfg.dir = r->dir[0] != '\0' ? r->dir : NULL; /* a rig may have been copied */
     if (sl_store_open(&r->cfg, &r->store, &err) != 0)
         fail_msg("%s", err.msg);
 }
@@ -84,6 +88,28 @@ static inline struct rig rig_plain(uint64_t n_pages)
                                 .n_groups = 1,
                                 .page_bytes = {RIG_PAGE},
                                 .host_bytes = n_pages * RIG_PAGE}};
+}
+
+/* The same in front of a folder of its own with room for n pages. */
+static inline void rig_add_disk(struct rig *r, uint64_t n_pages)
+{
+    snprintf(r->dir, sizeof r->dir, "/tmp/sl-tier-XXXXXX");
+    assert_non_null(mkdtemp(r->dir));
+    r->cfg.disk_bytes = n_pages * RIG_PAGE;
+    r->cfg.dir = r->dir;
+}
+
+static inline void rig_remove_disk(struct rig *r)
+{
+    struct sl_error err;
+    assert_int_equal(sl_remove_tree(r->dir, &err), 0);
+}
+
+/* Ends the store, with everything written, and starts it again. */
+static inline void rig_restart(struct rig *r)
+{
+    rig_close(r);
+    rig_open(r);
 }
 
 /* Stores a page; false: it is there, or there is no room. */

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+#include "tier/disk.h"
+
+#include "base/check.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "tier/disk_load.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_SLAB (256u << 20) /* bytes of pages of a file, where one page allows it */
+#define LOG_EVERY 10000000000u /* ns between lines to the log */
+
+static void complain(struct sl_disk *d, const char *what, const char *why)
+{
+    uint64_t now = sl_now_ns(), until = atomic_load(&d->quiet_until);
+    if (now >= until && atomic_compare_exchange_strong(&d->quiet_until, &until, now + LOG_EVERY))
+        sl_log(SL_LOG_WARN, "%.180s: a KV page cannot be %s: %s", d->dir, what, why);
+}
+
+/* ---- opening ---- */
+
+static int plan(struct sl_disk *d, const struct sl_store_config *cfg, struct sl_error *err)
+{
+    uint64_t stride[SL_MAX_KV_GROUPS], head = 0;
+    int32_t n_per_slab[SL_MAX_KV_GROUPS];
+    for (int32_t g = 0; g < cfg->n_groups; g++)
+        stride[g] = sl_slab_stride(cfg->page_bytes[g]);
+    uint64_t bytes = sl_chunk_bytes(cfg->n_groups, stride, cfg->disk_bytes, MOST_SLAB);
+    for (int32_t g = 0; g < cfg->n_groups; g++) {
+        uint64_t n = SL_MIN(bytes / stride[g], SL_MAX_TIER_PAGES);
+        n_per_slab[g] = (int32_t)n;
+        head = SL_MAX(head, sl_slab_head_bytes((int32_t)n));
+        d->kinds[g] = (struct sl_slab_kind){cfg->root, cfg->page_bytes[g], g, (int32_t)n};
+    }
+    d->slab_bytes = bytes + head;
+    int rc =
+        sl_slots_init(&d->slots, cfg->n_groups, n_per_slab, cfg->disk_bytes / d->slab_bytes, err);
+    return rc == 0 ? 0
+                   : sl_error_prefix(err, rc, "%.120s: %llu bytes for KV pages: ", cfg->dir,
+                                     (unsigned long long)cfg->disk_bytes);
+}
+
+static int reserve(struct sl_disk *d, struct sl_error *err)
+{
+    size_t n_files = (size_t)d->slots.n_chunks, n_slots = n_files * (size_t)d->slots.n_stride;
+    d->digests = sl_calloc(n_slots, sizeof *d->digests);
+    d->made_for = sl_calloc(n_files, sizeof *d->made_for);
+    if (d->digests == NULL || d->made_for == NULL)
+        return sl_fail(err, SL_ENOMEM, "%.180s: out of memory for %zu KV pages", d->dir, n_slots);
+    for (size_t i = 0; i < n_files; i++)
+        d->made_for[i] = SL_NO_SLOT;
+    return 0;
+}
+
+/* Takes the folder for this process. */
+static int take_folder(struct sl_disk *d, struct sl_error *err)
+{
+    char path[SL_MAX_TIER_DIR + 32];
+    int rc = sl_make_folders(d->dir, err);
+    if (rc == SL_ENOMEM)
+        return rc;
+    if (rc != 0)
+        return sl_fail(err, SL_EIO, "%.160s: cannot be a folder for KV pages", d->dir);
+    snprintf(path, sizeof path, "%s/lock", d->dir);
+    rc = sl_try_lock(path, &d->lock_fd, err);
+    if (rc == 0)
+        return sl_fail(err, SL_EIO, "%.160s: another process keeps its KV pages there", d->dir);
+    return rc > 0 ? 0 : sl_fail(err, SL_EIO, "%.160s: cannot be locked", d->dir);
+}
+
+/* Does this file system read and write past its cache? */
+static bool can_be_direct(struct sl_disk *d)
+{
+    char path[SL_MAX_TIER_DIR + 32];
+    snprintf(path, sizeof path, "%s/lock", d->dir);
+    int fd = sl_sys->open(path, O_RDONLY | O_DIRECT, 0);
+    if (fd >= 0)
+        sl_sys->close(fd);
+    return fd >= 0;
+}
+
+int sl_disk_open(struct sl_disk *d, const struct sl_store_config *cfg, struct sl_error *err)
+{
+    *d = (struct sl_disk){.lock_fd = -1};
+    if (strlen(cfg->dir) > SL_MAX_TIER_DIR)
+        return sl_fail(err, SL_EINVAL, "%.160s...: a path of more than %d bytes", cfg->dir,
+                       SL_MAX_TIER_DIR);
+    int rc = plan(d, cfg, err);
+    if (rc != 0)
+        return rc;
+    d->dir = sl_strdup(cfg->dir);
+    if (d->dir == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "%.180s: out of memory", cfg->dir);
+    if (rc == 0)
+        rc = reserve(d, err);
+    if (rc == 0)
+        rc = take_folder(d, err);
+    if (rc == 0) {
+        d->direct = can_be_direct(d);
+        rc = sl_disk_load(d, err);
+    }
+    if (rc != 0)
+        sl_disk_close(d);
+    return rc;
+}
+
+void sl_disk_close(struct sl_disk *d)
+{
+    if (d->lock_fd >= 0)
+        sl_unlock(d->lock_fd);
+    sl_free(d->made_for);
+    sl_free(d->digests);
+    sl_slots_deinit(&d->slots);
+    sl_free(d->dir);
+    *d = (struct sl_disk){.lock_fd = -1};
+}
+
+/* ---- files ---- */
+
+static int open_slab(const struct sl_disk *d, int32_t number, int flags)
+{
+    char path[SL_MAX_TIER_DIR + 32];
+    int n = snprintf(path, sizeof path, "%s/" SL_DISK_NAME, d->dir, number);
+    SL_ASSERT(n > 0 && (size_t)n < sizeof path);
+    return sl_sys->open(path, flags, 0600);
+}
+
+/* Up to n bytes; fewer at the end of the file. -1 and errno. */
+static int64_t read_at(int fd, uint8_t *p, size_t n, uint64_t at)
+{
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = sl_sys->pread(fd, p + done, n - done, (int64_t)(at + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
+
+static bool write_at(int fd, const uint8_t *p, size_t n, uint64_t at)
+{
+    size_t done = 0;
+    while (done < n) {
+        ssize_t put = sl_sys->pwrite(fd, p + done, n - done, (int64_t)(at + done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put == 0)
+            errno = ENOSPC;
+        if (put <= 0)
+            return false;
+        done += (size_t)put;
+    }
+    return true;
+}
+
+/* Whoever reads or writes a slot holds it, so its file cannot change hands. */
+static void check_slot(const struct sl_disk *d, int32_t slot, const struct sl_store_key *key)
+{
+    SL_ASSERT(slot >= 0 && slot < d->slots.n_chunks * d->slots.n_stride);
+    SL_ASSERT(sl_slot_group(&d->slots, slot) == key->group);
+    SL_ASSERT(d->slots.slots[slot].name.lo == key->name.lo);
+}
+
+enum sl_disk_result sl_disk_read(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
+                                 uint8_t *page)
+{
+    const struct sl_slab_kind *kind = &d->kinds[key->group];
+    int32_t number = slot / d->slots.n_stride, i = slot % d->slots.n_stride;
+    size_t n = d->direct ? sl_slab_stride(kind->page_bytes) : kind->page_bytes;
+    check_slot(d, slot, key);
+    int fd = open_slab(d, number, O_RDONLY | (d->direct ? O_DIRECT : 0));
+    int64_t got = fd >= 0 ? read_at(fd, page, n, sl_slab_page_at(kind, i)) : -1;
+    if (got < 0)
+        complain(d, "read", strerror(errno));
+    if (fd >= 0)
+        sl_sys->close(fd);
+    if (got < 0)
+        return SL_DISK_FAILED;
+    if ((uint64_t)got >= kind->page_bytes) {
+        struct sl_hash128 digest = sl_slab_digest(kind, &key->name, page);
+        if (memcmp(&digest, &d->digests[slot], sizeof digest) == 0)
+            return SL_DISK_DONE;
+    }
+    complain(d, "read", "it is not what was written");
+    return SL_DISK_CORRUPT;
+}
+
+/* Makes a file for pages of a group, in the place of what it had been for. */
+static bool make_slab(struct sl_disk *d, int32_t number, int32_t group)
+{
+    uint8_t head[SL_SLAB_ENTRY];
+    int fd = open_slab(d, number, O_WRONLY | O_CREAT | O_TRUNC);
+    sl_slab_put_head(head, &d->kinds[group], number);
+    bool made = fd >= 0 && write_at(fd, head, sizeof head, 0);
+    int error = errno;
+    if (fd >= 0)
+        sl_sys->close(fd);
+    errno = error;
+    d->made_for[number] = made ? group : SL_NO_SLOT;
+    return made;
+}
+
+static bool write_entry(int fd, int32_t i, const uint8_t entry[SL_SLAB_ENTRY])
+{
+    return write_at(fd, entry, SL_SLAB_ENTRY, ((uint64_t)i + 1) * SL_SLAB_ENTRY);
+}
+
+static bool write_page(struct sl_disk *d, int32_t number, int fd, const struct sl_slab_kind *kind,
+                       int32_t i, const uint8_t *page)
+{
+    if (!d->direct)
+        return write_at(fd, page, kind->page_bytes, sl_slab_page_at(kind, i));
+    int direct = open_slab(d, number, O_WRONLY | O_DIRECT);
+    if (direct < 0)
+        return false;
+    bool written =
+        write_at(direct, page, sl_slab_stride(kind->page_bytes), sl_slab_page_at(kind, i));
+    int error = errno;
+    sl_sys->close(direct);
+    errno = error;
+    return written;
+}
+
+enum sl_disk_result sl_disk_write(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
+                                  uint64_t used, const uint8_t *page)
+{
+    static const uint8_t none[SL_SLAB_ENTRY];
+    const struct sl_slab_kind *kind = &d->kinds[key->group];
+    int32_t number = slot / d->slots.n_stride, i = slot % d->slots.n_stride;
+    struct sl_slab_entry e = {key->name, sl_slab_digest(kind, &key->name, page), used};
+    uint8_t entry[SL_SLAB_ENTRY];
+    check_slot(d, slot, key);
+    bool done = d->made_for[number] == key->group || make_slab(d, number, key->group);
+    int fd = done ? open_slab(d, number, O_RDWR) : -1;
+    sl_slab_put_entry(entry, kind, number, i, &e);
+    /* First the old entry goes, so that after a crash it does not speak of new bytes. */
+    done = fd >= 0 && write_entry(fd, i, none) && write_page(d, number, fd, kind, i, page) &&
+           write_entry(fd, i, entry);
+    if (!done)
+        complain(d, "written", strerror(errno));
+    if (fd >= 0)
+        sl_sys->close(fd);
+    else
+        d->made_for[number] = SL_NO_SLOT; /* perhaps it is gone: it is made anew */
+    d->digests[slot] = e.digest;
+    return done ? SL_DISK_DONE : SL_DISK_FAILED;
+}
