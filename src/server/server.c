@@ -377,7 +377,7 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     rc = init_models(s, eng, err);
     if (rc != 0)
         return rc;
-    rc = sl_store_create(cfg->max_stored_bytes, &s->responses, err);
+    rc = sl_responses_create(cfg->max_stored_bytes, &s->responses, err);
     if (rc != 0)
         return rc;
     if (cfg->file_storage != NULL)
@@ -452,7 +452,7 @@ static void tear_down(struct acceptor *a)
     for (int32_t i = 0; i < s->n_models; i++)
         sl_served_deinit(&s->models[i]);
     sl_free(s->models);
-    sl_store_destroy(s->responses);
+    sl_responses_destroy(s->responses);
     sl_file_store_close(s->files);
     sl_request_log_close(s->request_log_fd);
     sl_tls_destroy(s->tls);

@@ -30,10 +30,10 @@ static struct sl_response_turn *go_on(struct sl_response_store *s, int i,
     snprintf(id, sizeof id, "resp_%d", i);
     snprintf(messages, sizeof messages, "[{\"role\":\"user\",\"content\":\"%d\"}]", i);
     turn = text_of(messages);
-    struct sl_stored *e = sl_store_begin(s, id, 0, NULL, &running);
+    struct sl_stored *e = sl_responses_begin(s, id, 0, NULL, &running);
     assert_non_null(e);
-    sl_store_finish(s, e, &body, &turn, parent);
-    return sl_store_turn(s, id, 0);
+    sl_responses_finish(s, e, &body, &turn, parent);
+    return sl_responses_turn(s, id, 0);
 }
 
 /* Processor time for the messages of n turns. */
@@ -44,7 +44,7 @@ static double read_turns(int n)
     struct sl_response_turn *last = NULL;
     struct timespec from, to;
     json_t *out = json_array();
-    assert_int_equal(sl_store_create(64u << 20, &s, &err), 0);
+    assert_int_equal(sl_responses_create(64u << 20, &s, &err), 0);
     for (int i = 0; i < n; i++)
         last = go_on(s, i, last);
     assert_true(sl_response_turn_bytes(last) > (size_t)n * 30);
@@ -60,7 +60,7 @@ static double read_turns(int n)
     }
     json_decref(out);
     sl_response_turn_unref(s, last);
-    sl_store_destroy(s);
+    sl_responses_destroy(s);
     return (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
 }
 

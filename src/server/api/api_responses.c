@@ -42,7 +42,7 @@ struct response {
 static void free_response(struct response *e)
 {
     if (e->stored != NULL)
-        sl_store_drop(e->server->responses, e->stored);
+        sl_responses_drop(e->server->responses, e->stored);
     sl_response_turn_unref(e->server->responses, e->parent);
     sl_tool_map_deinit(&e->in.tools);
     sl_buf_deinit(&e->kept);
@@ -268,7 +268,8 @@ static void keep_begin(struct sl_call *call)
         return;
     put_response(&body, call, SL_RUNNING, NULL);
     call->n_kept += body.n_bytes;
-    e->stored = sl_store_begin(e->server->responses, call->id, e->tenant, call->conn->loop, &body);
+    e->stored =
+        sl_responses_begin(e->server->responses, call->id, e->tenant, call->conn->loop, &body);
     if (e->stored != NULL)
         call->cancelled = sl_stored_cancelled(e->stored);
 }
@@ -286,7 +287,7 @@ static void keep_end(struct sl_call *call, const struct sl_buf *body)
     put_answer_message(&e->turn, call->choices[0].answer);
     sl_buf_putc(&e->turn, ']');
     call->cancelled = NULL;
-    sl_store_finish(e->server->responses, e->stored, &copy, &e->turn, e->parent);
+    sl_responses_finish(e->server->responses, e->stored, &copy, &e->turn, e->parent);
     e->stored = NULL;
     e->parent = NULL;
 }
@@ -714,7 +715,7 @@ static int responses_go_on(struct sl_task *t, struct response *e)
     if (rc == 0 && v != NULL && !json_is_null(v))
         rc = sl_json_cstr(v, field, 64, &id, &t->refusal);
     if (rc == 0 && id != NULL) {
-        e->parent = sl_store_turn(t->server->responses, id, t->key);
+        e->parent = sl_responses_turn(t->server->responses, id, t->key);
         if (e->parent == NULL) {
             t->refusal.code = "previous_response_not_found";
             rc = sl_refuse(&t->refusal, SL_EINVAL, field,
@@ -835,7 +836,7 @@ static void prepare_for(struct sl_task *t, sl_to_chat_fn fn)
         sl_conversation_prepare(t, SL_ENDPOINT_RESPONSES, fn);
     if (t->rc == 0 && !t->later) {
         struct response *e = t->extra;
-        e->store = t->params.store && !e->compaction && sl_store_keeps(t->server->responses);
+        e->store = t->params.store && !e->compaction && sl_responses_keeps(t->server->responses);
         put_echo(&e->echo, original, t);
         t->rc = responses_note_ignored(t);
         if (!sl_buf_ok(&e->echo))
@@ -901,11 +902,11 @@ static void cancel(struct sl_conn *c, const char *id)
     int tenant = c->key;
     struct sl_buf b = {0};
     bool running;
-    if (!sl_store_cancel(s, id, tenant, &running)) {
+    if (!sl_responses_cancel(s, id, tenant, &running)) {
         responses_refuse(c, SL_ENOTFOUND, "there is no such response");
     } else if (!running) {
         responses_refuse(c, SL_EINVAL, "the response has ended: there is nothing to cancel");
-    } else if (!sl_store_get(s, id, tenant, &b)) {
+    } else if (!sl_responses_get(s, id, tenant, &b)) {
         sl_buf_deinit(&b);
         responses_refuse(c, SL_ENOTFOUND, "there is no such response any more");
     } else {
@@ -939,13 +940,13 @@ void sl_api_response(struct sl_conn *c)
         return;
     }
     if (c->parser->method == SL_HTTP_DELETE) {
-        if (sl_store_delete(s, id, tenant)) {
+        if (sl_responses_delete(s, id, tenant)) {
             SL_PUT(&b, "{\"id\":");
             sl_buf_json_string(&b, id, path.n);
             SL_PUT(&b, ",\"object\":\"response\",\"deleted\":true}");
         }
     } else {
-        (void)sl_store_get(s, id, tenant, &b);
+        (void)sl_responses_get(s, id, tenant, &b);
     }
     if (b.n_bytes == 0 && sl_buf_ok(&b))
         responses_refuse(c, SL_ENOTFOUND, "there is no such response");

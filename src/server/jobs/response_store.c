@@ -40,7 +40,7 @@ struct sl_response_store {
     struct sl_stored *first, *last;
 };
 
-int sl_store_create(uint64_t max_bytes, struct sl_response_store **out, struct sl_error *err)
+int sl_responses_create(uint64_t max_bytes, struct sl_response_store **out, struct sl_error *err)
 {
     struct sl_response_store *s = sl_calloc(1, sizeof *s);
     *out = s;
@@ -51,7 +51,7 @@ int sl_store_create(uint64_t max_bytes, struct sl_response_store **out, struct s
     return 0;
 }
 
-bool sl_store_keeps(const struct sl_response_store *s)
+bool sl_responses_keeps(const struct sl_response_store *s)
 {
     return s->max_bytes > 0;
 }
@@ -133,8 +133,8 @@ static void response_store_make_room(struct sl_response_store *s)
 
 /* ---- life of a response */
 
-struct sl_stored *sl_store_begin(struct sl_response_store *s, const char *id, int tenant,
-                                 struct sl_loop *loop, struct sl_buf *body)
+struct sl_stored *sl_responses_begin(struct sl_response_store *s, const char *id, int tenant,
+                                     struct sl_loop *loop, struct sl_buf *body)
 {
     struct sl_stored *e = sl_calloc(1, sizeof *e);
     if (e == NULL || !sl_buf_ok(body) || strlen(id) >= sizeof e->id) {
@@ -178,8 +178,8 @@ static struct sl_response_turn *make_turn(struct sl_buf *messages, struct sl_res
     return t;
 }
 
-void sl_store_finish(struct sl_response_store *s, struct sl_stored *e, struct sl_buf *body,
-                     struct sl_buf *messages, struct sl_response_turn *parent)
+void sl_responses_finish(struct sl_response_store *s, struct sl_stored *e, struct sl_buf *body,
+                         struct sl_buf *messages, struct sl_response_turn *parent)
 {
     struct sl_response_turn *t = make_turn(messages, parent);
     bool good = t != NULL && sl_buf_ok(body);
@@ -210,7 +210,7 @@ void sl_store_finish(struct sl_response_store *s, struct sl_stored *e, struct sl
     sl_buf_deinit(messages);
 }
 
-void sl_store_drop(struct sl_response_store *s, struct sl_stored *e)
+void sl_responses_drop(struct sl_response_store *s, struct sl_stored *e)
 {
     pthread_mutex_lock(&s->lock);
     response_store_take_out(s, e);
@@ -220,7 +220,7 @@ void sl_store_drop(struct sl_response_store *s, struct sl_stored *e)
 
 /* ---- what clients ask */
 
-bool sl_store_get(struct sl_response_store *s, const char *id, int tenant, struct sl_buf *out)
+bool sl_responses_get(struct sl_response_store *s, const char *id, int tenant, struct sl_buf *out)
 {
     pthread_mutex_lock(&s->lock);
     struct sl_stored *e = response_store_find(s, id, tenant);
@@ -235,7 +235,7 @@ bool sl_store_get(struct sl_response_store *s, const char *id, int tenant, struc
     return e != NULL;
 }
 
-bool sl_store_delete(struct sl_response_store *s, const char *id, int tenant)
+bool sl_responses_delete(struct sl_response_store *s, const char *id, int tenant)
 {
     pthread_mutex_lock(&s->lock);
     struct sl_stored *e = response_store_find(s, id, tenant);
@@ -248,7 +248,7 @@ bool sl_store_delete(struct sl_response_store *s, const char *id, int tenant)
     return e != NULL;
 }
 
-bool sl_store_cancel(struct sl_response_store *s, const char *id, int tenant, bool *running)
+bool sl_responses_cancel(struct sl_response_store *s, const char *id, int tenant, bool *running)
 {
     pthread_mutex_lock(&s->lock);
     struct sl_stored *e = response_store_find(s, id, tenant);
@@ -263,7 +263,7 @@ bool sl_store_cancel(struct sl_response_store *s, const char *id, int tenant, bo
 
 /* ---- turns */
 
-struct sl_response_turn *sl_store_turn(struct sl_response_store *s, const char *id, int tenant)
+struct sl_response_turn *sl_responses_turn(struct sl_response_store *s, const char *id, int tenant)
 {
     struct sl_response_turn *t = NULL;
     pthread_mutex_lock(&s->lock);
@@ -324,7 +324,7 @@ int sl_response_turn_messages(const struct sl_response_turn *last, json_t *out)
     return rc;
 }
 
-void sl_store_destroy(struct sl_response_store *s)
+void sl_responses_destroy(struct sl_response_store *s)
 {
     if (s == NULL)
         return;
