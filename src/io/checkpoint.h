@@ -11,6 +11,7 @@
 #ifndef SL_IO_CHECKPOINT_H
 #define SL_IO_CHECKPOINT_H
 
+#include "base/hash.h"
 #include "base/limits.h"
 #include "io/gguf.h"
 #include "quant/dtype.h"
@@ -52,6 +53,11 @@ const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name);
 /* The tensor's bytes will hardly be read again: they give back what memory they take in this
  * process, and stay readable. */
 void sl_ckpt_drop(const struct sl_ckpt *c, const struct sl_ckpt_tensor *t);
+
+/* Names the model by its content: configuration or metadata, every tensor's name, format and shape,
+ * and stretches of bytes spread over it: weights that were trained further differ in nearly all
+ * places, and reading all of a large model would take seconds. */
+struct sl_hash128 sl_ckpt_digest(const struct sl_ckpt *c);
 
 /* Hugging Face: config.json and generation_config.json (an object, or NULL when absent). */
 const json_t *sl_ckpt_config(const struct sl_ckpt *c);
