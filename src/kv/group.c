@@ -102,6 +102,8 @@ void sl_group_take(struct sl_kv_group *g, int32_t node)
     if (sl_id_pool_n_there(&g->pool) == 0) {
         const int32_t victim = group_victim(g);
         g->floor = SL_MAX(g->floor, g->slots[victim].value);
+        if (g->watch != NULL)
+            g->watch->leaves(g->watch->arg, victim, g->idx);
         sl_group_drop(g, victim);
         g->n_evicted++;
     }

@@ -57,6 +57,16 @@ struct sl_kv_slot { /* a node's page */
 
 struct sl_kv_feed;
 
+/* Who keeps pages outside of the pool as well. */
+struct sl_kv_watch {
+    void *arg;
+    /* The page of a node of the tree is complete: it stays as it is until it leaves. Of states only
+     * those that others may want; of namespaces only those that last (sl_kv_node). */
+    void (*complete)(void *arg, int32_t node, int32_t group);
+    /* It is evicted when the call returns; of any namespace. */
+    void (*leaves)(void *arg, int32_t node, int32_t group);
+};
+
 struct sl_kv_group {
     struct sl_kv_group_config cfg;
     int32_t block_size;
@@ -66,12 +76,13 @@ struct sl_kv_group {
                            time is not  of the tokens that it holds now */
     struct sl_lru lru;  /* not FULL: nodes whose page is cached */
     uint64_t n_evicted; /* pages that left their node to it */
-    int32_t n_looked_at;     /* STATE: so many of the oldest are compared to evict one */
-    uint64_t floor;          /* STATE: the value of the one evicted last */
-    struct sl_kv_feed *feed; /* is told which nodes have a page; NULL: nobody is */
-    int32_t idx;             /* this group's number there */
-    int32_t *drafts;         /* STATE: a stack of pages for drafts that no step has, */
-    int32_t n_drafts;        /* so many */
+    int32_t n_looked_at;             /* STATE: so many of the oldest are compared to evict one */
+    uint64_t floor;                  /* STATE: the value of the one evicted last */
+    struct sl_kv_feed *feed;         /* is told which nodes have a page; NULL: nobody is */
+    const struct sl_kv_watch *watch; /* NULL: nobody */
+    int32_t idx;                     /* this group's number for both */
+    int32_t *drafts;                 /* STATE: a stack of pages for drafts that no step has, */
+    int32_t n_drafts;                /* so many */
 };
 
 SL_MUST_CHECK int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg,

@@ -119,10 +119,28 @@ static void free_node(struct sl_kv *kv, int32_t node)
     sl_id_pool_release(&kv->nodes, node);
 }
 
-/* The oldest cached node goes. False: there is none. */
-static bool kv_evict(struct sl_kv *kv)
+/* The page of a node is complete, or about to be evicted. */
+static void tell_watch(const struct sl_kv *kv, int32_t node, int32_t group, bool leaves)
 {
-    int32_t node = sl_radix_evict(&kv->tree);
+    const struct sl_kv_watch *w = kv->watch;
+    const struct sl_kv_node *n = &kv->tree.nodes[node];
+    if (w == NULL || n->dead || !n->lasts || sl_group_page(&kv->groups[group], node) == SL_NO_PAGE)
+        return;
+    SL_ASSERT(n->in_tree);
+    if (leaves)
+        w->leaves(w->arg, node, group);
+    else
+        w->complete(w->arg, node, group);
+}
+
+/* The oldest cached node goes, to make room or because nothing cached is to be found any more.
+ * False: there is none. */
+static bool kv_evict(struct sl_kv *kv, bool for_room)
+{
+    int32_t node = kv->tree.lru.head;
+    for (int32_t i = 0; i < kv->n_groups && for_room && node != SL_NO_NODE; i++)
+        tell_watch(kv, node, i, true);
+    node = sl_radix_evict(&kv->tree);
     if (node != SL_NO_NODE)
         free_node(kv, node);
     return node != SL_NO_NODE;
@@ -138,7 +156,7 @@ static void take_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int32
 bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why)
 {
     if (n_there(kv) == 0 && kv_grow(kv, 1, 1) == 0) {
-        if (!kv_evict(kv))
+        if (!kv_evict(kv, true))
             return false;
         kv->n_evicted[why]++;
     }
@@ -320,8 +338,10 @@ static void leave_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int3
         s->wanted |= b->wanted[k] == idx + 1;
     if (s->n_saved == 0)
         s->n_saved = SL_MAX(idx + 1 - b->base, 1);
-    if (s->wanted)
+    if (s->wanted) {
         b->base = SL_MAX(b->base, idx + 1);
+        tell_watch(kv, node, i, false);
+    }
     sl_group_disown(g, node, true);
     keep_state(g, b, idx + 1);
 }
@@ -483,6 +503,14 @@ static void kv_replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, in
     b->nodes[idx] = same;
 }
 
+/* A state is told of when its sequence leaves it: only then it is known whether others want it. */
+static void tell_complete(const struct sl_kv *kv, int32_t node)
+{
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        if (kv->groups[i].cfg.kind != SL_GROUP_STATE)
+            tell_watch(kv, node, i, false);
+}
+
 void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                    struct sl_kv_blocks *b, int32_t idx)
 {
@@ -492,10 +520,12 @@ void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_
     SL_ASSERT(idx < b->n && same != b->nodes[idx]);
     if (same != SL_NO_NODE) {
         kv_replace(kv, b, idx, same);
+        tell_complete(kv, same);
         return;
     }
     const int32_t node = b->nodes[idx];
     sl_radix_insert(&kv->tree, node, parent, ns, tokens);
+    tell_complete(kv, node);
     if (kv->tree.feed == NULL)
         return;
     unsigned has = 0;
@@ -513,6 +543,60 @@ void sl_kv_set_feed(struct sl_kv *kv, struct sl_kv_feed *feed)
     }
 }
 
+void sl_kv_set_watch(struct sl_kv *kv, const struct sl_kv_watch *watch)
+{
+    kv->watch = watch;
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        kv->groups[i].watch = watch;
+        kv->groups[i].idx = i;
+    }
+}
+
+void sl_kv_hold(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                const struct sl_hash128 *names, int32_t max, struct sl_kv_blocks *b)
+{
+    int32_t node = SL_NO_NODE;
+    SL_ASSERT(b->n == 0);
+    while (b->n < max) {
+        node = sl_radix_find_named(&kv->tree, node, ns, block_of(kv, text, b->n), &names[b->n]);
+        if (node == SL_NO_NODE)
+            break;
+        hold_node(kv, node);
+        b->nodes[b->n] = node;
+        for (int32_t i = 0; i < kv->n_groups; i++) {
+            b->pages[i][b->n] = SL_NO_PAGE;
+            if (kv->groups[i].cfg.kind == SL_GROUP_FULL)
+                own_page(kv, i, b, b->n);
+        }
+        b->n++;
+    }
+}
+
+int32_t sl_kv_place(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t group, int32_t idx)
+{
+    struct sl_kv_group *g = &kv->groups[group];
+    SL_ASSERT(idx < b->n && g->cfg.kind != SL_GROUP_FULL);
+    if (sl_group_page(g, b->nodes[idx]) != SL_NO_PAGE || sl_group_n_room(g) == 0)
+        return SL_NO_PAGE;
+    take_page(kv, group, b, idx);
+    g->slots[b->nodes[idx]].wanted = true;
+    return b->pages[group][idx];
+}
+
+void sl_kv_displace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t group, int32_t idx)
+{
+    SL_ASSERT(kv->groups[group].cfg.kind != SL_GROUP_FULL && b->pages[group][idx] != SL_NO_PAGE);
+    leave_page(kv, group, b, idx, true);
+}
+
+/* What a sequence leaves behind of its text: where the next turn of a conversation begins. */
+static void tell_kept(const struct sl_kv *kv, const struct sl_kv_blocks *b)
+{
+    const int32_t node = b->kept > 0 ? b->nodes[b->kept - 1] : SL_NO_NODE;
+    if (node != SL_NO_NODE && keeps_pages(kv, node))
+        tell_watch(kv, node, kv->n_groups - 1, false);
+}
+
 void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool forget)
 {
     SL_ASSERT(n_keep >= 0 && n_keep <= b->n);
@@ -528,6 +612,8 @@ void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool f
     }
     if (n_keep > 0)
         return;
+    if (!forget)
+        tell_kept(kv, b);
     give_drafts(kv, b);
     memset(b->wanted, 0, sizeof b->wanted);
     b->kept = b->base = 0;
@@ -558,7 +644,7 @@ static void give_back(struct sl_kv *kv, int32_t n)
     for (; n_given < n; n_given++) {
         int32_t page = sl_id_pool_withdraw(pages);
         if (page == SL_NO_PAGE) {
-            if (!kv_evict(kv))
+            if (!kv_evict(kv, true))
                 break;
             kv->n_evicted[SL_EVICT_SHARED]++;
             page = sl_id_pool_withdraw(pages);
@@ -596,7 +682,7 @@ void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
 void sl_kv_clear(struct sl_kv *kv)
 {
     kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.lru.n;
-    while (kv_evict(kv)) {
+    while (kv_evict(kv, false)) {
     }
     for (int32_t i = 0; i < kv->n_groups; i++)
         sl_group_clear(&kv->groups[i]);

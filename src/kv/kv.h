@@ -52,7 +52,8 @@ struct sl_kv {
     struct sl_share *share;                   /* NULL: all pages have memory at all times */
     void (*discard)(void *arg, int32_t page); /* its memory may go; NULL: there is none to give */
     void *discard_arg;
-    uint64_t n_returns; /* of the budget, when it was asked last */
+    const struct sl_kv_watch *watch; /* NULL: nobody */
+    uint64_t n_returns;              /* of the budget, when it was asked last */
     uint64_t n_pressed; /* cached nodes evicted for the engine's own needs, when it told last */
 };
 
@@ -155,6 +156,20 @@ void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool f
 
 /* Whom the cache tells which pages can be found (feed.h), right after init; NULL: nobody. */
 void sl_kv_set_feed(struct sl_kv *kv, struct sl_kv_feed *feed);
+
+/* Whom the cache tells of pages that can be kept elsewhere, right after init; it outlives kv. */
+void sl_kv_set_watch(struct sl_kv *kv, const struct sl_kv_watch *watch);
+
+/* Pages that come from elsewhere. b, which is empty, holds the blocks of text that the tree knows,
+ * at most max, whatever pages they have; names: [max] theirs. Of WINDOW and STATE groups it owns no
+ * page. Given back with sl_kv_give in the same turn, so that nobody has fewer pages for it. */
+void sl_kv_hold(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                const struct sl_hash128 *names, int32_t max, struct sl_kv_blocks *b);
+/* A page of block idx of b for a WINDOW or STATE group; SL_NO_PAGE: it has one, or there is no
+ * room. What it is to hold must be written before the block is published or given back. */
+int32_t sl_kv_place(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t group, int32_t idx);
+/* That could not be written: the page is free again. */
+void sl_kv_displace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t group, int32_t idx);
 
 /* Right after init: memory of the first group's pages, a FULL one's, is shared, and none has any
  * yet. */

@@ -66,13 +66,28 @@ static struct sl_hash128 root_of(const struct sl_radix *t, const struct sl_kv_ns
     return sl_hash128(in, sizeof in, 0);
 }
 
+static struct sl_hash128 name_after(const struct sl_radix *t, const struct sl_hash128 *parent,
+                                    const int32_t *tokens)
+{
+    struct sl_hash128 in[2] = {*parent,
+                               sl_hash128(tokens, (size_t)t->block_size * sizeof *tokens, 0)};
+    return sl_hash128(in, sizeof in, 0);
+}
+
 static struct sl_hash128 radix_name(const struct sl_radix *t, int32_t parent,
                                     const struct sl_kv_ns *ns, const int32_t *tokens)
 {
-    struct sl_hash128 in[2];
-    in[0] = parent == SL_NO_NODE ? root_of(t, ns) : radix_node(t, parent)->name;
-    in[1] = sl_hash128(tokens, (size_t)t->block_size * sizeof *tokens, 0);
-    return sl_hash128(in, sizeof in, 0);
+    const struct sl_hash128 before =
+        parent == SL_NO_NODE ? root_of(t, ns) : radix_node(t, parent)->name;
+    return name_after(t, &before, tokens);
+}
+
+void sl_radix_names(const struct sl_radix *t, const struct sl_kv_ns *ns, const int32_t *tokens,
+                    int32_t n, struct sl_hash128 *out)
+{
+    struct sl_hash128 before = root_of(t, ns);
+    for (int32_t i = 0; i < n; i++)
+        before = out[i] = name_after(t, &before, tokens + (size_t)i * (size_t)t->block_size);
 }
 
 static bool same_name(const struct sl_hash128 *a, const struct sl_hash128 *b)
@@ -86,6 +101,13 @@ static bool same_ns(const struct sl_kv_ns *a, const struct sl_kv_ns *b)
            memcmp(a->bytes, b->bytes, a->n_bytes) == 0;
 }
 
+bool sl_kv_ns_lasts(const struct sl_kv_ns *ns)
+{
+    static const uint8_t none[SL_KV_NS_ADAPTER];
+    return !ns->is_private && ns->n_bytes >= SL_KV_NS_TENANT + SL_KV_NS_ADAPTER &&
+           memcmp(ns->bytes + SL_KV_NS_TENANT, none, sizeof none) == 0;
+}
+
 uint32_t sl_radix_bucket(const struct sl_radix *t, const struct sl_hash128 *name)
 {
     return (uint32_t)sl_hash64(name, sizeof *name, t->seed) & (t->n_buckets - 1);
@@ -95,10 +117,16 @@ int32_t sl_radix_find(const struct sl_radix *t, int32_t parent, const struct sl_
                       const int32_t *tokens)
 {
     const struct sl_hash128 name = radix_name(t, parent, ns, tokens);
-    int32_t node = t->buckets[sl_radix_bucket(t, &name)];
+    return sl_radix_find_named(t, parent, ns, tokens, &name);
+}
+
+int32_t sl_radix_find_named(const struct sl_radix *t, int32_t parent, const struct sl_kv_ns *ns,
+                            const int32_t *tokens, const struct sl_hash128 *name)
+{
+    int32_t node = t->buckets[sl_radix_bucket(t, name)];
     for (; node != SL_NO_NODE; node = t->nodes[node].next) {
         const struct sl_kv_node *n = radix_node(t, node);
-        if (!same_name(&n->name, &name) || n->parent != parent || n->dead)
+        if (!same_name(&n->name, name) || n->parent != parent || n->dead)
             continue;
         if (parent == SL_NO_NODE && !same_ns(&t->spaces[node], ns))
             continue;
@@ -122,7 +150,12 @@ void sl_radix_insert(struct sl_radix *t, int32_t node, int32_t parent, const str
     }
     const struct sl_hash128 name = radix_name(t, parent, ns, tokens);
     int32_t *bucket = &t->buckets[sl_radix_bucket(t, &name)];
-    *n = (struct sl_kv_node){.name = name, .parent = parent, .next = *bucket, .in_tree = true};
+    *n = (struct sl_kv_node){.name = name,
+                             .parent = parent,
+                             .next = *bucket,
+                             .in_tree = true,
+                             .lasts = parent == SL_NO_NODE ? sl_kv_ns_lasts(ns)
+                                                           : radix_node(t, parent)->lasts};
     *bucket = node;
     memcpy(tokens_of(t, node), tokens, (size_t)t->block_size * sizeof *tokens);
     t->n_in_tree++;

@@ -39,8 +39,12 @@ struct sl_kv_node {
     int32_t next;   /* in its hash bucket */
     int32_t n_children;
     bool in_tree;
-    bool dead; /* contents in doubt: never found again, stays until its children are evicted */
+    bool dead;  /* contents in doubt: never found again, stays until its children are evicted */
+    bool lasts; /* of a namespace that means the same after a restart */
 };
+
+/* An adapter's id is a number of this process. */
+bool sl_kv_ns_lasts(const struct sl_kv_ns *ns);
 
 struct sl_kv_feed;
 
@@ -65,6 +69,12 @@ void sl_radix_reset(struct sl_radix *t); /* empty */
  * SL_NO_NODE. */
 int32_t sl_radix_find(const struct sl_radix *t, int32_t parent, const struct sl_kv_ns *ns,
                       const int32_t *tokens);
+/* The names of text's first n blocks, [n]; any thread. */
+void sl_radix_names(const struct sl_radix *t, const struct sl_kv_ns *ns, const int32_t *tokens,
+                    int32_t n, struct sl_hash128 *out);
+/* sl_radix_find of a block whose name is known. */
+int32_t sl_radix_find_named(const struct sl_radix *t, int32_t parent, const struct sl_kv_ns *ns,
+                            const int32_t *tokens, const struct sl_hash128 *name);
 /* Adds a node that must not be there yet; it has an owner, and so does the parent. */
 void sl_radix_insert(struct sl_radix *t, int32_t node, int32_t parent, const struct sl_kv_ns *ns,
                      const int32_t *tokens);
