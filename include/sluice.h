@@ -167,6 +167,15 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* A model that drafts, folder or .gguf, in place of the "model" of speculative_config; alone: 5
      * tokens are drafted. "(bundled)" is the bundled model. */
     const char *speculative_model;
+    /* Copies of KV pages outside the pool (docs/ENGINE.md), on a CPU: GiB of host memory, as vLLM's
+     * --kv-offloading-size, and a folder for what is to hold over restarts, with GiB of it (default
+     * 16). 0 and NULL: none. */
+    float kv_offloading_size, kv_cache_disk_size;
+    const char *kv_cache_dir;
+    const char *kv_offloading_backend; /* NULL, or "native" */
+    /* JSON as vLLM's --kv-transfer-config: {"kv_connector": "OffloadingConnector", "kv_role":
+     * "kv_both", "kv_connector_extra_config": {"cpu_bytes_to_use": bytes}} */
+    const char *kv_transfer_config;
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */

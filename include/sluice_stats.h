@@ -73,6 +73,16 @@ struct sl_kv_group_stats { /* pages of a group of layers */
     uint64_t n_evicted; /* cached ones, given up while the block stayed; none of a full group */
 };
 
+enum sl_kv_tier { SL_KV_TIER_HOST, SL_KV_TIER_DISK, SL_N_KV_TIERS };
+
+struct sl_kv_tier_stats {                      /* copies of pages outside the pool, of one tier */
+    uint64_t n_pages, n_bytes, capacity_bytes; /* there are; capacity 0: there is no such tier */
+    uint64_t hits, misses;                     /* of pages that were asked for */
+    uint64_t stored, stored_bytes, loaded_bytes;
+    uint64_t dropped; /* not stored: there was no room or no time */
+    uint64_t evicted, corrupt, io_errors;
+};
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
@@ -110,6 +120,11 @@ struct sl_stats { /* a consistent copy */
     /* Where engines share memory, else 0: bytes of all their pages, kept for this one, held by it,
      * by nobody; and pages it gave to others. */
     uint64_t kv_shared_bytes, kv_floor_bytes, kv_held_bytes, kv_left_bytes, kv_given_pages;
+    struct sl_kv_tier_stats kv_tiers[SL_N_KV_TIERS];
+    /* Prompt tokens beyond those in the prefix cache that were looked for in the tiers, and those
+     * that came from there. */
+    uint64_t tier_queries, tier_hits;
+    int32_t n_loading;                       /* requests that wait for pages of a tier */
     struct sl_fine_hist ttft_fine, itl_fine; /* the same values as ttft_s and itl_s */
 };
 

@@ -88,6 +88,8 @@
 #define SL_MAX_TIER_PAGES (1 << 24)  /* of a tier */
 #define SL_MAX_TIER_PAGE  (1u << 30) /* bytes of one */
 #define SL_MAX_TIER_DIR   3072       /* bytes of the path of its folder */
+#define SL_MAX_TIER_TODO  (1 << 16)  /* complete pages that are to be copied to the store */
+#define SL_MAX_TIER_ASKED 64         /* pages that a request asks the store for at a time */
 
 /* method suffix of drafts */
 #define SL_MAX_SUFFIX_DEPTH   256       /* tokens of a match and the drafts behind it */

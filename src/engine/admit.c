@@ -17,6 +17,17 @@ static bool has_enough_cached(struct sl_engine *eng, struct sl_request *req)
     return (float)req->usage_now.n_cached >= req->cache_hit_threshold * (float)req->n_prompt;
 }
 
+void sl_engine_schedule(struct sl_engine *eng, struct sl_request *req)
+{
+    SL_ASSERT(!req->load.waits && req->seqs[0].seq.state == SL_SEQ_NEW);
+    if (!has_enough_cached(eng, req))
+        sl_engine_end_all(eng, req, SL_FINISH_CACHE, false);
+    else if (req->seqs[0].mask != NULL)
+        sl_masker_push(eng, &req->seqs[0], -1, 0); /* scheduled when its first mask is there */
+    else
+        sl_sched_add(&eng->sched, &req->seqs[0].seq);
+}
+
 static void take_submitted(struct sl_engine *eng, struct sl_request *req)
 {
     SL_ASSERT(req->n_seqs >= 1 && req->n_ended == 0 && !req->started);
@@ -35,12 +46,8 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
         req->seqs[i].seq.arrival = arrival;
     if (atomic_load(&eng->failed))
         sl_engine_fail(eng, req, &eng->error);
-    else if (!has_enough_cached(eng, req))
-        sl_engine_end_all(eng, req, SL_FINISH_CACHE, false);
-    else if (req->seqs[0].mask != NULL)
-        sl_masker_push(eng, &req->seqs[0], -1, 0); /* scheduled when its first mask is there */
-    else
-        sl_sched_add(&eng->sched, &req->seqs[0].seq);
+    else if (!sl_tiers_begin(eng, req))
+        sl_engine_schedule(eng, req);
 }
 
 void sl_engine_raise_overdue(struct sl_engine *eng)

@@ -15,6 +15,7 @@
 #include "engine/request.h"
 #include "engine/speculative.h"
 #include "engine/suffix.h"
+#include "engine/tiers.h"
 #include "engine/watchdog.h"
 #include "kv/feed.h"
 #include "sched/sched.h"
@@ -88,6 +89,7 @@ struct sl_engine {
     struct sl_stats stats_public; /* stats_lock */
 
     struct sl_kv kv;
+    struct sl_tiers tiers;
     struct sl_sched sched;
     struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
     int32_t max_flights, first_flight, n_flights;

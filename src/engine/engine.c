@@ -15,6 +15,7 @@
 #define DEFAULT_RAISE_MS   30000
 #define STUCK_GRACE_MS     500 /* for an engine thread that may hang to end after all */
 #define ITL_SHARE          0.8 /* of max_itl_ms is a step planned for: prices are not exact */
+#define TIER_LOOK_MS       100 /* between looks whether pages were waited for too long */
 #define RAISED_SHARE       8   /* one of so many seats is for those who waited too long */
 
 static struct sl_kv_group_config engine_group(const struct sl_kv_group_info *g)
@@ -78,6 +79,11 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
         (p->runner.draft == NULL || p->runner.max_flights > 1))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: what computes this model has no model that drafts");
+    if (p->tiers.store.host_bytes > 0 &&
+        (p->runner.page_out == NULL || p->runner.max_flights > 1 || p->no_prefix_caching))
+        return sl_fail(err, SL_EUNSUPPORTED, "kv_host_bytes: %s",
+                       p->no_prefix_caching ? "without prefix caching no page is found again"
+                                            : "pages of this device are not copied yet");
     if (p->share != NULL &&
         (p->share->floor - p->share->own) / p->share->page_bytes * (uint64_t)i->block_size <
             (uint64_t)i->max_model_len)
@@ -171,7 +177,7 @@ static void *engine_main(void *arg)
          * here, one that comes from now on makes the wait return. */
         bool work = sl_engine_turn(eng);
         if ((!work || eng->starved) && !atomic_load(&eng->stopping))
-            sl_inbox_wait(&eng->inbox, -1);
+            sl_inbox_wait(&eng->inbox, eng->tiers.n_waiting > 0 ? TIER_LOOK_MS : -1);
     }
     sl_alloc_guard_arm(false);
     SL_ASSERT(atomic_load(&eng->phase) == SL_PHASE_ASLEEP && eng->n_flights < eng->max_flights);
@@ -226,6 +232,9 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
         rc = sl_suffix_corpus_create(&eng->speculative, eng->seed, &eng->corpus, err);
     if (rc != 0)
         goto fail_inbox;
+    rc = sl_tiers_init(eng, &p->tiers, err);
+    if (rc != 0)
+        goto fail_inbox;
     if (p->share != NULL)
         sl_share_set_wake(p->share, wake_engine, eng);
     rc = sl_masker_start(eng, err);
@@ -244,6 +253,7 @@ fail_masker:
     sl_masker_stop(eng);
     sl_masker_deinit(eng);
 fail_inbox:
+    sl_tiers_deinit(eng);
     sl_suffix_corpus_destroy(eng->corpus);
     if (p->share != NULL)
         sl_share_set_wake(p->share, NULL, NULL);
@@ -334,6 +344,8 @@ void sl_engine_destroy(struct sl_engine *eng)
     SL_ASSERT(atomic_load(&eng->n_open) == 0 && atomic_load(&eng->n_queued) == 0);
     SL_ASSERT(eng->sched.n_running == 0 && eng->sched.wait.n == 0);
     sl_masker_deinit(eng);
+    sl_tiers_drain(eng);
+    sl_tiers_deinit(eng);
     if (eng->kv.share != NULL)
         sl_share_set_wake(eng->kv.share, NULL, NULL);
     sl_suffix_corpus_destroy(eng->corpus);
@@ -414,6 +426,7 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
         sl_constraints_stats(e->constraints, out);
     if (e->adapters != NULL)
         sl_adapters_stats(e->adapters, out);
+    sl_tiers_stats(e, out);
     out->watchdog_stalls = atomic_load(&e->watchdog.n_fired);
     if (e->kv.share != NULL) {
         struct sl_share_view v;

@@ -8,14 +8,15 @@
  * and statistics, and sl_engine_destroy/info/tokenizer/healthy/sampling_default.
  *
  * Threads: one engine thread, asleep while there is nothing to do. Pages hold no state of their
- * own: the core never copies a page, it recomputes (bits are the same by promise), so a runner
- * needs no hook for that.
+ * own: the core recomputes what was lost (bits are the same by promise), and copies pages only to
+ * and from tiers (tiers.h).
  */
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
 #include "engine/runner.h"
 #include "engine/speculative.h"
+#include "engine/tiers.h"
 #include "kv/kv.h"
 
 struct sl_engine_parts {
@@ -54,8 +55,9 @@ struct sl_engine_parts {
      * outlives the engine. */
     struct sl_share *share;
     void (*discard)(void *user, int32_t page);
-    void *user;                  /* for sl_engine_user: the loader's own data (template, model) */
-    void (*destroy)(void *user); /* called last by sl_engine_destroy, may be NULL */
+    struct sl_tiers_config tiers; /* of pages outside the pool; needs a runner that copies them */
+    void *user;                   /* for sl_engine_user: the loader's own data (template, model) */
+    void (*destroy)(void *user);  /* called last by sl_engine_destroy, may be NULL */
 };
 
 /* On failure nothing was taken over: the caller still owns the parts and destroy is not called. */

@@ -31,6 +31,7 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
     int n_open = atomic_fetch_sub(&eng->n_open, 1);
     SL_ASSERT(n_open > 0);
     SL_ASSERT(u->n_cached >= 0 && u->n_cached <= u->n_prompt);
+    sl_tiers_end(eng, req);
     if (!req->started)
         sl_engine_unqueue(eng, req->n_prompt);
     sl_hist_add(&eng->stats.prompt_len, SL_BOUNDS_LEN, u->n_prompt);

@@ -343,6 +343,27 @@ static int create_blocks(struct sl_host_runner *h, struct sl_error *err)
     return 0;
 }
 
+static int host_page_out(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err)
+{
+    const struct sl_host_runner *h = ctx;
+    size_t n_bytes;
+    (void)err;
+    const uint8_t *src = h->m.page(h->m.ctx, group, page, &n_bytes);
+    memcpy(dst, src, n_bytes);
+    return 0;
+}
+
+static int host_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *src,
+                        struct sl_error *err)
+{
+    const struct sl_host_runner *h = ctx;
+    size_t n_bytes;
+    (void)err;
+    uint8_t *dst = h->m.page(h->m.ctx, group, page, &n_bytes);
+    memcpy(dst, src, n_bytes);
+    return 0;
+}
+
 static uint64_t host_progress(const void *ctx)
 {
     const struct sl_host_runner *h = ctx;
@@ -420,5 +441,7 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .draft_odds = h->m.draft_odds,
                             .draft_at_once = h->blocks != NULL,
                             .draft_block = h->m.draft_apart ? h->m.draft_block : 0,
+                            .page_out = h->m.page != NULL ? host_page_out : NULL,
+                            .page_in = h->m.page != NULL ? host_page_in : NULL,
                             .progress = h->m.progress != NULL ? host_progress : NULL};
 }

@@ -42,6 +42,8 @@ struct sl_host_model {
     /* Optional: the model's id of a column of those rows, of which there are n_draft_row then. */
     int32_t (*draft_token)(const void *ctx, int32_t idx);
     int32_t n_draft_row;
+    /* Optional: where a page of a group lies, and its bytes. */
+    uint8_t *(*page)(void *ctx, int32_t group, int32_t page, size_t *n_bytes);
     uint64_t (*progress)(const void *ctx); /* optional, of struct sl_runner */
 };
 

@@ -37,6 +37,7 @@ static void *request_carve(struct carver *c, int64_t n, size_t size)
 }
 
 struct request_sizes { /* sizes that follow from the request's description */
+    int32_t n_load;    /* blocks of the prompt that may be found outside the pool */
     int32_t n_seqs, n_prompt, max_out, n_blocks, n_groups, n_top, n_prompt_top, n_pooled;
     uint32_t n_slots; /* of the penalties' table, 0: none */
     int32_t n_mask;   /* words of a mask, 0: none */
@@ -69,6 +70,8 @@ static struct request_sizes request_sizes_of(const struct sl_engine *eng,
     s.n_groups = eng->info.n_kv_groups;
     s.logprobs = p->logprobs >= 0;
     s.prompt_logprobs = p->prompt_logprobs >= 0;
+    if (eng->tiers.store != NULL && !s.prompt_logprobs) /* its last token is computed again */
+        s.n_load = (d->n_prompt - 1) / eng->info.block_size;
     s.n_top = SL_MIN(SL_MAX(p->logprobs, 0), eng->limits.n_logits);
     if (p->n_logprob_token_ids > 0)
         s.n_top = p->n_logprob_token_ids;
@@ -168,6 +171,8 @@ static struct sl_request *carve_all(struct carver *c, const struct request_sizes
     r->allowed = s->n_allowed > 0 ? request_carve(c, s->n_allowed, sizeof(uint32_t)) : NULL;
     a->stop_text = request_carve(c, (int64_t)s->stop_bytes, 1);
     a->stop_fail = request_carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
+    r->load.names = request_carve(c, s->n_load, sizeof *r->load.names);
+    r->load.asks = request_carve(c, s->n_load > 0 ? SL_MAX_TIER_ASKED : 0, sizeof *r->load.asks);
     r->prediction = request_carve(c, s->n_prediction, sizeof(int32_t));
     if (s->n_prediction > 0)
         r->predicted.heads =
@@ -323,6 +328,19 @@ static void copy_prediction(struct sl_request *req, const struct sl_request_desc
     sl_suffix_extend(&req->predicted, &t);
 }
 
+/* Only where names last are the prompt's blocks outside the pool. */
+static void init_load(struct sl_request *req, int32_t n_names)
+{
+    struct sl_tier_load *l = &req->load;
+    if (n_names == 0 || !sl_kv_ns_lasts(&req->ns)) {
+        l->names = NULL;
+        return;
+    }
+    l->n_names = n_names;
+    l->n_asks = SL_MAX_TIER_ASKED;
+    sl_radix_names(&req->eng->kv.tree, &req->ns, req->prompt, n_names, l->names);
+}
+
 static void init_sync(struct sl_request *req)
 {
     pthread_condattr_t attr;
@@ -383,6 +401,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
         req->adapter_scale = d->adapter_scale;
     }
     set_namespace(req, d, eng->prefix_caching, number);
+    init_load(req, s.n_load);
     init_sync(req);
     sl_think_init(&req->think, d->thinking);
     for (int32_t i = 0; i < s.n_seqs; i++)

@@ -21,6 +21,7 @@
 #include "engine/stop.h"
 #include "engine/suffix.h"
 #include "engine/think.h"
+#include "engine/tiers.h"
 #include "grammar/jump.h"
 #include "sched/seq.h"
 #include "text/tokenizer/tokenizer.h"
@@ -150,6 +151,7 @@ struct sl_request {
     struct sl_request *inbox_next, *cancel_next;
     /* the engine's */
     struct sl_request *live_prev, *live_next, *news_next;
+    struct sl_tier_load load;
     bool has_news, started, siblings_added;
     int32_t n_ended;
     struct sl_usage usage_now; /* copied to usage when news is delivered */

@@ -98,6 +98,11 @@ struct sl_runner {
     bool draft_at_once;    /* all drafts of a sequence come of one step, else each takes one */
     int32_t draft_block;   /* which is that of blocks of so many tokens, apart from the text; 0: it
                               has the text and a token for each draft but the first */
+    /* Optional: copy a page of a group out of the pool, as the steps submitted so far leave it, or
+     * into it, as those that follow find it. */
+    int (*page_out)(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err);
+    int (*page_in)(void *ctx, int32_t group, int32_t page, const uint8_t *src,
+                   struct sl_error *err);
     /* Optional: how long the device worked, and stood idle between steps, since it was created. */
     void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */

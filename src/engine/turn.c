@@ -220,6 +220,9 @@ static void publish_stats(struct sl_engine *eng)
     s->preemptions = eng->sched.n_preemptions;
     memcpy(s->evicted, eng->kv.n_evicted, sizeof s->evicted);
     s->grammar_late = eng->masker.n_late;
+    s->tier_queries = eng->tiers.n_asked_tokens;
+    s->tier_hits = eng->tiers.n_loaded_tokens;
+    s->n_loading = eng->tiers.n_waiting;
     s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
     put_device_times(eng, s);
     pthread_mutex_lock(&eng->stats_lock);
@@ -312,6 +315,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     if (atomic_load(&eng->abort_all))
         abort_live(eng);
     bool dropped = false;
+    sl_tiers_turn(eng);
     sl_engine_await_masks(eng, 0);
     sl_kv_share_turn(&eng->kv);
     if (!sl_sched_idle(&eng->sched)) {
@@ -323,14 +327,16 @@ bool sl_engine_turn(struct sl_engine *eng)
         if (eng->sched.n_plan > 0 && launch(eng))
             ahead = eng->max_flights - 1;
     }
-    eng->starved =
-        eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 && eng->masker.n_open > 0;
+    eng->starved = eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 &&
+                   (eng->masker.n_open > 0 || eng->tiers.n_waiting > 0);
     while (eng->n_flights > 1)
         land(eng);
     decide(eng);
     while (eng->n_flights > ahead)
         land(eng);
-    bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0;
+    eng->starved &= !sl_tiers_busy(&eng->tiers);
+    bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0 ||
+                eng->tiers.n_waiting > 0 || sl_tiers_busy(&eng->tiers);
     sl_kv_share_tell(&eng->kv, work ? eng->sched.n_short : 0, !work);
     struct sl_error err;
     if (!sl_engine_verify(eng, work, &err))

@@ -9,6 +9,8 @@
 
 /* admit.c: what was submitted and cancelled since the last turn. */
 void sl_engine_take_inbox(struct sl_engine *eng);
+/* A request that waits for nothing before its first step. */
+void sl_engine_schedule(struct sl_engine *eng, struct sl_request *req);
 /* Better priorities may come without end. So that nobody waits for ever, the longest waiting get a
  * few seats of their own: those that are passed over by a better priority after raise_ns. */
 void sl_engine_raise_overdue(struct sl_engine *eng);

@@ -103,6 +103,8 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
         sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens of past outputs%s\n", "suffix decoding",
                       (double)p->corpus_bytes / 1e6, p->speculative.suffix_corpus_tokens,
                       p->on_device ? ", in host memory" : "");
+    if (p->tier_bytes > 0)
+        sl_buf_printf(b, "  %-24s %10.1f MB\n", "copies of KV pages", (double)p->tier_bytes / 1e6);
     if (p->on_device)
         sl_buf_printf(b, "  %-24s %10.1f MB\n", "steps and sampling",
                       (double)p->runner_bytes / 1e6);
@@ -135,6 +137,8 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                       p->n_host_layers, (unsigned long long)p->host_packed_bytes,
                       (unsigned long long)p->host_mapped_bytes,
                       (unsigned long long)p->host_room_bytes);
+    if (p->tier_bytes > 0)
+        sl_buf_printf(b, ", \"kv_host_tier_bytes\": %llu", (unsigned long long)p->tier_bytes);
     if (p->draft_kv.n_groups > 0)
         sl_buf_printf(b,
                       ", \"draft_repacked_bytes\": %llu, \"draft_mapped_bytes\": %llu, "

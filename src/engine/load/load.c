@@ -11,6 +11,7 @@
 #include "engine/adapters.h"
 #include "engine/load/loaded.h"
 #include "engine/load/offload.h"
+#include "engine/load/tier_plan.h"
 #include "ops/device.h"
 
 #include <stdio.h>
@@ -77,7 +78,10 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
                           &cfg->classifier_from_token,
                           &cfg->activation_dtype,
                           &cfg->speculative_config,
-                          &cfg->speculative_model};
+                          &cfg->speculative_model,
+                          &cfg->kv_cache_dir,
+                          &cfg->kv_offloading_backend,
+                          &cfg->kv_transfer_config};
     return i < SL_COUNT(all) ? all[i] : NULL;
 }
 
@@ -288,6 +292,13 @@ static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread
     sl_run_items(l->run, fn, arg, n_items);
 }
 
+static uint8_t *page_of(void *ctx, int32_t group, int32_t page, size_t *n_bytes)
+{
+    const struct sl_loaded *l = ctx;
+    *n_bytes = l->plan.kv.groups[group].page_bytes;
+    return l->kv_pool[group] + (size_t)page * *n_bytes;
+}
+
 /* A model on the CPU as its runner sees it. */
 static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
 {
@@ -301,6 +312,7 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
                               .forward = run_step,
                               .run_items = run_items,
                               .n_threads = l->backend->vt->n_threads(l->backend),
+                              .page = page_of,
                               .progress = run_progress};
     if (l->draft.run != NULL) {
         m.draft = run_draft;
@@ -394,6 +406,23 @@ void sl_loaded_runner(const struct sl_loaded *l, struct sl_runner *r)
         sl_host_runner_use(l->host_runner, r);
 }
 
+/* Copies of pages outside the pool, as the plan has found them possible. */
+static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *cfg,
+                      struct sl_tiers_config *out, struct sl_error *err)
+{
+    struct sl_tier_plan tiers;
+    int rc = sl_tier_plan_read(cfg, &tiers, err);
+    if (rc != 0 || tiers.host_bytes == 0)
+        return rc;
+    out->store = (struct sl_store_config){.root = sl_loaded_page_root(l, cfg),
+                                          .host_bytes = tiers.host_bytes,
+                                          .dir = tiers.dir,
+                                          .disk_bytes = tiers.disk_bytes};
+    for (int32_t g = 0; g < l->plan.kv.n_groups; g++)
+        out->page_bytes[g] = l->plan.kv.groups[g].page_bytes;
+    return 0;
+}
+
 static int load_everything(struct sl_loaded *l, const struct sl_engine_config *cfg,
                            struct sl_engine_parts *parts, struct sl_error *err)
 {
@@ -446,7 +475,9 @@ static int load_everything(struct sl_loaded *l, const struct sl_engine_config *c
     parts->discard = discard_page;
     parts->park = sl_loaded_park;
     parts->unpark = sl_loaded_unpark;
-    rc = open_adapters(l, &parts->adapters, err);
+    rc = plan_tiers(l, cfg, &parts->tiers, err);
+    if (rc == 0)
+        rc = open_adapters(l, &parts->adapters, err);
     l->adapters = parts->adapters;
     return rc;
 }

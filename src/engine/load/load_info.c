@@ -137,19 +137,32 @@ void sl_loaded_null_info(const struct sl_loaded *l, const struct sl_engine_confi
     };
 }
 
-/* What names of cached blocks begin with: which model it is, and how its pages are laid out. Two
- * sets of weights with one path and one shape have the same. */
+/* What names of cached blocks begin with: which model it is, and how its pages are laid out. */
 struct sl_hash128 sl_loaded_kv_root(const struct sl_loaded *l)
 {
     const struct sl_model_facts *f = sl_model_facts(l->model);
     const struct sl_kv_layout *kv = &l->plan.kv;
+    struct sl_hash128 in[2] = {sl_ckpt_digest(l->ckpt)};
     char text[512];
-    int n = snprintf(text, sizeof text, "%s %s %s %llu %llu %d %d %d %s %d %llu", l->path,
-                     f->family, f->weight_dtype, (unsigned long long)f->n_params,
-                     (unsigned long long)f->weight_bytes, f->n_layers, f->hidden, f->n_vocab,
-                     sl_dtype_info(kv->dtype)->name, kv->block_size,
-                     (unsigned long long)sl_kv_block_bytes(kv));
-    SL_ASSERT(n > 0); /* what of it is longer than text is not told apart */
-    size_t n_text = SL_MIN((size_t)SL_MAX(n, 0), sizeof text - 1);
-    return sl_hash128(text, n_text, sl_hash64(l->path, strlen(l->path), 0));
+    int n = snprintf(text, sizeof text, "%s %s %d %d %d %s %d %llu", f->family, f->weight_dtype,
+                     f->n_layers, f->hidden, f->n_vocab, sl_dtype_info(kv->dtype)->name,
+                     kv->block_size, (unsigned long long)sl_kv_block_bytes(kv));
+    SL_ASSERT(n > 0 && (size_t)n < sizeof text);
+    in[1] = sl_hash128(text, (size_t)n, 0);
+    return sl_hash128(in, sizeof in, 0);
+}
+
+/* Another version, instruction set or flag may round differently, and some models' positions go by
+ * the longest sequence that is served. */
+struct sl_hash128 sl_loaded_page_root(const struct sl_loaded *l, const struct sl_engine_config *cfg)
+{
+    struct sl_hash128 in[2] = {sl_loaded_kv_root(l)};
+    char text[256];
+    int n = snprintf(text, sizeof text, "pages 1 %s %s %d %d %s %a", SLUICE_VERSION,
+                     l->backend->vt->isa(l->backend), l->plan.max_model_len, cfg->exact_weights,
+                     cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto",
+                     (double)cfg->skip_softmax_threshold_scale_factor);
+    SL_ASSERT(n > 0 && (size_t)n < sizeof text);
+    in[1] = sl_hash128(text, (size_t)n, 0);
+    return sl_hash128(in, sizeof in, 0);
 }

@@ -61,7 +61,11 @@ SL_MUST_CHECK int sl_load_sampling(const struct sl_ckpt *ckpt, struct sl_samplin
 void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info);
 void sl_loaded_null_info(const struct sl_loaded *l, const struct sl_engine_config *cfg,
                          struct sl_model_info *info);
+/* Names the model by its content, and the layout of its pages. */
 struct sl_hash128 sl_loaded_kv_root(const struct sl_loaded *l);
+/* And all else that the bytes of a page depend on. */
+struct sl_hash128 sl_loaded_page_root(const struct sl_loaded *l,
+                                      const struct sl_engine_config *cfg);
 
 /* reload.c. Keeps the configuration to load again with; park and unpark are the engine's
  * (engine.h). */

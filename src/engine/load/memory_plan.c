@@ -7,6 +7,7 @@
 #include "engine/draft.h"
 #include "engine/load/load.h"
 #include "engine/load/shared.h"
+#include "engine/load/tier_plan.h"
 #include "engine/suffix.h"
 #include "io/peft.h"
 #include "ops/device.h"
@@ -28,6 +29,7 @@
 #define CACHED_STATES          4 /* bytes of keys and values to one of cached states */
 #define STATES_OF_SEQ          2 /* where a step begins and where it ends */
 #define DRAFT_STATES           8 /* bytes of pages to one of states behind drafts */
+#define TIER_PAGES             8 /* blocks that host memory holds at least, on their way */
 #define SLOTS_OF_SEAT          8 /* of a model without pages of keys: cached ones included */
 #define MAX_STATE_NODES        (1 << 18) /* blocks of such a model, if one sequence needs no more */
 
@@ -125,7 +127,7 @@ static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
 static uint64_t default_pool(const struct sl_memory_plan *p)
 {
     uint64_t taken = p->packed_bytes + p->activation_bytes + p->runner_bytes;
-    taken += p->on_device ? 0 : p->corpus_bytes;
+    taken += p->on_device ? 0 : p->corpus_bytes + p->tier_bytes;
     uint64_t room = p->ram_bytes > taken ? p->ram_bytes - taken : 0;
     return p->on_device ? room : SL_MIN(p->ram_bytes / 4, room / 2);
 }
@@ -452,7 +454,13 @@ static int plan_check_total(const struct sl_memory_plan *p, struct sl_error *err
 {
     uint64_t kv_bytes = p->shared_bytes != 0 ? p->shared_bytes : p->kv_bytes;
     uint64_t rest = kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
-    rest += p->on_device ? 0 : p->corpus_bytes;
+    rest += p->on_device ? 0 : p->corpus_bytes + p->tier_bytes;
+    if (!p->on_device && ram != 0 && p->tier_bytes > ram / 8 && p->packed_bytes + rest > ram)
+        return sl_fail(err, SL_ENOMEM,
+                       "%.1f GB for copies of KV pages do not fit in %.1f GB of memory beside %.1f "
+                       "GB of everything else: lower --kv-offloading-size",
+                       (double)p->tier_bytes / 1e9, (double)ram / 1e9,
+                       (double)(p->packed_bytes + rest - p->tier_bytes) / 1e9);
     if (ram == 0 || p->packed_bytes + rest <= ram)
         return 0;
     if (p->on_device && p->n_host_layers < p->n_expert_layers)
@@ -645,6 +653,35 @@ static int plan_stored(const struct sl_engine_config *cfg, struct sl_memory_plan
     return 0;
 }
 
+/* Copies of pages outside the pool. */
+static int plan_tiers(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
+                      struct sl_memory_plan *p, struct sl_error *err)
+{
+    struct sl_tier_plan tiers;
+    int rc = sl_tier_plan_read(cfg, &tiers, err);
+    if (rc != 0 || tiers.host_bytes == 0)
+        return rc;
+    p->tier_bytes = tiers.host_bytes;
+    const char *what = p->on_device                            ? "on a GPU"
+                       : facts->n_ranks > 1                    ? "with ranks"
+                       : cfg->shared != NULL                   ? "with several models"
+                       : facts->whole                          ? "for a model of whole texts"
+                       : sl_speculative_loads(&p->speculative) ? "beside a model that drafts"
+                       : cfg->no_prefix_caching                ? "without prefix caching"
+                                                               : NULL;
+    if (what != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED, "kv-offloading-size, kv-cache-dir: not supported %s",
+                       what);
+    const uint64_t least = TIER_PAGES * sl_kv_block_bytes(&p->kv);
+    if (tiers.host_bytes < least)
+        return sl_fail(err, SL_EINVAL,
+                       "kv-offloading-size: %llu bytes have no room for %d blocks of %llu bytes, "
+                       "which are on their way at times",
+                       (unsigned long long)tiers.host_bytes, TIER_PAGES,
+                       (unsigned long long)sl_kv_block_bytes(&p->kv));
+    return 0;
+}
+
 int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *draft,
                         struct sl_backend *be, const struct sl_engine_config *cfg,
                         struct sl_memory_plan *out, struct sl_error *err)
@@ -679,6 +716,8 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     if (rc == 0)
         rc = plan_stored(cfg, out, err);
     out->corpus_bytes = sl_suffix_corpus_bytes(&out->speculative);
+    if (rc == 0)
+        rc = plan_tiers(facts, cfg, out, err);
     if (rc == 0)
         out->one_context =
             pages_for(SL_MIN(context_of(facts, cfg), facts->context), out->block_size);

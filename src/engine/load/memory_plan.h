@@ -24,6 +24,7 @@ struct sl_memory_plan {
     uint64_t mapped_bytes; /* of weights, read in place from the file */
     uint64_t kv_bytes, activation_bytes;
     uint64_t runner_bytes; /* on a device: a step's arrays, attention's and the sampler's room */
+    uint64_t tier_bytes;   /* of host memory, for copies of pages */
     uint64_t corpus_bytes; /* of past outputs, for drafts of method suffix; in host memory */
     uint64_t ram_bytes;    /* there is, or may be used of a device */
     uint64_t shared_bytes; /* of pages, with other engines; 0: the pages are this one's */

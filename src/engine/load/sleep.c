@@ -67,6 +67,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
     atomic_store(&eng->abort_all, false);
     if (rc == 0) {
         struct sl_runner runner = eng->runner;
+        sl_tiers_drain(eng);
         if (eng->park != NULL) { /* else there is no other runner to come */
             disarm(eng);
             rc = eng->park(eng->user, level, err);
@@ -137,6 +138,9 @@ int sl_engine_reload(struct sl_engine *eng, const char *path, bool abort, int ti
     struct sl_error again;
     if (eng->unpark == NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "this engine has no weights");
+    if (eng->tiers.store != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "reload: pages outside the pool belong to the weights that are loaded");
     const char *from = path != NULL ? path : eng->info.model_path;
     if (from[0] == '(') /* the bundled model has no path */
         from = "";

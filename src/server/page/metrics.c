@@ -411,6 +411,58 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
             st->invariant_violations);
 }
 
+/* A sample for each tier that there is. */
+static void tier_samples(struct out *o, const struct sl_stats *st, const char *name,
+                         const char *type, const char *help, size_t offset)
+{
+    static const char *const labels[SL_N_KV_TIERS] = {"tier=\"host\"", "tier=\"disk\""};
+    head(o, name, type, help);
+    for (int i = 0; i < SL_N_KV_TIERS; i++) {
+        uint64_t value;
+        memcpy(&value, (const char *)&st->kv_tiers[i] + offset, sizeof value);
+        if (st->kv_tiers[i].capacity_bytes > 0)
+            sample(o, name, labels[i], (double)value);
+    }
+}
+
+#define TIER(field) offsetof(struct sl_kv_tier_stats, field)
+
+/* Copies of pages outside the pool; vLLM's names where it has one. */
+static void tiers(struct out *o, const struct sl_metrics_model *in)
+{
+    static const struct {
+        const char *name, *type, *help;
+        size_t offset;
+    } rows[] = {
+        {"sluice:kv_tier_pages", "gauge", "Copies of KV pages outside the pool.", TIER(n_pages)},
+        {"sluice:kv_tier_bytes", "gauge", "Their bytes.", TIER(n_bytes)},
+        {"sluice:kv_tier_capacity_bytes", "gauge", "Room for them.", TIER(capacity_bytes)},
+        {"sluice:kv_tier_hits_total", "counter", "Pages asked for and found.", TIER(hits)},
+        {"sluice:kv_tier_misses_total", "counter", "Pages asked for and not found.", TIER(misses)},
+        {"sluice:kv_tier_stored_total", "counter", "Pages stored.", TIER(stored)},
+        {"sluice:kv_tier_stored_bytes_total", "counter", "Their bytes.", TIER(stored_bytes)},
+        {"sluice:kv_tier_loaded_bytes_total", "counter", "Bytes found.", TIER(loaded_bytes)},
+        {"sluice:kv_tier_dropped_total", "counter", "Not stored for want of room or time.",
+         TIER(dropped)},
+        {"sluice:kv_tier_evicted_total", "counter", "Given up for others.", TIER(evicted)},
+        {"sluice:kv_tier_corrupt_total", "counter", "Found damaged, and forgotten.", TIER(corrupt)},
+        {"sluice:kv_tier_io_errors_total", "counter", "Failed reads and writes.", TIER(io_errors)},
+    };
+    const struct sl_stats *st = in->stats;
+    const struct sl_kv_tier_stats *host = &st->kv_tiers[SL_KV_TIER_HOST];
+    if (host->capacity_bytes == 0)
+        return;
+    for (size_t i = 0; i < SL_COUNT(rows); i++)
+        tier_samples(o, st, rows[i].name, rows[i].type, rows[i].help, rows[i].offset);
+    counter(o, "vllm:external_prefix_cache_queries_total",
+            "Prompt tokens looked for in copies of pages.", st->tier_queries);
+    counter(o, "vllm:external_prefix_cache_hits_total", "Of them found.", st->tier_hits);
+    gauge(o, "vllm:cpu_kv_cache_usage_perc", "Share of the host memory for copies in use, 0 to 1.",
+          (double)host->n_bytes / (double)host->capacity_bytes);
+    gauge(o, "sluice:kv_loading_requests", "Requests that wait for copies of pages.",
+          st->n_loading);
+}
+
 /* As vLLM: a sample whose labels say it, and whose value is when. Whether a request waits or runs
  * is not told apart: who has an adapter counts as running. */
 static void adapters(struct out *o, const struct sl_metrics_model *in)
@@ -699,6 +751,7 @@ static void engine_metrics(struct out *o, const struct sl_metrics_model *m,
 {
     engine_gauges(o, m);
     engine_counters(o, m->stats);
+    tiers(o, m);
     if (m->info->num_speculative_tokens > 0)
         draft_counters(o, m->stats, m->info->num_speculative_tokens);
     engine_histograms(o, m->stats);

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/load/tier_plan.h"
+
+#include "base/check.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#define GIB          1073741824.0
+#define DEFAULT_DISK 16.0 /* GiB of a folder */
+#define DEFAULT_HOST 1.0  /* of host memory in front of it */
+
+/* What a key may say: only this, or anything that makes no difference here. */
+struct tier_key {
+    const char *name, *only;
+};
+
+static const struct tier_key transfer_keys[] = {
+    {"kv_connector", "OffloadingConnector"}, {"kv_role", "kv_both"},
+    {"kv_load_failure_policy", "recompute"}, {"engine_id", NULL},
+    {"kv_connector_extra_config", NULL},
+};
+
+static const struct tier_key extra_keys[] = {
+    {"spec_name", "CPUOffloadingSpec"},
+    {"eviction_policy", "lru"},
+    {"cpu_bytes_to_use", NULL},
+};
+
+static int check_keys(const json_t *o, const struct tier_key *keys, size_t n_keys,
+                      struct sl_error *err)
+{
+    const char *key;
+    json_t *v;
+    SL_ASSERT(json_is_object(o) && n_keys > 0);
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
+        size_t i = 0;
+        while (i < n_keys && strcmp(keys[i].name, key) != 0)
+            i++;
+        if (i == n_keys)
+            return sl_fail(err, SL_EUNSUPPORTED, "kv-transfer-config: %.40s is not known", key);
+        const char *text = json_string_value(v);
+        if (keys[i].only != NULL && (text == NULL || strcmp(text, keys[i].only) != 0))
+            return sl_fail(err, SL_EUNSUPPORTED, "kv-transfer-config: %s must be \"%s\"", key,
+                           keys[i].only);
+    }
+    return 0;
+}
+
+/* {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
+ * {"cpu_bytes_to_use": 8000000000}}, as vLLM has it. */
+static int read_transfer(const json_t *o, uint64_t *host_bytes, struct sl_error *err)
+{
+    const json_t *extra = json_object_get(o, "kv_connector_extra_config");
+    int rc = check_keys(o, transfer_keys, SL_COUNT(transfer_keys), err);
+    if (rc != 0)
+        return rc;
+    if (json_object_get(o, "kv_connector") == NULL)
+        return sl_fail(err, SL_EINVAL, "kv-transfer-config: kv_connector is missing");
+    if (extra == NULL || json_is_null(extra))
+        return 0;
+    if (!json_is_object(extra))
+        return sl_fail(err, SL_EINVAL,
+                       "kv-transfer-config: kv_connector_extra_config must be an object");
+    rc = check_keys(extra, extra_keys, SL_COUNT(extra_keys), err);
+    const json_t *n = json_object_get(extra, "cpu_bytes_to_use");
+    if (rc != 0 || n == NULL)
+        return rc;
+    if (!json_is_number(n) || !(json_number_value(n) >= 1 && json_number_value(n) <= 0x1p50))
+        return sl_fail(err, SL_EINVAL,
+                       "kv-transfer-config: cpu_bytes_to_use must be a number of bytes");
+    *host_bytes = (uint64_t)json_number_value(n);
+    return 0;
+}
+
+static int parse_transfer(const char *text, uint64_t *host_bytes, struct sl_error *err)
+{
+    json_error_t je;
+    json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, &je);
+    int rc = 0;
+    if (!json_is_object(o))
+        rc = sl_fail(err, SL_EINVAL, "kv-transfer-config: %s",
+                     o == NULL ? je.text : "it must be an object");
+    if (rc == 0)
+        rc = read_transfer(o, host_bytes, err);
+    json_decref(o);
+    return rc;
+}
+
+static int check_size(const char *name, float gib, struct sl_error *err)
+{
+    if (gib >= 0 && gib <= 1048576)
+        return 0;
+    return sl_fail(err, SL_EINVAL, "%s: %g is not between 0 and 1048576 GiB", name, (double)gib);
+}
+
+int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
+                      struct sl_error *err)
+{
+    *out = (struct sl_tier_plan){0};
+    int rc = check_size("kv-offloading-size", cfg->kv_offloading_size, err);
+    if (rc == 0)
+        rc = check_size("kv-cache-disk-size", cfg->kv_cache_disk_size, err);
+    if (rc == 0 && cfg->kv_offloading_backend != NULL &&
+        strcmp(cfg->kv_offloading_backend, "native") != 0)
+        rc = sl_fail(err, SL_EUNSUPPORTED, "kv-offloading-backend: '%.20s' is not one of: native",
+                     cfg->kv_offloading_backend);
+    if (rc == 0 && cfg->kv_cache_disk_size > 0 && cfg->kv_cache_dir == NULL)
+        rc = sl_fail(err, SL_EINVAL, "kv-cache-disk-size: it needs --kv-cache-dir");
+    if (rc == 0 && cfg->kv_transfer_config != NULL)
+        rc = parse_transfer(cfg->kv_transfer_config, &out->host_bytes, err);
+    if (rc != 0)
+        return rc;
+    if (cfg->kv_offloading_size > 0)
+        out->host_bytes = (uint64_t)((double)cfg->kv_offloading_size * GIB);
+    if (cfg->kv_transfer_config != NULL && out->host_bytes == 0)
+        return sl_fail(err, SL_EINVAL,
+                       "kv-transfer-config: cpu_bytes_to_use, or --kv-offloading-size, must say "
+                       "how much memory to use");
+    if (cfg->kv_cache_dir == NULL)
+        return 0;
+    SL_ASSERT(out->dir == NULL && out->disk_bytes == 0);
+    out->dir = cfg->kv_cache_dir;
+    out->disk_bytes =
+        (uint64_t)((cfg->kv_cache_disk_size > 0 ? (double)cfg->kv_cache_disk_size : DEFAULT_DISK) *
+                   GIB);
+    if (out->host_bytes == 0)
+        out->host_bytes = (uint64_t)(DEFAULT_HOST * GIB);
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ * tier_plan.h - where copies of KV pages are kept outside the pool, as the configuration asks for
+ * it: with vLLM's names for host memory, with sluice's own for a folder.
+ */
+#ifndef SL_ENGINE_TIER_PLAN_H
+#define SL_ENGINE_TIER_PLAN_H
+
+#include "base/err.h"
+#include "sluice.h"
+
+struct sl_tier_plan {
+    uint64_t host_bytes; /* 0: there are no tiers */
+    const char *dir;     /* the configuration's; NULL: no disk */
+    uint64_t disk_bytes;
+};
+
+/* SL_EINVAL, SL_EUNSUPPORTED: the message names the key. */
+SL_MUST_CHECK int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
+                                    struct sl_error *err);
+
+#endif

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/tiers.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "engine/turn.h"
+
+#include <string.h>
+
+#define STORE_BYTES (UINT64_C(8) << 20)  /* stored in a turn beside a step: 1 to 2 ms of a CPU */
+#define LOAD_BYTES  (UINT64_C(64) << 20) /* loaded in a turn, which saves whole steps, or stored */
+#define MAX_WAIT_NS UINT64_C(10000000000)
+#define MAX_LOADING 4 /* requests that ask at once: what they ask for lies in host memory */
+
+/* Behind the bytes of a page in the store. */
+struct tier_tail {
+    struct sl_hash128 before; /* the name of the block before it; zeros: it begins a prompt */
+    int32_t tokens[];
+};
+
+static size_t tail_bytes(const struct sl_kv *kv)
+{
+    return sizeof(struct tier_tail) + (size_t)kv->block_size * sizeof(int32_t);
+}
+
+/* May be at any address. */
+static bool same_tail(const struct sl_kv *kv, const uint8_t *tail, const struct sl_hash128 *before,
+                      const int32_t *tokens)
+{
+    return memcmp(tail, before, sizeof *before) == 0 &&
+           memcmp(tail + sizeof *before, tokens, (size_t)kv->block_size * sizeof *tokens) == 0;
+}
+
+/* ------------------------------------------------------------------ storing */
+
+/* Copies a page of a node to the store, unless it is there. */
+static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
+{
+    struct sl_tiers *t = &eng->tiers;
+    const struct sl_kv *kv = &eng->kv;
+    const struct sl_kv_node *n = &kv->tree.nodes[node];
+    const struct sl_store_key key = {n->name, group};
+    const int32_t page = sl_group_page(&kv->groups[group], node);
+    struct sl_hash128 before = {0};
+    struct sl_error err;
+    SL_ASSERT(n->in_tree && !n->dead && n->lasts && page != SL_NO_PAGE);
+    if (sl_store_has(t->store, &key))
+        return;
+    uint8_t *room = sl_store_reserve(t->store, &key);
+    if (room == NULL) {
+        t->n_passed_over++;
+        return;
+    }
+    const size_t n_bytes = t->page_bytes[group];
+    SL_ASSERT(n_bytes > 0 && page < kv->groups[group].pool.n_ids);
+    if (eng->runner.page_out(eng->runner.ctx, group, page, room, &err) != 0) {
+        sl_store_cancel(t->store, room);
+        t->n_passed_over++;
+        return;
+    }
+    if (n->parent != SL_NO_NODE)
+        before = kv->tree.nodes[n->parent].name;
+    memcpy(room + n_bytes, &before, sizeof before);
+    memcpy(room + n_bytes + sizeof before, kv->tree.tokens + (size_t)node * (size_t)kv->block_size,
+           (size_t)kv->block_size * sizeof(int32_t));
+    sl_store_commit(t->store, room);
+    t->budget -= SL_MIN(t->budget, n_bytes);
+}
+
+static void page_is_complete(void *arg, int32_t node, int32_t group)
+{
+    struct sl_engine *eng = arg;
+    struct sl_tiers *t = &eng->tiers;
+    SL_ASSERT(t->n_todo >= 0 && t->n_todo <= SL_MAX_TIER_TODO);
+    if (t->n_todo == SL_MAX_TIER_TODO) {
+        t->n_passed_over++;
+        return;
+    }
+    t->todo[(t->first_todo + t->n_todo++) % SL_MAX_TIER_TODO] =
+        (struct sl_tier_todo){eng->kv.tree.nodes[node].name, node, group};
+}
+
+/* Its turn to be stored has not come, or it was never worth it until now that nothing else has its
+ * bytes. */
+static void page_leaves(void *arg, int32_t node, int32_t group)
+{
+    struct sl_engine *eng = arg;
+    const struct sl_kv_node *n = &eng->kv.tree.nodes[node];
+    SL_ASSERT(sl_group_page(&eng->kv.groups[group], node) != SL_NO_PAGE);
+    if (!n->in_tree || n->dead || !n->lasts)
+        return;
+    if (eng->tiers.budget > 0)
+        store_page(eng, node, group);
+    else
+        eng->tiers.n_passed_over++;
+}
+
+/* The pages that are to be stored and still are where they were. */
+static void store_todo(struct sl_engine *eng)
+{
+    struct sl_tiers *t = &eng->tiers;
+    while (t->n_todo > 0 && t->budget > 0) {
+        const struct sl_tier_todo *d = &t->todo[t->first_todo];
+        SL_ASSERT(d->node >= 0 && d->node < eng->kv.nodes.n_ids && d->group < eng->kv.n_groups);
+        const struct sl_kv_node *n = &eng->kv.tree.nodes[d->node];
+        t->first_todo = (t->first_todo + 1) % SL_MAX_TIER_TODO;
+        t->n_todo--;
+        if (n->in_tree && !n->dead && memcmp(&n->name, &d->name, sizeof n->name) == 0 &&
+            sl_group_page(&eng->kv.groups[d->group], d->node) != SL_NO_PAGE)
+            store_page(eng, d->node, d->group);
+    }
+}
+
+/* ------------------------------------------------------------------ loading */
+
+static const int32_t *load_tokens(const struct sl_engine *eng, const struct sl_request *req,
+                                  int32_t block)
+{
+    return req->prompt + (size_t)block * (size_t)eng->kv.block_size;
+}
+
+/* The first block whose page of the group a row behind `depth` blocks sees. */
+static int32_t first_needed(const struct sl_engine *eng, int32_t group, int32_t depth)
+{
+    return sl_group_first_seen(&eng->kv.groups[group], depth * eng->kv.block_size);
+}
+
+/* How deep a sequence could begin with what the tree and the store have (K4). */
+static void look(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    const struct sl_kv *kv = &eng->kv;
+    int32_t run[SL_MAX_KV_GROUPS] = {0}, node = SL_NO_NODE;
+    bool known = true;
+    SL_ASSERT(l->depth == 0 && l->in_tree == 0 && l->n_names * kv->block_size < req->n_prompt);
+    for (int32_t i = 0; i < l->n_names; i++) {
+        bool usable = true;
+        node = known ? sl_radix_find_named(&kv->tree, node, &req->ns, load_tokens(eng, req, i),
+                                           &l->names[i])
+                     : SL_NO_NODE;
+        known = node != SL_NO_NODE;
+        for (int32_t g = 0; g < kv->n_groups; g++) {
+            const struct sl_store_key key = {l->names[i], g};
+            const bool here = known && sl_group_page(&kv->groups[g], node) != SL_NO_PAGE;
+            run[g] = here || sl_store_has(eng->tiers.store, &key) ? run[g] + 1 : 0;
+            usable &= run[g] >= i + 1 - first_needed(eng, g, i + 1);
+        }
+        if (kv->groups[0].cfg.kind == SL_GROUP_FULL && run[0] != i + 1)
+            break;
+        l->in_tree += known;
+        if (usable)
+            l->depth = i + 1;
+    }
+    const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
+    l->served = sl_kv_count(&eng->kv, &req->ns, &text, l->n_names);
+    if (l->depth <= l->served)
+        l->depth = 0;
+}
+
+/* Asks for pages that the tree does not have, in the order in which they are placed. */
+static void ask(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    SL_ASSERT(l->depth <= l->n_names && l->next >= l->at);
+    while (l->n_asked < l->n_asks && l->next < l->depth) {
+        const int32_t block = l->next, group = l->next_group;
+        if (++l->next_group == eng->kv.n_groups) {
+            l->next_group = 0;
+            l->next++;
+        }
+        const bool full = eng->kv.groups[group].cfg.kind == SL_GROUP_FULL;
+        if (block < first_needed(eng, group, l->depth) || (full && block < l->in_tree))
+            continue;
+        struct sl_tier_ask *a = &l->asks[(l->first_ask + l->n_asked++) % l->n_asks];
+        a->block = block;
+        a->get.key = (struct sl_store_key){l->names[block], group};
+        a->get.page = NULL;
+        a->get.inside = NULL;
+        atomic_store_explicit(&a->get.state, SL_STORE_PENDING, memory_order_relaxed);
+        sl_store_begin(eng->tiers.store, &a->get);
+    }
+}
+
+static struct sl_tier_ask *first_ask(const struct sl_tier_load *l)
+{
+    return l->n_asked > 0 ? &l->asks[l->first_ask] : NULL;
+}
+
+static void drop_ask(struct sl_engine *eng, struct sl_tier_load *l)
+{
+    SL_ASSERT(l->n_asked > 0);
+    sl_store_end(eng->tiers.store, &l->asks[l->first_ask].get);
+    l->first_ask = (l->first_ask + 1) % l->n_asks;
+    l->n_asked--;
+}
+
+/* Have all pages of the block to be placed next been asked for, and come or been missed? */
+static bool block_is_here(const struct sl_tier_load *l)
+{
+    SL_ASSERT(l->n_asked >= 0 && l->n_asked <= l->n_asks && l->at <= l->next);
+    if (l->next <= l->at)
+        return false;
+    for (int32_t i = 0; i < l->n_asked; i++) {
+        const struct sl_tier_ask *a = &l->asks[(l->first_ask + i) % l->n_asks];
+        if (a->block != l->at)
+            break;
+        if (atomic_load_explicit(&a->get.state, memory_order_acquire) == SL_STORE_PENDING)
+            return false;
+    }
+    return true;
+}
+
+/* A page that has come goes where the block has none. False: it was missed, is of other tokens, or
+ * has no room. */
+static bool place_page(struct sl_engine *eng, struct sl_request *req, const struct sl_tier_ask *a,
+                       bool is_new)
+{
+    static const struct sl_hash128 none;
+    struct sl_tiers *t = &eng->tiers;
+    struct sl_kv_blocks *b = &req->seqs[0].seq.blocks;
+    const struct sl_tier_load *l = &req->load;
+    const int32_t group = a->get.key.group, node = b->nodes[a->block];
+    const bool full = eng->kv.groups[group].cfg.kind == SL_GROUP_FULL;
+    struct sl_error err;
+    SL_ASSERT(a->block == l->at && a->block < b->n && !(full && !is_new && node == SL_NO_NODE));
+    if (!(is_new && full) && sl_group_page(&eng->kv.groups[group], node) != SL_NO_PAGE)
+        return true; /* it was there, or somebody computed it meanwhile */
+    if (atomic_load_explicit(&a->get.state, memory_order_acquire) != SL_STORE_HERE)
+        return false;
+    if (!same_tail(&eng->kv, a->get.page + t->page_bytes[group],
+                   a->block > 0 ? &l->names[a->block - 1] : &none, load_tokens(eng, req, a->block)))
+        return false;
+    const int32_t page =
+        full ? b->pages[group][a->block] : sl_kv_place(&eng->kv, b, group, a->block);
+    t->budget -= SL_MIN(t->budget, t->page_bytes[group]);
+    if (page == SL_NO_PAGE)
+        return false;
+    if (eng->runner.page_in(eng->runner.ctx, group, page, a->get.page, &err) != 0) {
+        if (!full)
+            sl_kv_displace(&eng->kv, b, group, a->block);
+        return false;
+    }
+    req->load.placed = true;
+    return true;
+}
+
+/* The next block gets a node, if it has none, and the pages that have come. False: no further. */
+static bool place_block(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    struct sl_kv_blocks *b = &req->seqs[0].seq.blocks;
+    const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
+    const bool is_new = l->at == b->n;
+    SL_ASSERT(req->seqs[0].seq.state == SL_SEQ_NEW && l->at < l->depth);
+    bool good = l->at <= b->n, has_full = eng->kv.groups[0].cfg.kind != SL_GROUP_FULL || !is_new;
+    if (good && is_new)
+        good = sl_kv_take(&eng->kv, b, SL_EVICT_PROMPT);
+    for (const struct sl_tier_ask *a; (a = first_ask(l)) != NULL && a->block == l->at;) {
+        good = good && place_page(eng, req, a, is_new);
+        has_full |= good && a->get.key.group == 0;
+        drop_ask(eng, l);
+    }
+    if (good && has_full && is_new)
+        sl_kv_publish(&eng->kv, &req->ns, &text, b, l->at);
+    if (good && has_full)
+        l->at++;
+    return good && has_full;
+}
+
+/* False: it waits on, for pages or for the next turn. */
+static bool load_some(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tiers *t = &eng->tiers;
+    struct sl_tier_load *l = &req->load;
+    struct sl_kv_blocks *b = &req->seqs[0].seq.blocks;
+    const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
+    bool good = true;
+    SL_ASSERT(l->waits && b->n == 0 && eng->n_flights == 0); /* no step reads what is written */
+    ask(eng, req);
+    if (t->budget > 0 && block_is_here(l)) {
+        sl_kv_hold(&eng->kv, &req->ns, &text, l->names, l->depth, b);
+        while (good && t->budget > 0 && l->at < l->depth && block_is_here(l)) {
+            good = place_block(eng, req);
+            ask(eng, req);
+        }
+        sl_kv_give(&eng->kv, b, 0, false);
+        atomic_fetch_add(&eng->n_moves, 1);
+    }
+    if (!good || l->at == l->depth || eng->now_ns >= l->deadline_ns)
+        return true;
+    t->more |= block_is_here(l);
+    return false;
+}
+
+bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tiers *t = &eng->tiers;
+    struct sl_tier_load *l = &req->load;
+    SL_ASSERT(!l->waits && l->n_asked == 0);
+    if (l->names == NULL)
+        return false;
+    look(eng, req);
+    if (l->depth == 0)
+        return false;
+    t->n_asked_tokens += (uint64_t)(l->depth - l->served) * (uint64_t)eng->kv.block_size;
+    const uint64_t stall_ns = eng->watchdog.timeout_ns; /* 0: nobody looks */
+    l->deadline_ns = sl_now_ns() + (stall_ns > 0 ? SL_MIN(stall_ns / 4, MAX_WAIT_NS) : MAX_WAIT_NS);
+    l->waits = true;
+    l->wait_next = NULL;
+    if (t->waiting != NULL)
+        t->last_waiting->load.wait_next = req;
+    else
+        t->waiting = req;
+    t->last_waiting = req;
+    t->n_waiting++;
+    return true;
+}
+
+void sl_tiers_end(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tiers *t = &eng->tiers;
+    struct sl_tier_load *l = &req->load;
+    if (!l->waits)
+        return;
+    while (l->n_asked > 0)
+        drop_ask(eng, l);
+    struct sl_request *before = NULL;
+    for (struct sl_request *r = t->waiting; r != req; r = r->load.wait_next)
+        before = r;
+    if (before != NULL)
+        before->load.wait_next = l->wait_next;
+    else
+        t->waiting = l->wait_next;
+    if (t->last_waiting == req)
+        t->last_waiting = before;
+    t->n_waiting--;
+    SL_ASSERT((t->waiting == NULL) == (t->n_waiting == 0));
+    l->waits = false;
+}
+
+/* What was placed of a prompt with windows or states serves nobody unless all of it was. */
+static void count_loaded(struct sl_tiers *t, const struct sl_tier_load *l,
+                         const struct sl_engine *eng)
+{
+    SL_ASSERT(l->at <= l->depth && l->served < l->depth);
+    const bool all_full = eng->kv.n_groups == 1 && eng->kv.groups[0].cfg.kind == SL_GROUP_FULL;
+    if (l->placed && (l->at == l->depth || (all_full && l->at > l->served)))
+        t->n_loaded_tokens += (uint64_t)(l->at - l->served) * (uint64_t)eng->kv.block_size;
+}
+
+void sl_tiers_turn(struct sl_engine *eng)
+{
+    struct sl_tiers *t = &eng->tiers;
+    if (t->store == NULL)
+        return;
+    t->budget = LOAD_BYTES;
+    t->more = false;
+    int32_t n = 0;
+    for (struct sl_request *req = t->waiting, *next; req != NULL; req = next) {
+        next = req->load.wait_next;
+        if (n++ < MAX_LOADING ? !load_some(eng, req) : eng->now_ns < req->load.deadline_ns)
+            continue;
+        count_loaded(t, &req->load, eng);
+        sl_tiers_end(eng, req);
+        t->more |= next != NULL; /* whose turn it may be now */
+        sl_engine_schedule(eng, req);
+    }
+    if (!sl_sched_idle(&eng->sched))
+        t->budget = STORE_BYTES;
+    store_todo(eng);
+    t->budget = STORE_BYTES; /* for what the plan evicts */
+}
+
+/* ------------------------------------------------------------------ start and end */
+
+static void wake_up(void *arg)
+{
+    struct sl_engine *eng = arg;
+    sl_inbox_wake(&eng->inbox);
+}
+
+int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, struct sl_error *err)
+{
+    struct sl_tiers *t = &eng->tiers;
+    struct sl_store_config store = cfg->store;
+    if (store.host_bytes == 0)
+        return 0;
+    SL_ASSERT(eng->runner.page_out != NULL && eng->runner.page_in != NULL);
+    store.n_groups = eng->kv.n_groups;
+    store.wake = wake_up;
+    store.wake_arg = eng;
+    SL_ASSERT(t->store == NULL && eng->max_flights == 1);
+    for (int32_t g = 0; g < store.n_groups; g++) {
+        SL_ASSERT(cfg->page_bytes[g] > 0);
+        t->page_bytes[g] = cfg->page_bytes[g];
+        store.page_bytes[g] = cfg->page_bytes[g] + tail_bytes(&eng->kv);
+    }
+    t->todo = sl_calloc(SL_MAX_TIER_TODO, sizeof *t->todo);
+    if (t->todo == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for pages to be stored");
+    int rc = sl_store_open(&store, &t->store, err);
+    if (rc != 0) {
+        sl_free(t->todo);
+        t->todo = NULL;
+        return rc;
+    }
+    t->watch = (struct sl_kv_watch){eng, page_is_complete, page_leaves};
+    sl_kv_set_watch(&eng->kv, &t->watch);
+    return 0;
+}
+
+void sl_tiers_drain(struct sl_engine *eng)
+{
+    struct sl_tiers *t = &eng->tiers;
+    if (t->store == NULL || eng->runner.ctx == NULL || atomic_load(&eng->failed))
+        return;
+    SL_ASSERT(t->waiting == NULL && eng->n_flights == 0);
+    t->budget = UINT64_MAX;
+    store_todo(eng);
+    t->budget = 0;
+}
+
+void sl_tiers_deinit(struct sl_engine *eng)
+{
+    struct sl_tiers *t = &eng->tiers;
+    SL_ASSERT(t->waiting == NULL);
+    sl_kv_set_watch(&eng->kv, NULL);
+    sl_store_close(t->store);
+    sl_free(t->todo);
+    *t = (struct sl_tiers){0};
+}
+
+/* Stats of the store may be asked for by any thread; the engine's own counts go with a turn's. */
+void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out)
+{
+    _Static_assert((int)SL_N_TIERS == (int)SL_N_KV_TIERS, "the same tiers");
+    for (int i = 0; i < SL_N_TIERS && eng->tiers.store != NULL; i++) {
+        struct sl_store_stats s;
+        sl_store_stats(eng->tiers.store, (enum sl_tier_kind)i, &s);
+        out->kv_tiers[i] = (struct sl_kv_tier_stats){.n_pages = s.n_pages,
+                                                     .n_bytes = s.n_bytes,
+                                                     .capacity_bytes = s.capacity_bytes,
+                                                     .hits = s.hits,
+                                                     .misses = s.misses,
+                                                     .stored = s.stored,
+                                                     .stored_bytes = s.stored_bytes,
+                                                     .loaded_bytes = s.loaded_bytes,
+                                                     .dropped = s.dropped,
+                                                     .evicted = s.evicted,
+                                                     .corrupt = s.corrupt,
+                                                     .io_errors = s.io_errors};
+    }
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT
+ * tiers.h - copies of pages outside the pool (tier/store.h): which are stored, and how a prompt
+ * gets its blocks back.
+ *
+ * Stored is a copy of every page that is complete, soon after it is, some bytes each turn; what was
+ * not copied when its page is evicted is copied then. Pages of private namespaces are left out, and
+ * those of adapters, whose ids mean something else after a restart.
+ *
+ * A prompt of which the store has blocks beyond those that the prefix tree serves waits before it
+ * is scheduled, for a bounded time. Its pages are asked for a few at a time and put into the tree
+ * as cached nodes in their order, up to the first that is missed. Then it is scheduled like any
+ * other and finds them there. So nothing else of the engine knows of it, and whatever a tier does
+ * costs time only.
+ *
+ * Behind a page's bytes the store keeps the block's tokens and the name of the block before it:
+ * like the tree, it does not believe a name alone.
+ *
+ * Called by the engine thread, or with the turn lock while that has nothing to do. Nothing
+ * allocates after init.
+ */
+#ifndef SL_ENGINE_TIERS_H
+#define SL_ENGINE_TIERS_H
+
+#include "kv/kv.h"
+#include "sluice.h"
+#include "tier/store.h"
+
+struct sl_engine;
+struct sl_request;
+
+struct sl_tiers_config {
+    struct sl_store_config store; /* host_bytes 0: no tiers. The engine fills in groups and wake;
+                                     root names all that the bytes of pages depend on */
+    size_t page_bytes[SL_MAX_KV_GROUPS]; /* of the pool */
+};
+
+struct sl_tier_ask {
+    struct sl_store_get get;
+    int32_t block;
+};
+
+/* Of a request that looks for its blocks. */
+struct sl_tier_load {
+    struct sl_hash128 *names; /* [n_names] of its prompt's blocks; NULL: it looks for none */
+    struct sl_tier_ask *asks; /* [n_asks] a ring */
+    int32_t n_names, n_asks;
+    int32_t first_ask, n_asked;
+    int32_t depth;            /* blocks that can be had, from the tree and the store */
+    int32_t in_tree, served;  /* of which the tree knew, and served, when it was looked at */
+    int32_t next, next_group; /* the page to be asked for next */
+    int32_t at;               /* the block to be placed next */
+    uint64_t deadline_ns;
+    bool placed; /* something of it came from the store */
+    bool waits;
+    struct sl_request *wait_next; /* the engine's list of those that wait */
+};
+
+struct sl_tier_todo { /* a page to be stored */
+    struct sl_hash128 name;
+    int32_t node, group;
+};
+
+struct sl_tiers {
+    struct sl_store *store; /* NULL: there are no tiers */
+    size_t page_bytes[SL_MAX_KV_GROUPS];
+    struct sl_kv_watch watch;
+    struct sl_tier_todo *todo; /* [SL_MAX_TIER_TODO] a ring */
+    int32_t first_todo, n_todo;
+    uint64_t budget;                           /* bytes that may still be copied in this turn */
+    struct sl_request *waiting, *last_waiting; /* in the order in which they came */
+    int32_t n_waiting;
+    bool more;              /* one of those can go on at once */
+    uint64_t n_passed_over; /* pages that were not stored: there was no room or no time */
+    uint64_t n_asked_tokens, n_loaded_tokens;
+};
+
+SL_MUST_CHECK int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg,
+                                struct sl_error *err);
+/* Nothing waits and no step runs: stores all that is still to be stored. */
+void sl_tiers_drain(struct sl_engine *eng);
+void sl_tiers_deinit(struct sl_engine *eng);
+
+/* At the beginning of a turn: goes on with what waits, then stores. */
+void sl_tiers_turn(struct sl_engine *eng);
+/* The request comes in. False: it is not to wait. */
+bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req);
+/* The request ends, or has what it waited for: it gives back what it asked for. */
+void sl_tiers_end(struct sl_engine *eng, struct sl_request *req);
+void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out);
+
+/* Is there something to be done at once? */
+static inline bool sl_tiers_busy(const struct sl_tiers *t)
+{
+    return t->n_todo > 0 || t->more;
+}
+
+#endif

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT
+ * Pages outside the pool: the tokens are those that the model gives without, whatever was evicted,
+ * restarted, lost, late or corrupt, with windows, states and latent attention; and what was stored
+ * is found. Free pages are filled with NaN before each step, so that a page that is read without
+ * having been filled is noticed at once.
+ */
+#include "base/check.h"
+#include "engine/core.h"
+#include "engine/fake_store.h"
+#include "engine/host_runner.h"
+#include "engine/turn.h"
+#include "models/model_rig.h"
+
+enum { CONTEXT = 256, BLOCK = 16, N_BLOCKS = 40, SEATS = 4, N_OUT = 24, N_PROMPTS = 9 };
+
+struct prompt {
+    int32_t ids[CONTEXT], n;
+    int32_t want[N_OUT];
+};
+
+struct world {
+    struct rig rig;
+    uint8_t *pools[SL_MAX_KV_GROUPS];
+    struct sl_engine *eng;
+    struct sl_host_runner *host;
+    struct prompt prompts[N_PROMPTS];
+};
+
+static int32_t argmax(const float *row, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        best = row[i] > row[best] ? i : best;
+    return best;
+}
+
+/* The tokens of one prompt, with pages for everything. */
+static void compute_alone(struct rig *g, struct prompt *p)
+{
+    static float logits[CONTEXT * 1024];
+    int32_t tokens[CONTEXT], pages[CONTEXT / BLOCK];
+    rig_pages(pages, CONTEXT / BLOCK, 0, true);
+    memcpy(tokens, p->ids, (size_t)p->n * sizeof *tokens);
+    assert_true(g->n_vocab <= 1024 && p->n + N_OUT <= CONTEXT);
+    for (int32_t n = 0; n < N_OUT; n++) {
+        struct seq s = {tokens, p->n + n, pages, logits};
+        struct piece piece = {&s, n == 0 ? 0 : p->n + n - 1, n == 0 ? p->n : 1, true};
+        rig_step(g, &piece, 1);
+        p->want[n] = argmax(logits + (size_t)(p->n + n - 1) * (size_t)g->n_vocab, g->n_vocab);
+        tokens[p->n + n] = p->want[n];
+    }
+}
+
+/* Every third prompt goes on where an answer ended; some share a beginning; some end a block. */
+static void make_prompts(struct world *w)
+{
+    for (int i = 0; i < N_PROMPTS; i++) {
+        struct prompt *p = &w->prompts[i];
+        if (i % 3 == 2) {
+            const struct prompt *before = &w->prompts[i - 1];
+            memcpy(p->ids, before->ids, (size_t)before->n * sizeof *p->ids);
+            memcpy(p->ids + before->n, before->want, N_OUT * sizeof *p->ids);
+            p->n = before->n + N_OUT;
+        } else {
+            p->n = i == 4 ? 5 * BLOCK : 40 + 17 * i;
+            rig_tokens(p->ids, p->n, w->rig.n_vocab, 5 + (uint64_t)i);
+            if (i % 2 == 0)
+                rig_tokens(p->ids, 36, w->rig.n_vocab, 3);
+        }
+        compute_alone(&w->rig, p);
+    }
+}
+
+static void poison_free_pages(struct world *w)
+{
+    for (int32_t g = 0; g < w->eng->kv.n_groups; g++) {
+        const struct sl_id_pool *pool = &w->eng->kv.groups[g].pool;
+        const size_t n_bytes = w->rig.kv.groups[g].page_bytes;
+        for (int32_t page = 0; page < pool->n_ids; page++)
+            if (pool->is_free[page])
+                memset(w->pools[g] + (size_t)page * n_bytes, 0xFF, n_bytes);
+    }
+}
+
+static int forward(void *ctx, const struct sl_batch *b, const float **logits, struct sl_error *err)
+{
+    struct world *w = ctx;
+    (void)err;
+    SL_ASSERT(sl_sched_check(&w->eng->sched, NULL) == 0);
+    poison_free_pages(w);
+    *logits = sl_run_enqueue(w->rig.run, b);
+    return 0;
+}
+
+static uint8_t *page_of(void *ctx, int32_t group, int32_t page, size_t *n_bytes)
+{
+    struct world *w = ctx;
+    *n_bytes = w->rig.kv.groups[group].page_bytes;
+    return w->pools[group] + (size_t)page * *n_bytes;
+}
+
+static void start(struct world *w, int32_t few_pages)
+{
+    struct sl_error err;
+    struct sl_engine_parts parts = {.info = {.n_vocab = w->rig.n_vocab,
+                                             .max_model_len = CONTEXT,
+                                             .block_size = BLOCK,
+                                             .n_pages = N_BLOCKS,
+                                             .n_kv_groups = w->rig.kv.n_groups,
+                                             .max_num_seqs = SEATS,
+                                             .max_num_batched_tokens = 40},
+                                    .kv_root = {7, 9},
+                                    .tiers = {.store = {.root = {1, 2}, .host_bytes = 256 << 20}},
+                                    .no_thread = true};
+    for (int32_t g = 0; g < w->rig.kv.n_groups; g++) {
+        const struct sl_kv_layer_group *layers = &w->rig.kv.groups[g];
+        parts.tiers.page_bytes[g] = layers->page_bytes;
+        parts.info.kv_groups[g] =
+            (struct sl_kv_group_info){.state = layers->state,
+                                      .window = layers->window,
+                                      .n_pages = sl_kv_layers_full(layers) ? N_BLOCKS : few_pages};
+    }
+    sl_sampling_default(&parts.sampling);
+    const struct sl_host_model m = {
+        .ctx = w, .n_vocab = w->rig.n_vocab, .forward = forward, .page = page_of};
+    if (sl_host_runner_create(&m, SEATS, &w->host, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_host_runner_use(w->host, &parts.runner);
+    if (sl_engine_start(&parts, &w->eng, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
+static void stop(struct world *w)
+{
+    struct sl_stats s;
+    sl_engine_stats(w->eng, &s);
+    assert_int_equal(s.step_mallocs, 0);
+    assert_int_equal(s.invariant_violations, 0);
+    sl_engine_destroy(w->eng);
+    sl_host_runner_destroy(w->host);
+}
+
+static void open_world(struct world *w, const char *model, int32_t few_pages)
+{
+    char path[128];
+    memset(w, 0, sizeof *w);
+    memset(&fake_faults, 0, sizeof fake_faults);
+    fake_clear();
+    snprintf(path, sizeof path, "tests/golden/models/%s", model);
+    rig_open(&w->rig, path, &(struct rig_options){.n_pages = N_BLOCKS});
+    sl_kv_pools(&w->rig.kv, w->rig.pool, w->rig.n_pages, w->pools);
+    make_prompts(w);
+    start(w, few_pages);
+}
+
+static void close_world(struct world *w)
+{
+    stop(w);
+    rig_close(&w->rig);
+}
+
+static struct sl_request *submit(struct world *w, const struct prompt *p)
+{
+    struct sl_error err;
+    struct sl_request *req = NULL;
+    struct sl_request_desc desc = {.prompt = p->ids, .n_prompt = p->n};
+    sl_sampling_default(&desc.sampling);
+    desc.sampling.max_tokens = N_OUT;
+    desc.sampling.temperature = 0;
+    if (sl_request_submit(w->eng, &desc, &req, &err) != 0)
+        fail_msg("%s", err.msg);
+    return req;
+}
+
+static void step_all(struct world *w)
+{
+    for (int n = 0; sl_engine_step(w->eng); n++) {
+        fake_tick();
+        assert_true(n < 100000);
+    }
+}
+
+/* Returns how many tokens of the prompt were not computed. */
+static int32_t compare(struct sl_request *req, const struct prompt *p, const char *what)
+{
+    struct sl_chunk c;
+    struct sl_usage u;
+    int32_t n = 0;
+    while (sl_request_read(req, &c))
+        for (size_t i = 0; i < c.n_tokens; i++, n++)
+            if (c.tokens[i].id != p->want[n])
+                fail_msg("%s: token %d behind %d is %d, not %d", what, n, p->n, c.tokens[i].id,
+                         p->want[n]);
+    assert_int_equal(n, N_OUT);
+    assert_true(sl_request_done(req));
+    sl_request_usage(req, &u);
+    sl_request_release(req);
+    return u.n_cached;
+}
+
+/* Nothing of the pool is to be found any more. */
+static void evict_all(struct world *w)
+{
+    sl_kv_clear(&w->eng->kv);
+    assert_int_equal(sl_kv_n_cached(&w->eng->kv), 0);
+    poison_free_pages(w);
+}
+
+/* All prompts at once. */
+static void run_all(struct world *w, const char *what)
+{
+    struct sl_request *reqs[N_PROMPTS];
+    for (int i = 0; i < N_PROMPTS; i++)
+        reqs[i] = submit(w, &w->prompts[i]);
+    step_all(w);
+    for (int i = 0; i < N_PROMPTS; i++)
+        compare(reqs[i], &w->prompts[i], what);
+}
+
+/* One after another from an empty pool: what is found comes from the store, as far as the prompt
+ * has whole blocks before its last token. */
+static void run_each(struct world *w, const char *what)
+{
+    for (int i = 0; i < N_PROMPTS; i++) {
+        const struct prompt *p = &w->prompts[i];
+        evict_all(w);
+        struct sl_request *req = submit(w, p);
+        step_all(w);
+        const int32_t n_cached = compare(req, p, what);
+        if (n_cached != (p->n - 1) / BLOCK * BLOCK)
+            fail_msg("%s: %d tokens of %d were found", what, n_cached, p->n);
+    }
+}
+
+static const struct {
+    const char *name;
+    int32_t few_pages; /* of a windowed or recurrent group */
+} models[] = {
+    {"qwen3", N_BLOCKS}, {"gemma3", 8},      {"gemma3", N_BLOCKS}, {"mistral", 12},
+    {"qwen3_5", 5},      {"qwen3_5", 24},    {"lfm2", 12},         {"mamba2", 12},
+    {"deepseek_v3", 1},  {"kimi_linear", 9}, {"lfm3", 12},
+};
+
+static void prompts_find_what_was_evicted_and_outlived(void **state)
+{
+    static struct world w;
+    struct sl_stats s;
+    char what[96];
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        snprintf(what, sizeof what, "%s, %d pages", models[i].name, models[i].few_pages);
+        open_world(&w, models[i].name, models[i].few_pages);
+        run_all(&w, what);
+        run_each(&w, what);
+        run_all(&w, what);
+        sl_engine_stats(w.eng, &s);
+        assert_true(s.tier_hits > 0 && s.tier_hits <= s.tier_queries && s.n_loading == 0);
+        stop(&w);
+        start(&w, models[i].few_pages); /* of the same store */
+        run_each(&w, what);
+        sl_engine_stats(w.eng, &s);
+        assert_int_equal(s.tier_hits, s.tier_queries);
+        assert_true(s.tier_hits == s.prompt_tokens_cached);
+        fake_faults.delay = 5;
+        run_each(&w, what);
+        close_world(&w);
+    }
+}
+
+static void what_is_lost_late_or_corrupt_is_computed(void **state)
+{
+    static struct world w;
+    static const struct fake_faults faults[] = {{.lose = 300},     {.lose = 100, .delay = 8},
+                                                {.refuse = 400},   {.corrupt = 300, .delay = 3},
+                                                {.corrupt = 1000}, {.lose = 1000}};
+    struct sl_stats s;
+    char what[96];
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        for (size_t k = 0; k < SL_COUNT(faults); k++) {
+            snprintf(what, sizeof what, "%s, %d pages, faults %zu", models[i].name,
+                     models[i].few_pages, k);
+            open_world(&w, models[i].name, models[i].few_pages);
+            fake_faults = faults[k];
+            for (int round = 0; round < 3; round++) {
+                run_all(&w, what);
+                evict_all(&w);
+            }
+            sl_engine_stats(w.eng, &s);
+            if (faults[k].corrupt == 1000 || faults[k].lose == 1000)
+                assert_int_equal(s.tier_hits, 0);
+            close_world(&w);
+        }
+    }
+}
+
+/* Requests end at any time of the load, and give back what they asked for. */
+static void a_request_that_loads_can_be_cancelled(void **state)
+{
+    static struct world w;
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        open_world(&w, models[i].name, models[i].few_pages);
+        run_all(&w, models[i].name);
+        fake_faults.delay = 6;
+        for (int n_steps = 0; n_steps < 12; n_steps++) {
+            struct sl_request *reqs[N_PROMPTS];
+            evict_all(&w);
+            for (int k = 0; k < N_PROMPTS; k++)
+                reqs[k] = submit(&w, &w.prompts[k]);
+            for (int k = 0; k < n_steps; k++) {
+                (void)sl_engine_step(w.eng);
+                fake_tick();
+            }
+            for (int k = 0; k < N_PROMPTS; k += 2)
+                sl_request_cancel(reqs[k]);
+            step_all(&w);
+            for (int k = 0; k < N_PROMPTS; k++)
+                if (k % 2 == 0)
+                    sl_request_release(reqs[k]);
+                else
+                    compare(reqs[k], &w.prompts[k], models[i].name);
+            assert_int_equal(fake.n_gets, 0);
+        }
+        close_world(&w);
+    }
+}
+
+static const struct sl_sys *real_sys;
+static uint64_t ahead_ns;
+
+static uint64_t late_clock(void)
+{
+    return real_sys->now_ns() + ahead_ns;
+}
+
+static void a_store_that_hangs_is_waited_for_so_long(void **state)
+{
+    static struct world w;
+    static struct sl_sys sys;
+    (void)state;
+    open_world(&w, "qwen3", N_BLOCKS);
+    run_all(&w, "qwen3");
+    evict_all(&w);
+    fake_faults.hang = true;
+    real_sys = sl_sys;
+    sys = *sl_sys;
+    sys.now_ns = late_clock;
+    sl_sys = &sys;
+    struct sl_request *req = submit(&w, &w.prompts[1]);
+    for (int i = 0; i < 50; i++)
+        assert_true(sl_engine_step(w.eng));
+    assert_false(sl_request_done(req));
+    ahead_ns = UINT64_C(11000000000);
+    step_all(&w);
+    assert_int_equal(compare(req, &w.prompts[1], "qwen3"), 0);
+    assert_int_equal(fake.n_gets, 0);
+    sl_sys = real_sys;
+    ahead_ns = 0;
+    fake_faults.hang = false;
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_find_what_was_evicted_and_outlived),
+        cmocka_unit_test(what_is_lost_late_or_corrupt_is_computed),
+        cmocka_unit_test(a_request_that_loads_can_be_cancelled),
+        cmocka_unit_test(a_store_that_hangs_is_waited_for_so_long),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

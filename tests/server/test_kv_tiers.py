@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Copies of KV pages outside the pool: a server that starts again with the same folder finds its prefixes, with
+the same bits; a small pool finds in host memory what it evicted; flags are vLLM's and are refused by name."""
+import json
+import os
+import shutil
+
+import pytest
+
+from serverproc import ROOT, Server
+
+MODEL = os.path.join(ROOT, "assets", "storyteller")
+ARGS = ["--threads", "1", "--max-num-seqs", "4"]
+
+
+def body(k):
+    words = " ".join(f"{('red', 'blue', 'old')[(i * i + k) % 3]} {('fox', 'boat')[(i + k) % 2]}" for i in range(40))
+    return {"prompt": f"Story {k}: {words}. Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 2}
+
+
+def ask(server, k):
+    status, reply = server.json("POST", "/v1/completions", body(k))
+    assert status == 200, reply
+    choice = reply["choices"][0]
+    return (choice["text"], choice["logprobs"]["token_logprobs"],
+            reply["usage"]["prompt_tokens_details"]["cached_tokens"], reply["usage"]["prompt_tokens"])
+
+
+def well(server):
+    assert server.metric("sluice:invariant_violations_total") == 0
+    assert server.metric("sluice:step_mallocs_total") == 0
+    assert server.stop() == 0
+
+
+def test_a_small_pool_finds_what_it_evicted():
+    with Server(MODEL, *ARGS, "--kv-cache-memory-bytes", "12M", "--max-model-len", "256",
+                "--kv-offloading-size", "0.5", "--kv-offloading-backend", "native") as s:
+        first = [ask(s, k) for k in range(40)]
+        assert s.metric("sluice:kv_evicted_pages_total", cause="prompt") > 0
+        again = [ask(s, k) for k in range(40)]
+        for a, b in zip(first, again):
+            assert a[:2] == b[:2]
+            assert b[2] == (b[3] - 1) // 16 * 16
+        assert s.metric("vllm:external_prefix_cache_hits_total") > 0
+        assert s.metric("sluice:kv_tier_hits_total", tier="host") > 0
+        well(s)
+
+
+def test_a_server_that_starts_again_finds_its_prefixes(tmp_path):
+    args = [*ARGS, "--kv-cache-dir", str(tmp_path / "kv"), "--kv-cache-disk-size", "0.5"]
+    with Server(MODEL, *args) as s:
+        first = [ask(s, k) for k in range(4)]
+        well(s)
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(MODEL, moved)  # named by what it is, not by where it lies
+    with Server(str(moved), *args) as s:
+        again = [ask(s, k) for k in range(4)]
+        assert s.metric("sluice:kv_tier_hits_total", tier="disk") > 0
+        well(s)
+    for a, b in zip(first, again):
+        assert a[:2] == b[:2]
+        assert a[2] < b[2] == (b[3] - 1) // 16 * 16
+
+
+def test_other_weights_find_nothing(tmp_path):
+    args = [*ARGS, "--kv-cache-dir", str(tmp_path / "kv")]
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    with Server(str(model), *args) as s:
+        ask(s, 1)
+        well(s)
+    path = model / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    n = 8 + int.from_bytes(data[:8], "little")
+    for name, t in json.loads(data[8:n]).items():
+        if name != "__metadata__" and name.endswith("v_proj.weight"):  # as if trained a little more
+            a, b = (n + o for o in t["data_offsets"])
+            data[a:b] = bytes(x ^ (i % 2 == 0) for i, x in enumerate(data[a:b]))
+    path.write_bytes(data)
+    with Server(str(model), *args) as s:
+        assert ask(s, 1)[2] == 0
+        well(s)
+
+
+@pytest.mark.parametrize("flags, named", [
+    (["--kv-offloading-size", "1", "--kv-offloading-backend", "lmcache"], "kv-offloading-backend"),
+    (["--kv-transfer-config", '{"kv_connector": "NixlConnector"}'], "kv_connector"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_port": 1}'], "kv_port"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector"}'], "cpu_bytes_to_use"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"block": 1}}'],
+     "block"),
+    (["--kv-transfer-config", "[]"], "kv-transfer-config"),
+    (["--kv-cache-disk-size", "1"], "--kv-cache-dir"),
+    (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "prefix caching"),
+    (["--kv-offloading-size", "1", "--tensor-parallel-size", "2"], "ranks"),
+    (["--kv-offloading-size", "0.0001"], "kv-offloading-size"),
+    (["--kv-offloading-size", "100000"], "kv-offloading-size"),
+])
+def test_what_cannot_work_is_refused_by_name(flags, named):
+    with pytest.raises(RuntimeError, match=named):
+        Server(MODEL, *ARGS, *flags)
+
+
+def test_vllms_configuration_is_understood():
+    config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+              "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 28, "eviction_policy": "lru"}}
+    with Server(MODEL, *ARGS, "--kv-transfer-config", json.dumps(config)) as s:
+        ask(s, 1)
+        s.wait_metric("vllm:num_requests_running", 0.0)
+        assert 0 < s.metric("sluice:kv_tier_capacity_bytes", tier="host") <= 1 << 28
+        assert s.metric("sluice:kv_tier_stored_total", tier="host") > 0
+        well(s)
