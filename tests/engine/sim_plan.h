@@ -4,6 +4,7 @@
 #ifndef SL_TESTS_SIM_PLAN_H
 #define SL_TESTS_SIM_PLAN_H
 
+#include "engine/sim_store.h"
 #include "engine/sim_world.h"
 
 static void draw_engine(struct config *c, struct sl_rng *r)
@@ -172,6 +173,7 @@ static void draw_plan(struct world *w)
     draw_window(c, w->seed_no);
     draw_states(c, w->seed_no);
     draw_drafter(c, w->seed_no);
+    draw_tiers(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -211,6 +213,10 @@ static void print_plan(const struct world *w)
     if (c->state_pages > 0)
         printf("recurrent layers: %d pages, %d for drafts%s\n", c->state_pages, c->state_drafts,
                c->no_full && c->window == 0 ? ", and no others" : "");
+    if (c->tiers)
+        printf("copies of pages: of 1,000 %d are lost, %d refused, %d corrupt; %d turns late%s\n",
+               c->faults.lose, c->faults.refuse, c->faults.corrupt, c->faults.delay,
+               c->faults.hang ? ", or never" : "");
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "engine/core.h"
+#include "engine/fake_store.h"
 #include "engine/late_runner.h"
 #include "engine/turn.h"
 #include "server/server.h"
@@ -84,6 +85,8 @@ struct config {
     int32_t n_drafts, draft_wrong_pct;      /* most for a sequence, 0: none */
     bool draft_model;                       /* by a model with pages of its own, */
     bool draft_rows;                        /* that reads hidden rows */
+    bool tiers;                             /* copies of pages outside the pool, */
+    struct fake_faults faults;              /* of a store that has these */
     bool priced;                            /* steps are measured: what drafts cost is bounded */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
@@ -199,6 +202,7 @@ struct totals {
     uint64_t fed; /* steps of a model that drafts */
     uint64_t drafted, accepted, state_drafted, state_accepted;
     uint64_t window_evictions, state_evictions;
+    uint64_t loaded; /* pages from outside the pool */
 };
 
 static struct world *sim; /* the world that is alive */

@@ -8,7 +8,7 @@
  *   sim_device.h   the device                 sim_clients.h   clients in the process
  *   sim_oracle.h   what must come out         sim_http.h      clients of the server
  *   sim_minimise.h a smaller plan             sim_request.h, sim_reply.h   their bytes
- *   sim_ranks.h    a device of several ranks
+ *   sim_ranks.h    a device of several ranks  sim_store.h     pages outside the pool
  *
  * A world turns: acts of the plan happen, the engine takes a turn if its thread would be awake,
  * clients send, read and vanish. In worlds with a server it turns whenever the event library waits,
@@ -66,7 +66,8 @@ static void engine_turn(struct world *w)
     w->own = false;
     w->engine_more = sl_engine_step(w->eng);
     w->own = true;
-    if (work && w->n_steps == before && w->engine_more && !w->eng->starved)
+    const bool waits = !sl_sched_idle(&w->eng->sched) || w->eng->masker.n_open > 0;
+    if (work && w->n_steps == before && waits && !w->eng->starved && !sl_tiers_busy(&w->eng->tiers))
         violation(w, "I7: work is waiting, but no step was made");
     if (sl_engine_check(w->eng, &err) != 0)
         violation(w, "%s", err.msg);
@@ -147,6 +148,7 @@ static void do_acts(struct world *w)
     w->calm = true;
     w->calm_turn = w->turn;
     w->alloc_fail = w->no_fds_allocs = w->fail_steps = w->hang_s = 0;
+    fake_faults.hang = false;
 }
 
 /* Alone, one after the other, with every prompt computed token by token, it would take this; and
@@ -156,7 +158,7 @@ static uint64_t patience(const struct world *w)
     return 4u * MAX_LEN * (uint64_t)(w->n_seqs_accepted + MAX_HTTP * MAX_REQS * MAX_SIM_N) + 20000;
 }
 
-enum { NOISE_ENGINE = 50, NOISE_AHEAD };
+enum { NOISE_ENGINE = 50, NOISE_AHEAD, NOISE_FORGET };
 
 static void world_turn(struct world *w)
 {
@@ -165,6 +167,7 @@ static void world_turn(struct world *w)
     w->n_draws = 0;
     virtual_ns += TURN_NS;
     do_acts(w);
+    fake_tick();
     bool late = (w->turn < w->engine_slow_until && !w->calm) ||
                 now_and_then(w, NOISE_ENGINE, w->cfg.engine_late_pct);
     if (engine_awake(w) && !late)
@@ -182,6 +185,8 @@ static void world_turn(struct world *w)
     if (w->eng->watchdog.timeout_ns != 0)
         sl_watchdog_poll(w->eng);
     check_health(w);
+    if (w->cfg.tiers && now_and_then(w, NOISE_FORGET, 2)) /* what was cached is to be had again */
+        sl_kv_clear(&w->eng->kv);
     if (w->calm && w->turn > w->calm_turn + patience(w))
         violation(w, "I7: %d clients and %d connections do not come to an end", n_clients(w),
                   n_https(w));
@@ -391,6 +396,7 @@ static void start_world(struct world *w)
     else if ((rc = sl_host_runner_create(&m, n_rows, &w->host, &err)) == 0)
         sl_host_runner_use(w->host, &parts.runner);
     parts.runner.progress = device_progress;
+    store_start(w, &parts);
     sl_sampling_default(&parts.sampling);
     if (rc != 0 || !has_ranks || w->rows == NULL || w->states == NULL || w->n_begun == NULL ||
         w->step == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
@@ -531,7 +537,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
-        "%llu of %llu with recurrent layers; %llu steps of models that draft\n"
+        "%llu of %llu with recurrent layers; %llu steps of models that draft; %llu pages loaded\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -543,9 +549,10 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.late_masks, (unsigned long long)total.forced,
         (unsigned long long)total.accepted, (unsigned long long)total.drafted,
         (unsigned long long)total.state_accepted, (unsigned long long)total.state_drafted,
-        (unsigned long long)total.fed, (unsigned long long)total.http,
-        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
-        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.fed, (unsigned long long)total.loaded,
+        (unsigned long long)total.http, (unsigned long long)total.http_ok,
+        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
+        (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }
