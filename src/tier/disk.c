@@ -122,12 +122,24 @@ void sl_disk_close(struct sl_disk *d)
 
 /* ---- files ---- */
 
+static void path_of(const struct sl_disk *d, int32_t number, char path[SL_MAX_TIER_DIR + 32])
+{
+    int n = snprintf(path, SL_MAX_TIER_DIR + 32, "%s/" SL_DISK_NAME, d->dir, (int)number);
+    SL_ASSERT(n > 0 && n < SL_MAX_TIER_DIR + 32);
+}
+
 static int open_slab(const struct sl_disk *d, int32_t number, int flags)
 {
     char path[SL_MAX_TIER_DIR + 32];
-    int n = snprintf(path, sizeof path, "%s/" SL_DISK_NAME, d->dir, number);
-    SL_ASSERT(n > 0 && (size_t)n < sizeof path);
+    path_of(d, number, path);
     return sl_sys->open(path, flags, 0600);
+}
+
+static void remove_slab(const struct sl_disk *d, int32_t number)
+{
+    char path[SL_MAX_TIER_DIR + 32];
+    path_of(d, number, path);
+    sl_remove_file(path);
 }
 
 /* Up to n bytes; fewer at the end of the file. -1 and errno. */
@@ -195,19 +207,30 @@ enum sl_disk_result sl_disk_read(struct sl_disk *d, int32_t slot, const struct s
     return SL_DISK_CORRUPT;
 }
 
-/* Makes a file for pages of a group, in the place of what it had been for. */
-static bool make_slab(struct sl_disk *d, int32_t number, int32_t group)
+/* For writing: with a new head, if the file had pages of another group, in which nobody holds a
+ * slot; or if it is gone, which costs its pages. -1 and errno. */
+static int open_to_write(struct sl_disk *d, int32_t number, int32_t group)
 {
     uint8_t head[SL_SLAB_ENTRY];
-    int fd = open_slab(d, number, O_WRONLY | O_CREAT | O_TRUNC);
+    bool mine = d->made_for[number] == group;
+    int fd = open_slab(d, number, O_RDWR | (mine ? 0 : O_CREAT | O_TRUNC));
+    bool gone = mine && fd < 0 && errno == ENOENT;
+    if (gone)
+        fd = open_slab(d, number, O_RDWR | O_CREAT);
     sl_slab_put_head(head, &d->kinds[group], number);
-    bool made = fd >= 0 && write_at(fd, head, sizeof head, 0);
-    int error = errno;
-    if (fd >= 0)
+    if (fd >= 0 && (gone || !mine) && !write_at(fd, head, sizeof head, 0)) {
+        int error = errno;
         sl_sys->close(fd);
-    errno = error;
-    d->made_for[number] = made ? group : SL_NO_SLOT;
-    return made;
+        remove_slab(d, number);
+        errno = error;
+        fd = -1;
+    }
+    if (!mine) {
+        memset(&d->digests[(size_t)number * (size_t)d->slots.n_stride], 0,
+               (size_t)d->slots.n_stride * sizeof *d->digests);
+        d->made_for[number] = fd >= 0 ? group : SL_NO_SLOT;
+    }
+    return fd;
 }
 
 static bool write_entry(int fd, int32_t i, const uint8_t entry[SL_SLAB_ENTRY])
@@ -240,18 +263,16 @@ enum sl_disk_result sl_disk_write(struct sl_disk *d, int32_t slot, const struct 
     struct sl_slab_entry e = {key->name, sl_slab_digest(kind, &key->name, page), used};
     uint8_t entry[SL_SLAB_ENTRY];
     check_slot(d, slot, key);
-    bool done = d->made_for[number] == key->group || make_slab(d, number, key->group);
-    int fd = done ? open_slab(d, number, O_RDWR) : -1;
+    int fd = open_to_write(d, number, key->group);
     sl_slab_put_entry(entry, kind, number, i, &e);
-    /* First the old entry goes, so that after a crash it does not speak of new bytes. */
-    done = fd >= 0 && write_entry(fd, i, none) && write_page(d, number, fd, kind, i, page) &&
-           write_entry(fd, i, entry);
+    /* First an old entry goes, so that after a crash it does not speak of new bytes. */
+    bool fresh = d->digests[slot].lo == 0 && d->digests[slot].hi == 0;
+    bool done = fd >= 0 && (fresh || write_entry(fd, i, none)) &&
+                write_page(d, number, fd, kind, i, page) && write_entry(fd, i, entry);
     if (!done)
         complain(d, "written", strerror(errno));
     if (fd >= 0)
         sl_sys->close(fd);
-    else
-        d->made_for[number] = SL_NO_SLOT; /* perhaps it is gone: it is made anew */
     d->digests[slot] = e.digest;
     return done ? SL_DISK_DONE : SL_DISK_FAILED;
 }

@@ -26,7 +26,7 @@ struct sl_disk {
     struct sl_slab_kind kinds[SL_MAX_KV_GROUPS];
     uint64_t slab_bytes; /* of a file, at most */
     struct sl_slots slots;
-    struct sl_hash128 *digests; /* [slots] */
+    struct sl_hash128 *digests; /* [slots] of what the file has there; zero: nothing yet */
     int32_t *made_for;          /* [files] the group that it was made for; the writer's */
     uint64_t retry_at;          /* nothing is written before: a write has failed */
     _Atomic uint64_t quiet_until;

@@ -80,7 +80,7 @@ void sl_slab_put_entry(uint8_t out[SL_SLAB_ENTRY], const struct sl_slab_kind *ki
                        int32_t slot, const struct sl_slab_entry *e)
 {
     struct entry x = {.name = e->name, .digest = e->digest, .used = e->used};
-    SL_ASSERT(slot >= 0 && slot < kind->n_slots && e->used < SL_SLAB_USES);
+    SL_ASSERT(slot >= 0 && slot < kind->n_slots);
     x.check = check_of(&x, kind, number, slot);
     memcpy(out, &x, sizeof x);
 }
@@ -95,10 +95,9 @@ enum sl_slab_state sl_slab_get_entry(const uint8_t in[SL_SLAB_ENTRY],
     if (memcmp(in, none, sizeof none) == 0)
         return SL_SLAB_NONE;
     memcpy(&x, in, sizeof x);
-    if (x.check != check_of(&x, kind, number, slot) || x.used >= SL_SLAB_USES || x.zero[0] != 0 ||
-        x.zero[1] != 0)
+    if (x.check != check_of(&x, kind, number, slot) || x.zero[0] != 0 || x.zero[1] != 0)
         return SL_SLAB_BAD;
-    *e = (struct sl_slab_entry){x.name, x.digest, x.used};
+    *e = (struct sl_slab_entry){x.name, x.digest, x.used < SL_SLAB_USES ? x.used : 0};
     return SL_SLAB_GOOD;
 }
 

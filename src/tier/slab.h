@@ -23,9 +23,8 @@
 #define SL_SLAB_VERSION 1
 #define SL_SLAB_ENTRY   64   /* bytes of an entry, and of the head */
 #define SL_SLAB_ALIGN   4096 /* of pages */
-#define SL_SLAB_USES                                                            \
-    ((uint64_t)1 << 62) /* uses that an entry may have counted: there is no end \
-                         */
+/* An entry that counts more uses is taken for the oldest one, so that counting on has no end. */
+#define SL_SLAB_USES ((uint64_t)1 << 62)
 
 /* All files of a group. */
 struct sl_slab_kind {

@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-#define SL_TIER_READERS 4 /* threads: enough to keep a disk busy with pages */
+#define SL_TIER_READERS 8 /* threads: enough to keep a disk busy with pages */
 
 /* What is to happen to a slot of host memory, and whom it is for. */
 struct sl_page_job {

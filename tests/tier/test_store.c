@@ -180,7 +180,7 @@ static void calls_allocate_nothing(void **state)
     sl_alloc_guard_arm(true);
     for (uint64_t id = 0; id < 200; id++) {
         rig_put(&r, id, 0);
-        usleep(200);
+        rig_settle(&r, id + 1);
         for (uint64_t back = 0; back < 20 && back <= id; back += 5) {
             struct sl_store_get get;
             rig_begin(&r, id - back, 0, &get);
@@ -216,8 +216,7 @@ static void the_disk_keeps_what_was_used_last(void **state)
     rig_add_disk(&r, 100);
     rig_open(&r);
     for (uint64_t id = 0; id < 400; id++) {
-        while (rig_stats(&r, SL_TIER_DISK).stored < id)
-            usleep(50); /* so that nothing is dropped */
+        rig_settle(&r, id); /* so that nothing is dropped */
         assert_true(rig_put(&r, id, 0));
         assert_int_equal(rig_get(&r, 0, 0), 1); /* used all the time */
     }
@@ -231,8 +230,7 @@ static void the_disk_keeps_what_was_used_last(void **state)
         assert_int_equal(rig_has(&r, id, 0), id > 400 - disk.n_pages);
     for (uint64_t id = 400; id < 420; id++) { /* the oldest ones go first after a restart, too */
         assert_true(rig_put(&r, id, 0));
-        while (rig_stats(&r, SL_TIER_DISK).stored <= id - 400)
-            usleep(50);
+        rig_settle(&r, id - 399);
     }
     rig_restart(&r);
     for (uint64_t id = 420 - disk.n_pages + 1; id < 420; id++)
@@ -328,8 +326,7 @@ static void groups_share_a_disk(void **state)
     rig_open(&r);
     for (uint64_t id = 0; id < 1000; id++) {
         assert_true(rig_put(&r, id, id >= 500));
-        while (rig_stats(&r, SL_TIER_DISK).stored <= id)
-            usleep(50);
+        rig_settle(&r, id + 1);
     }
     rig_restart(&r);
     int n[2] = {0};

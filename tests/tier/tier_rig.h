@@ -170,4 +170,16 @@ static inline struct sl_store_stats rig_stats(struct rig *r, enum sl_tier_kind t
     return st;
 }
 
+/* Waits until n pages were written or dropped since the store was opened. */
+static inline void rig_settle(struct rig *r, uint64_t n)
+{
+    uint64_t end = sl_now_ns() + 20000000000u;
+    struct sl_store_stats st;
+    do {
+        usleep(100);
+        st = rig_stats(r, SL_TIER_DISK);
+    } while (st.stored + st.dropped < n && sl_now_ns() < end);
+    assert_int_equal(st.stored + st.dropped, n);
+}
+
 #endif
