@@ -39,6 +39,7 @@ struct search {
     struct visit v[MAX_STATES];
     uint16_t seen[MAX_STATES * 4]; /* hash of ids to index in v + 1 */
     uint32_t n;
+    bool back; /* a string leads to a state that a shorter one leads to */
     struct {
         sl_rx_id id, other;
     } parts[MAX_PARTS];
@@ -73,8 +74,10 @@ static bool span_add(struct search *x, sl_rx_id id, uint32_t from)
         uint16_t at = x->seen[h % SL_COUNT(x->seen)];
         if (at == 0)
             break;
-        if (x->v[at - 1].id == id)
+        if (x->v[at - 1].id == id) {
+            x->back = x->back || x->v[at - 1].level <= x->v[from].level;
             return true;
+        }
     }
     if (x->n == MAX_STATES)
         return false;
@@ -202,6 +205,9 @@ static bool span_narrow(struct search *x, uint32_t i, struct sl_plain_set *set,
 /* Do v[i] and all other states as many characters away refuse every plain one? */
 static bool all_refuse(struct search *x, uint32_t i)
 {
+    SL_ASSERT(i > 0 && i < x->n);
+    if (x->back) /* so these are not all */
+        return false;
     for (uint32_t k = i; k < x->n; k++) {
         struct sl_plain_set now = stays(x, x->v[k].id, false);
         if (x->v[k].level != x->v[i].level || span_size_of(&now) != 0 || gave_up(x))
@@ -217,6 +223,7 @@ static bool all_refuse(struct search *x, uint32_t i)
 static bool search_round(struct search *x, sl_rx_id id, bool last, struct sl_char_span *out)
 {
     x->n = 0;
+    x->back = false;
     memset(x->seen, 0, sizeof x->seen);
     (void)span_add(x, id, 0);
     for (uint32_t i = 0; i < x->n; i++) {

@@ -462,6 +462,39 @@ static void check_mask(struct sl_matcher *m, const struct sl_vocab *v, const uin
     }
 }
 
+/* Masks whose state is the first that is asked for, so that nothing is known from the states
+ * before: characters that lead back to it, and one that ends the string. */
+static void test_first_masks(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"{\"type\":\"string\",\"pattern\":\"^[^x]+x$\"}", "\"na"},
+        {"{\"type\":\"string\",\"pattern\":\"^[^x]+x$\"}", "\""},
+        {"{\"type\":\"string\",\"pattern\":\"^([^x]{2})*x[^x]?$\"}", "\"nam"},
+        {"{\"patternProperties\":{\"^[^x]+x$\":{}},\"additionalProperties\":false}", "{\"na"},
+        {"{\"type\":\"string\",\"maxLength\":40,\"pattern\":\"oo.*n[^x]x\"}", "\"foofoofoo"},
+        {"{\"type\":\"string\",\"maxLength\":7,\"pattern\":\"a[ab]c?\"}", "\"foo"},
+    };
+    struct sl_vocab *v = rig_vocab();
+    for (size_t i = 0; i < SL_COUNT(texts); i++) {
+        struct sl_grammar *g = rig_compile(SL_GRAMMAR_JSON_SCHEMA, texts[i][0], v);
+        uint32_t mask[(RIG_TOKENS + 31) / 32];
+        struct sl_matcher *m;
+        struct sl_error err;
+        bool ok;
+        assert_int_equal(sl_matcher_create(g, 100, &m, &err), 0);
+        for (const char *c = texts[i][1]; *c != 0; c++) {
+            assert_int_equal(sl_matcher_accept(m, (uint8_t)*c, &ok, &err), 0);
+            assert_true(ok);
+        }
+        assert_int_equal(sl_matcher_mask(m, mask, &err), 0);
+        check_mask(m, v, mask);
+        sl_matcher_destroy(m);
+        sl_grammar_destroy(g);
+    }
+    sl_vocab_destroy(v);
+}
+
 /* Objects that differ, each of strings that begin like those of earlier ones: what masks need of
  * the automaton's memory must not grow with the vocabulary. */
 static void test_many_unlike(void **state)
@@ -797,11 +830,11 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),      cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_wide_masks), cmocka_unit_test(test_many_unlike),
-        cmocka_unit_test(test_forced),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_multiples),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_first_masks),
+        cmocka_unit_test(test_masks),       cmocka_unit_test(test_wide_masks),
+        cmocka_unit_test(test_many_unlike), cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_multiples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
