@@ -264,6 +264,19 @@ static void set_all(const struct sl_vocab_tree *t, uint32_t from, uint32_t to, u
         out[(uint32_t)t->ids[k] / 32] |= 1u << (t->ids[k] & 31);
 }
 
+/* Are the node's tokens and those below it certain, by what is known behind it? Then none of them
+ * needs a step. */
+static bool is_certain(const struct sl_vocab_tree *t, const struct sl_vocab_node *x,
+                       const struct ahead *known)
+{
+    const struct sl_plain_set *set = &t->sets[x - t->nodes];
+    if ((known->set.w[0] | known->set.w[1]) == 0) /* not even the node's own character */
+        return false;
+    if (x->skip == 1)
+        return true;
+    return x->below > 0 && known->chars >= x->below && has_all(&known->set, set);
+}
+
 /* done: plain tokens of up to that many characters are in the mask already. False: it
  * stopped; what it allowed is allowed. */
 static bool walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
@@ -271,20 +284,23 @@ static bool walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
     w->stopped = false;
     for (uint32_t i = 0; i < t->n && !w->stopped;) {
         const struct sl_vocab_node *x = &t->nodes[i], *after = x + x->skip;
-        struct place p = w->at[x->depth - 1];
-        w->bytes[x->depth] = x->byte;
-        if (x->longest <= done || !mask_step(w, &p, x->depth)) {
-            i += x->skip;
-            continue;
-        }
-        w->at[x->depth] = p;
         struct ahead *ahead = &w->ahead[x->depth];
-        if (t->sets != NULL)
+        bool may = x->longest > done, whole = false;
+        w->bytes[x->depth] = x->byte;
+        if (may && t->sets != NULL) {
             *ahead = behind(w->ahead[x->depth - 1], x->byte);
-        bool whole =
-            x->skip > WORTH && x->below > 0 && leads_on(w, &p, ahead, &t->sets[i], x->below);
-        set_all(t, x->first, whole ? after->first : x[1].first, w->out);
-        i += whole ? x->skip : 1;
+            whole = is_certain(t, x, ahead);
+        }
+        if (may && !whole) {
+            struct place *p = &w->at[x->depth];
+            *p = w->at[x->depth - 1];
+            may = mask_step(w, p, x->depth);
+            whole = may && x->skip > WORTH && x->below > 0 &&
+                    leads_on(w, p, ahead, &t->sets[i], x->below);
+        }
+        if (may)
+            set_all(t, x->first, whole ? after->first : x[1].first, w->out);
+        i += whole || !may ? x->skip : 1;
     }
     return !w->stopped;
 }
