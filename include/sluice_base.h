@@ -32,7 +32,8 @@ extern "C" {
     X(EDEVICE, -15, 500, "device failed")     \
     X(EINTERNAL, -16, 500, "internal error")  \
     X(ESTALLED, -17, 503, "no progress")      \
-    X(EASLEEP, -18, 503, "asleep")
+    X(EASLEEP, -18, 503, "asleep")            \
+    X(ERANK, -19, 503, "rank lost")
 
 enum sl_code {
     SL_OK = 0,

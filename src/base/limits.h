@@ -22,8 +22,11 @@
 #define SL_MAX_LAYERS      1024
 #define SL_MAX_TAPS        8 /* places in a model whose hidden rows a drafter reads */
 #define SL_MAX_EXPERTS     1024
-#define SL_MAX_RANKS       8  /* that one model is divided among */
-#define SL_MAX_TOP_EXPERTS 32 /* of a token */
+#define SL_MAX_RANKS       8    /* that one model is divided among */
+#define SL_MAX_RANK_DIALS  16   /* connections to rank 0 that have not said who they are */
+#define SL_MAX_RANK_NOTE   4096 /* bytes of a message between ranks, but for steps */
+#define SL_MAX_RANK_SECRET 4096 /* bytes of --rank-secret-file */
+#define SL_MAX_TOP_EXPERTS 32   /* of a token */
 #define SL_MAX_HEADS       1024
 #define SL_MAX_HEAD_DIM    1024
 #define SL_MAX_STATE_DIM   256 /* of a head of a recurrent state */
