@@ -5,6 +5,7 @@
 #ifndef SL_CPU_CPU_H
 #define SL_CPU_CPU_H
 
+#include "dist/link.h"
 #include "ops/ops.h"
 
 /* Each includes the ones before it. */
@@ -47,7 +48,12 @@ void sl_cpu_threads_destroy(struct sl_cpu_threads *t); /* NULL is fine */
 
 /* For ops of all_gather: what n_ranks backends, each called by a thread of its own, share. */
 SL_MUST_CHECK int sl_cpu_comm_create(int n_ranks, struct sl_comm **out, struct sl_error *err);
-void sl_cpu_comm_destroy(struct sl_comm *c); /* NULL is fine */
+/* The same where each rank is a process of its own. The link is another one for each meeting of
+ * those processes; NULL: they have none now, and gathers say that a rank is lost. */
+SL_MUST_CHECK int sl_cpu_comm_create_linked(int n_ranks, struct sl_comm **out,
+                                            struct sl_error *err);
+void sl_cpu_comm_link(struct sl_comm *c, struct sl_link *link); /* between steps */
+void sl_cpu_comm_destroy(struct sl_comm *c);                    /* NULL is fine */
 
 /* One caller at a time. */
 SL_MUST_CHECK int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Ranks in one process: each reads the others' parts where they lie.
+ * Ranks: each reads the others' parts where they lie, if it can reach their memory. In processes of
+ * their own they have a link (dist/link.h), which says where that is, or puts them in place itself.
  *
- * A gather has one barrier: before it a rank says where its part is, behind it the rank copies all
- * parts. There is none behind the copy, since a rank leaves its part alone until the next gather
- * returns: by then all ranks came to that one, and so were done with this one. For the same reason
- * there are two sets of places to say it.
+ * In one process a gather has one barrier: before it a rank says where its part is, behind it the
+ * rank copies all parts. There is none behind the copy, since a rank leaves its part alone until
+ * the next gather returns: by then all ranks came to that one, and so were done with this one. For
+ * the same reason there are two sets of places to say it.
  */
 #include "base/check.h"
 #include "base/meet.h"
@@ -14,16 +15,13 @@
 
 #include <string.h>
 
-struct part {
-    const uint8_t *rows;
-    size_t bytes; /* of a row */
-};
-
 struct sl_comm {
     struct sl_meet meet;
     int n_ranks;
+    bool linked;          /* of a process each: */
+    struct sl_link *link; /* NULL: there is none now */
     struct {
-        _Alignas(64) struct part part[2];
+        _Alignas(64) struct sl_link_part part[2];
         uint32_t n_gathers;
     } ranks[SL_MAX_RANKS];
 };
@@ -40,6 +38,20 @@ int sl_cpu_comm_create(int n_ranks, struct sl_comm **out, struct sl_error *err)
     return 0;
 }
 
+int sl_cpu_comm_create_linked(int n_ranks, struct sl_comm **out, struct sl_error *err)
+{
+    int rc = sl_cpu_comm_create(n_ranks, out, err);
+    if (rc == 0)
+        (*out)->linked = true;
+    return rc;
+}
+
+void sl_cpu_comm_link(struct sl_comm *c, struct sl_link *link)
+{
+    SL_ASSERT(c->linked && (link == NULL || c->link == NULL));
+    c->link = link;
+}
+
 void sl_cpu_comm_destroy(struct sl_comm *c)
 {
     if (c != NULL)
@@ -47,7 +59,7 @@ void sl_cpu_comm_destroy(struct sl_comm *c)
 }
 
 struct job {
-    struct part parts[SL_MAX_RANKS];
+    struct sl_link_part parts[SL_MAX_RANKS];
     int n_parts;
     uint8_t *out;
     size_t row_bytes;
@@ -59,9 +71,34 @@ static void copy_row(void *arg, uint32_t row, int thread_idx)
     uint8_t *at = j->out + row * j->row_bytes;
     (void)thread_idx;
     for (int i = 0; i < j->n_parts; i++) {
-        memcpy(at, j->parts[i].rows + row * j->parts[i].bytes, j->parts[i].bytes);
-        at += j->parts[i].bytes;
+        const struct sl_link_part *p = &j->parts[i];
+        if (p->rows != NULL) /* else it is there */
+            memcpy(at, p->rows + row * p->bytes, p->bytes);
+        at += p->bytes;
     }
+}
+
+static void meet(struct sl_comm *c, const struct sl_op_all_gather *a,
+                 struct sl_link_part parts[SL_MAX_RANKS])
+{
+    const uint32_t set = c->ranks[a->rank->idx].n_gathers++ % 2;
+    c->ranks[a->rank->idx].part[set] = (struct sl_link_part){a->part, a->part_bytes};
+    sl_meet_wait(&c->meet);
+    for (int i = 0; i < c->n_ranks; i++)
+        parts[i] = c->ranks[i].part[set];
+}
+
+/* A step whose rank is lost goes on with what stands in its memory, until it is noticed there. */
+static void link_all(const struct sl_comm *c, const struct sl_op_all_gather *a,
+                     struct sl_link_part parts[SL_MAX_RANKS])
+{
+    const struct sl_link_gather g = {.part = a->part,
+                                     .part_bytes = a->part_bytes,
+                                     .n = a->n,
+                                     .out = a->out,
+                                     .first_only = a->first_only};
+    if (a->rank->lost || c->link == NULL || sl_link_all_gather(c->link, &g, parts) != 0)
+        a->rank->lost = true;
 }
 
 void sl_cpu_all_gather(struct sl_backend *be, const struct sl_op_all_gather *a)
@@ -69,14 +106,13 @@ void sl_cpu_all_gather(struct sl_backend *be, const struct sl_op_all_gather *a)
     struct sl_comm *c = a->rank->comm;
     struct job j = {.n_parts = c->n_ranks, .out = a->out};
     SL_ASSERT(a->rank->idx >= 0 && a->rank->idx < c->n_ranks);
-    const uint32_t set = c->ranks[a->rank->idx].n_gathers++ % 2;
-    c->ranks[a->rank->idx].part[set] = (struct part){a->part, a->part_bytes};
-    sl_meet_wait(&c->meet);
-    if (a->out == NULL)
+    if (c->linked)
+        link_all(c, a, j.parts);
+    else
+        meet(c, a, j.parts);
+    if (a->out == NULL || a->rank->lost)
         return;
-    for (int i = 0; i < c->n_ranks; i++) {
-        j.parts[i] = c->ranks[i].part[set];
+    for (int i = 0; i < c->n_ranks; i++)
         j.row_bytes += j.parts[i].bytes;
-    }
     sl_cpu_run(sl_cpu(be), copy_row, &j, a->n, (int64_t)j.row_bytes * a->n / 4);
 }

@@ -479,10 +479,12 @@ static inline bool sl_has_attention(const struct sl_layer_desc *l)
 /* Channels of its convolution. */
 int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);
 /* ranks.c: where this rank puts its part of what others need whole: `whole` itself if it is alone.
- * Then sl_run_gather makes n rows of n_cols columns whole, on all ranks; NULL: not on this one. */
+ * Then sl_run_gather makes n rows of n_cols columns whole on all ranks, or on rank 0 alone. */
 void *sl_run_part(struct sl_run *r, void *whole);
 void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
                    void *whole);
+void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
+                         int32_t n, void *whole);
 /* Of each of r->rank.room. */
 size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits);
 /* run.c: what a step of this batch begins with: checks, and angles of its positions. */

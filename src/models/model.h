@@ -129,6 +129,8 @@ struct sl_run_config {
     uint8_t *kv_pool[SL_MAX_KV_GROUPS]; /* backend memory: pages of each group of layers; of a rank
                                            the part of each page that its heads have */
     struct sl_comm *comm;               /* of all ranks, or NULL; not before a run is created */
+    void *rank_room[2];                 /* where a rank computes its parts, sl_run_room_bytes each;
+                                           NULL: in memory of its own */
     int32_t max_lora_rank;              /* of adapters; 0: none can come */
     float skip_softmax;                 /* factor of skip-softmax (ops/ops.h); 0: none */
     struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */
@@ -138,6 +140,8 @@ struct sl_run_config {
     int32_t n_taps, taps[SL_MAX_TAPS];
 };
 
+/* Of each of rank_room. */
+size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_run_config *cfg);
 /* Activations of one rank; be: where the model is loaded or will be. */
 uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg);
@@ -176,6 +180,8 @@ void sl_run_set_pooled(struct sl_run *r, float *rows);
 void sl_model_pooled(const struct sl_model *m, const float *row, float *out);
 /* Where every step's logits lie; of several ranks the first one's has them. */
 const float *sl_run_logits(const struct sl_run *r);
+/* Of a rank, after a step: another one was lost meanwhile, and the rows mean nothing. */
+bool sl_run_lost(const struct sl_run *r);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */
 uint64_t sl_run_progress(const struct sl_run *r);
 /* Runs items on the threads of the run's backend, between steps. */

@@ -170,15 +170,29 @@ void *sl_run_part(struct sl_run *r, void *whole)
     return r->m->n_ranks > 1 ? sl_rank_room(&r->rank) : whole;
 }
 
-void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
-                   void *whole)
+static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
+                   void *whole, bool first_only)
 {
     if (r->m->n_ranks == 1)
         return; /* sl_run_part said to put it there */
+    SL_ASSERT((whole == NULL) == (first_only && r->rank.idx > 0));
     r->m->be->vt->all_gather(r->m->be,
                              &(struct sl_op_all_gather){.rank = &r->rank,
                                                         .part = part,
                                                         .part_bytes = (size_t)n_cols * elem_bytes,
                                                         .n = n,
-                                                        .out = whole});
+                                                        .out = whole,
+                                                        .first_only = first_only});
+}
+
+void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
+                   void *whole)
+{
+    gather(r, part, n_cols, elem_bytes, n, whole, false);
+}
+
+void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
+                         int32_t n, void *whole)
+{
+    gather(r, part, n_cols, elem_bytes, n, r->rank.idx == 0 ? whole : NULL, true);
 }

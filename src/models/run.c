@@ -176,6 +176,11 @@ static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
     memcpy(cuts, list, sizeof list);
 }
 
+size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_run_config *cfg)
+{
+    return sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
+}
+
 static void list_cuts(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg, struct cut cuts[N_CUTS])
 {
@@ -198,7 +203,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     const uint64_t streams = (uint64_t)hp->n_streams;
     const struct widths of = widths_of(m);
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
-    const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
+    const uint64_t room = cfg->rank_room[0] != NULL ? 0 : sl_run_room_bytes(m, cfg);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
@@ -333,6 +338,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         *(void **)(void *)((uint8_t *)r + cuts[i].offset) = at;
         at += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
     }
+    for (int i = 0; i < 2 && cfg->rank_room[i] != NULL; i++)
+        r->rank.room[i] = cfg->rank_room[i];
     if (up_floats(m, m->be) == 0)
         r->up = r->ffn;
     if (m->be->vt->act_dtype == SL_DTYPE_F32) {
@@ -845,7 +852,7 @@ static void run_head(struct sl_run *r, const void *x, int32_t n)
                                  .out = part,
                                  .ld_out = w->n_rows,
                              });
-    sl_run_gather(r, part, w->n_rows, sizeof *part, n, m->rank == 0 ? r->logits : NULL);
+    sl_run_gather_first(r, part, w->n_rows, sizeof *part, n, r->logits);
     if (m->rank == 0)
         sl_run_scale_logits(r, r->logits, (int64_t)n * m->facts.n_row);
 }
@@ -853,6 +860,11 @@ static void run_head(struct sl_run *r, const void *x, int32_t n)
 uint64_t sl_run_progress(const struct sl_run *r)
 {
     return atomic_load_explicit(&r->n_parts, memory_order_relaxed);
+}
+
+bool sl_run_lost(const struct sl_run *r)
+{
+    return r->rank.lost;
 }
 
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
@@ -876,7 +888,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
     run_begin(r, batch);
-    for (int32_t l = 0; l <= last; l++) {
+    r->rank.lost = false;
+    for (int32_t l = 0; l <= last && !r->rank.lost; l++) {
         sl_run_next_part(r);
         sl_run_keep(r, l, x, n);
         if (streams)
@@ -931,6 +944,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             add_to_stream(r, l, INPUT, x, n);
         }
     }
+    if (r->rank.lost)
+        return r->logits;
     if (streams && (n = batch->n_logits) > 0)
         sl_streams_end(r, batch);
     sl_run_next_part(r);

@@ -141,6 +141,7 @@ struct sl_rank {
     int32_t idx;
     void *room[2]; /* for its part of what is gathered next, in turns */
     int32_t turn;
+    bool lost; /* a gather failed, since another rank is gone: this step's results mean nothing */
 };
 
 /* Where a rank computes its part: the others may still read the part before. */
@@ -694,11 +695,12 @@ struct sl_op_experts { /* out[t] = shared[t] + sum of weights[t, s] * down(act(g
 
 struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their order; every rank of
                              a comm calls it, as often and for as many rows as the others */
-    const struct sl_rank *rank;
+    struct sl_rank *rank;
     const void *part;  /* [n] rows; read by others until the next call returns */
     size_t part_bytes; /* of a row, maybe other than the others' */
     int32_t n;
-    void *out; /* [n] rows; NULL: this rank does not want them */
+    void *out;       /* [n] rows; NULL: this rank does not want them, as the others know: */
+    bool first_only; /* only rank 0 does */
 };
 
 enum sl_op {
