@@ -129,9 +129,18 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * file in this folder, and are read in every step. NULL: all are in memory, or do not fit. */
     const char *offload_folder;
     uint64_t weights_memory_bytes;
-    int32_t n_threads;              /* compute threads; default: cores of this process */
-    int32_t tensor_parallel_size;   /* ranks among which the model is divided, on a CPU; each has
-                                       its share of the threads; default 1 */
+    int32_t n_threads;            /* compute threads; default: cores of this process */
+    int32_t tensor_parallel_size; /* ranks among which the model is divided, on a CPU; each has
+                                     its share of the threads; default 1 */
+    /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
+     * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
+     * find at master_addr, an IP address, and master_port. Default 1: all in this process. */
+    int32_t nnodes, node_rank, master_port;
+    const char *master_addr;        /* default 127.0.0.1 */
+    const char *rank_secret_file;   /* what they have in common; needed beyond loopback addresses */
+    const char *rank_transport;     /* "auto" (shared memory on one host, else TCP) or "tcp" */
+    int32_t rank_timeout_s;         /* silence after which a rank is lost; default 3 */
+    int32_t rank_start_s;           /* how long they wait for one another at start; default 600 */
     int32_t max_model_len;          /* tokens; default: the model's context */
     int32_t max_num_seqs;           /* sequences in one step */
     int32_t max_num_batched_tokens; /* token budget of one step = chunk size of prefill */
@@ -230,6 +239,10 @@ struct sl_model_info {
 
 SL_MUST_CHECK int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
                                    struct sl_error *err);
+/* Of a configuration with node_rank above 0: computes that rank's part of what the engine of node 0
+ * does, until that one ends (0) or cannot be found again. It takes sizes and formats of pages from
+ * there. When the connection is lost it keeps its weights and connects anew. */
+SL_MUST_CHECK int sl_rank_follow(const struct sl_engine_config *cfg, struct sl_error *err);
 /* Cancels what is left and joins the thread. No other thread may call in meanwhile; afterwards a
  * request of this engine may only be released. If the thread hangs in a step and the watchdog finds
  * so, it and all its memory are left behind: nothing was freed, and the call may be repeated. */
@@ -237,8 +250,8 @@ void sl_engine_destroy(struct sl_engine *eng);
 const struct sl_model_info *sl_engine_info(const struct sl_engine *eng);
 const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
 /* 0 while the engine makes progress or has nothing to do. SL_ESTALLED: requests are open and
- * nothing moves (watchdog_s); new ones are refused until something does. SL_EDEVICE, SL_EINTERNAL:
- * for good.
+ * nothing moves (watchdog_s); new ones are refused until something does. SL_ERANK: likewise, until
+ * all ranks are there (nnodes). SL_EDEVICE, SL_EINTERNAL: for good.
  */
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);

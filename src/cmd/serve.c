@@ -359,6 +359,14 @@ static void end_loading(struct serve_flags *f)
     f->loading = NULL;
 }
 
+/* Another rank than 0 has no API: it computes for the server that has. */
+static int follow(const struct sl_cli_served_models *m, struct sl_error *err)
+{
+    if (m->n > 1)
+        return sl_fail(err, SL_EUNSUPPORTED, "--nnodes: several models cannot be divided yet");
+    return sl_rank_follow(&m->all[0].cfg, err);
+}
+
 static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct sl_error *err)
 {
     int rc = sl_cli_models_open(m, err);
@@ -421,7 +429,7 @@ static int serve_run(int argc, char **argv)
         rc = configure(&f, &engine, &err);
     if (rc == 0)
         rc = sl_cli_models_check(argc, argv, first_for, &err);
-    if (rc == 0)
+    if (rc == 0 && engine.node_rank == 0)
         rc = open_port(&f, &err);
     if (rc == 0)
         rc =
@@ -430,7 +438,7 @@ static int serve_run(int argc, char **argv)
     if (f.allow_pull)
         f.server.pull = &pulls;
     if (rc == 0)
-        rc = serve(&f, &models, &err);
+        rc = engine.node_rank == 0 ? serve(&f, &models, &err) : follow(&models, &err);
     end_loading(&f);
     sl_listeners_close(&f.listeners);
     sl_cli_models_close(&models);

@@ -405,7 +405,13 @@ int sl_engine_health(const struct sl_engine *eng, struct sl_error *err)
     if (atomic_load(&eng->watchdog.red))
         return sl_fail(err, SL_ESTALLED, "the engine makes no progress, %d requests are open",
                        atomic_load(&eng->n_open));
-    return 0;
+    struct sl_engine *e = (struct sl_engine *)(uintptr_t)eng; /* only its lock changes */
+    int rc = 0;
+    pthread_mutex_lock(&e->runner_lock);
+    if (eng->runner.health != NULL)
+        rc = eng->runner.health(eng->runner.ctx, err);
+    pthread_mutex_unlock(&e->runner_lock);
+    return rc;
 }
 
 bool sl_engine_healthy(const struct sl_engine *eng)

@@ -370,6 +370,18 @@ static uint64_t host_progress(const void *ctx)
     return h->m.progress(h->m.ctx);
 }
 
+static int host_health(void *ctx, struct sl_error *err)
+{
+    const struct sl_host_runner *h = ctx;
+    return h->m.health(h->m.ctx, err);
+}
+
+static bool host_renew(void *ctx)
+{
+    const struct sl_host_runner *h = ctx;
+    return h->m.renew(h->m.ctx);
+}
+
 int sl_host_runner_create(const struct sl_host_model *m, int32_t max_logits,
                           struct sl_host_runner **out, struct sl_error *err)
 {
@@ -443,5 +455,7 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .draft_block = h->m.draft_apart ? h->m.draft_block : 0,
                             .page_out = h->m.page != NULL ? host_page_out : NULL,
                             .page_in = h->m.page != NULL ? host_page_in : NULL,
-                            .progress = h->m.progress != NULL ? host_progress : NULL};
+                            .progress = h->m.progress != NULL ? host_progress : NULL,
+                            .health = h->m.health != NULL ? host_health : NULL,
+                            .renew = h->m.renew != NULL ? host_renew : NULL};
 }

@@ -6,7 +6,12 @@
 #include "cpu/cpu.h"
 #include "engine/load/load.h"
 #include "engine/load/memory_plan.h"
+#include "engine/load/nodes.h"
 #include "engine/team.h"
+
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_S 3
 
 struct rank {
     struct sl_backend *backend;
@@ -16,7 +21,7 @@ struct rank {
 };
 
 struct sl_ranks {
-    int n;
+    int n; /* in this process */
     struct sl_comm *comm;
     struct sl_team *team;
     uint64_t kv_bytes[SL_MAX_KV_GROUPS]; /* of a rank's pages */
@@ -25,14 +30,20 @@ struct sl_ranks {
     const struct sl_engine_config *cfg;
     const struct sl_batch *batch;
     const float *rows;
+    /* of processes */
+    struct sl_leader *leader; /* NULL: they are threads */
+    struct sl_rank_bounds bounds;
+    uint8_t *message; /* a step */
+    int32_t start_ms;
 };
 
 int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                     struct sl_error *err)
 {
     const int32_t n = cfg->tensor_parallel_size;
-    if (n == 0 || n == 1)
-        return 0;
+    int rc = sl_nodes_check(cfg, err);
+    if (rc != 0 || n == 0 || n == 1)
+        return rc;
     if (n < 0 || n > SL_MAX_RANKS)
         return sl_fail(err, SL_EINVAL, "tensor_parallel_size: %d is not between 1 and %d", n,
                        SL_MAX_RANKS);
@@ -47,7 +58,7 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
     if (cfg->skip_softmax_counts)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: skip_softmax_counts is for one rank");
-    return sl_model_set_rank(model, 0, n, err);
+    return sl_model_set_rank(model, cfg->node_rank, n, err);
 }
 
 /* ---------------------------------------------------------------- weights */
@@ -75,18 +86,49 @@ static int load_rank(void *arg, int rank, struct sl_error *err)
                          r->cfg->progress_arg, err);
 }
 
-int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
-                  struct sl_model *model, struct sl_backend *backend, struct sl_ranks **out,
-                  struct sl_error *err)
+/* Rank 0 listens for the others, which load meanwhile. */
+static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
+                       const struct sl_engine_config *cfg, const struct sl_memory_plan *p,
+                       struct sl_error *err)
 {
-    *out = NULL;
-    struct sl_ranks *r = sl_calloc(1, sizeof *r);
-    if (r == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory for ranks");
-    r->n = sl_model_facts(model)->n_ranks;
-    SL_ASSERT(r->n > 1 && r->n <= SL_MAX_RANKS); /* sl_ranks_divide says so */
-    r->ranks[0] = (struct rank){.backend = backend, .model = model};
-    int rc = sl_cpu_comm_create(r->n, &r->comm, err);
+    const struct rank *k = &r->ranks[0];
+    struct sl_nodes_secret secret;
+    struct sl_rank_plan plan;
+    SL_ASSERT(r->leader == NULL && cfg->node_rank == 0);
+    sl_nodes_plan(k->model, p, cfg, &plan);
+    const struct sl_run_config run = {.max_tokens = plan.bounds.max_tokens,
+                                      .max_logits = plan.bounds.max_logits};
+    struct sl_leader_config lead = {.addr = sl_nodes_addr(cfg),
+                                    .port = sl_nodes_port(cfg),
+                                    .plan = &plan,
+                                    .n_plan = sizeof plan,
+                                    .max_message = sl_rank_step_bytes(&plan.bounds),
+                                    .room_bytes = sl_run_room_bytes(k->model, &run),
+                                    .only_tcp = cfg->rank_transport != NULL &&
+                                                strcmp(cfg->rank_transport, "tcp") == 0};
+    lead.timeout_ms = (cfg->rank_timeout_s != 0 ? cfg->rank_timeout_s : DEFAULT_TIMEOUT_S) * 1000;
+    r->bounds = plan.bounds;
+    r->start_ms = sl_nodes_start_ms(cfg);
+    r->message = sl_malloc(lead.max_message);
+    if (r->message == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for steps");
+    int rc = sl_nodes_secret(cfg, &secret, err);
+    if (rc != 0)
+        return rc;
+    lead.secret = secret.data;
+    lead.n_secret = secret.n;
+    sl_nodes_identity(k->model, ckpt, k->backend, cfg, &lead.id);
+    rc = sl_leader_open(&lead, &r->leader, err);
+    sl_free(secret.data);
+    return rc != 0 ? rc
+                   : sl_model_load(k->model, k->backend, cfg->progress, cfg->progress_arg, err);
+}
+
+static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
+                        const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    int rc = 0;
+    SL_ASSERT(r->n > 1 && r->team == NULL);
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = open_rank(r, i, ckpt, cfg, err);
     if (rc == 0)
@@ -95,6 +137,25 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     if (rc == 0)
         rc = sl_team_run(r->team, load_rank, r, err);
     r->cfg = NULL;
+    return rc;
+}
+
+int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
+                  const struct sl_memory_plan *plan, struct sl_model *model,
+                  struct sl_backend *backend, struct sl_ranks **out, struct sl_error *err)
+{
+    const int n_ranks = sl_model_facts(model)->n_ranks;
+    *out = NULL;
+    struct sl_ranks *r = sl_calloc(1, sizeof *r);
+    if (r == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for ranks");
+    SL_ASSERT(n_ranks > 1 && n_ranks <= SL_MAX_RANKS); /* sl_ranks_divide says so */
+    r->n = sl_nodes_several(cfg) ? 1 : n_ranks;
+    r->ranks[0] = (struct rank){.backend = backend, .model = model};
+    int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_ranks, &r->comm, err)
+                       : sl_cpu_comm_create(n_ranks, &r->comm, err);
+    if (rc == 0)
+        rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err) : load_threads(r, ckpt, cfg, err);
     if (rc != 0)
         sl_ranks_destroy(r);
     else
@@ -107,6 +168,8 @@ void sl_ranks_destroy(struct sl_ranks *r)
     if (r == NULL)
         return;
     sl_ranks_stop(r);
+    sl_leader_close(r->leader);
+    sl_free(r->message);
     sl_team_destroy(r->team);
     for (int i = 1; i < r->n; i++) {
         sl_model_close(r->ranks[i].model);
@@ -120,6 +183,17 @@ void sl_ranks_destroy(struct sl_ranks *r)
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r)
 {
     return r->comm;
+}
+
+void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2])
+{
+    for (int i = 0; i < 2; i++)
+        rooms[i] = r->leader != NULL ? sl_leader_room(r->leader, i) : NULL;
+}
+
+bool sl_ranks_are_processes(const struct sl_ranks *r)
+{
+    return r != NULL && r->leader != NULL;
 }
 
 /* ---------------------------------------------------------------- steps */
@@ -137,6 +211,13 @@ static int start_rank(struct sl_ranks *r, struct rank *k, const struct sl_run_co
     return sl_run_create(k->model, &own, &k->run, err);
 }
 
+static uint64_t leader_progress(const void *arg)
+{
+    const struct sl_ranks *r = arg;
+    SL_ASSERT(r->ranks[0].run != NULL); /* it is asked from start to stop */
+    return sl_run_progress(r->ranks[0].run);
+}
+
 int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
                    const struct sl_memory_plan *plan, struct sl_run *run, struct sl_error *err)
 {
@@ -147,13 +228,18 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
         r->kv_bytes[g] = sl_memory_plan_group_bytes(plan, g) / (uint64_t)r->n;
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = start_rank(r, &r->ranks[i], cfg, err);
-    return rc;
+    if (rc != 0 || r->leader == NULL)
+        return rc;
+    sl_leader_watch(r->leader, leader_progress, r);
+    return sl_leader_wait(r->leader, r->start_ms, err);
 }
 
 void sl_ranks_stop(struct sl_ranks *r)
 {
     if (r == NULL)
         return;
+    if (r->leader != NULL)
+        sl_leader_watch(r->leader, NULL, NULL);
     r->ranks[0].run = NULL;
     for (int i = 1; i < r->n; i++) {
         struct rank *k = &r->ranks[i];
@@ -188,6 +274,36 @@ static int ranks_step(void *ctx, const struct sl_batch *batch, const float **row
     return rc;
 }
 
+/* The same with processes: the batch goes to them, and they are met in its gathers. */
+static int leader_step(void *ctx, const struct sl_batch *batch, const float **rows,
+                       struct sl_error *err)
+{
+    struct sl_ranks *r = ctx;
+    struct sl_link *link = NULL;
+    SL_ASSERT(r->ranks[0].run != NULL && r->message != NULL);
+    const size_t n = sl_rank_step_put(&r->bounds, batch, r->message);
+    int rc = sl_leader_begin(r->leader, &link, err);
+    if (rc != 0)
+        return rc;
+    sl_cpu_comm_link(r->comm, link);
+    if (sl_link_send(link, r->message, n) == 0) /* else the end of the step says why */
+        *rows = sl_run_enqueue(r->ranks[0].run, batch);
+    sl_cpu_comm_link(r->comm, NULL);
+    return sl_leader_end(r->leader, err);
+}
+
+static int leader_health(void *ctx, struct sl_error *err)
+{
+    const struct sl_ranks *r = ctx;
+    return sl_leader_health(r->leader, err);
+}
+
+static bool leader_renew(void *ctx)
+{
+    const struct sl_ranks *r = ctx;
+    return sl_leader_renew(r->leader);
+}
+
 static void ranks_run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx),
                             void *arg, uint32_t n_items)
 {
@@ -208,7 +324,9 @@ static uint64_t ranks_progress(const void *ctx)
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     m->ctx = r;
-    m->forward = ranks_step;
+    m->forward = r->leader != NULL ? leader_step : ranks_step;
+    m->health = r->leader != NULL ? leader_health : NULL;
+    m->renew = r->leader != NULL ? leader_renew : NULL;
     m->run_items = ranks_run_items;
     m->progress = ranks_progress;
 }

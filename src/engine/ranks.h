@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * ranks.h - tensor parallelism on the CPU: a model that several ranks of this process compute, each
- * with its own backend, weights and part of every page.
+ * ranks.h - tensor parallelism on the CPU: a model that several ranks compute, each with its own
+ * backend, weights and part of every page. They are threads of this process, or each is a process
+ * (nnodes): then the others run sl_rank_follow, and only rank 0 is here.
  *
  * Rank 0 is the loader's: its model, backend and run are as those of a model that is alone, and it
  * gives the logits. Here are the other ranks, what all share, and the step of all. There is one
@@ -9,6 +10,7 @@
 #ifndef SL_ENGINE_RANKS_H
 #define SL_ENGINE_RANKS_H
 
+#include "dist/leader.h"
 #include "engine/host_runner.h"
 #include "models/model.h"
 
@@ -20,14 +22,18 @@ struct sl_ranks;
 SL_MUST_CHECK int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_error *err);
 /* Opens the other ranks as rank 0 was opened, and loads the weights of all at once, each on its own
- * threads. The checkpoint outlives them. */
+ * threads; processes are listened for from here on. The checkpoint outlives them. */
 SL_MUST_CHECK int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
-                                struct sl_model *model, struct sl_backend *backend,
-                                struct sl_ranks **out, struct sl_error *err);
+                                const struct sl_memory_plan *plan, struct sl_model *model,
+                                struct sl_backend *backend, struct sl_ranks **out,
+                                struct sl_error *err);
 void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fine */
 /* What ranks meet in, for the configuration of rank 0's run. */
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);
-/* Pages and a run for each other rank, like rank 0's. */
+/* Where it computes its parts; NULL: anywhere. */
+void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2]);
+bool sl_ranks_are_processes(const struct sl_ranks *r); /* NULL: no */
+/* Pages and a run for each other rank, like rank 0's; processes are waited for. */
 SL_MUST_CHECK int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
                                  const struct sl_memory_plan *plan, struct sl_run *run,
                                  struct sl_error *err);

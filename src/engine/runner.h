@@ -11,7 +11,8 @@
  *
  * Called by the engine thread only, never twice at once, and may not allocate. An error fails the
  * requests of that batch; SL_EDEVICE means that no later step can work and ends the engine's
- * service.
+ * service, SL_ERANK that none works before what is lost is back: it fails all requests and empties
+ * the cache.
  */
 #ifndef SL_ENGINE_RUNNER_H
 #define SL_ENGINE_RUNNER_H
@@ -107,6 +108,11 @@ struct sl_runner {
     void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */
     uint64_t (*progress)(const void *ctx);
+    /* Optional, any thread: whether steps can work now. SL_ERANK: not before a part of the model
+     * that was lost is back. */
+    int (*health)(void *ctx, struct sl_error *err);
+    /* Optional, between steps: true once after such a loss: nothing in the pages means anything. */
+    bool (*renew)(void *ctx);
 };
 
 #define SL_MAX_FLIGHTS 2

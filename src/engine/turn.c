@@ -21,8 +21,15 @@ void sl_engine_part(struct sl_engine *eng, enum sl_time_part part)
 
 /* ------------------------------------------------------------------ steps */
 
+static void fail_live(struct sl_engine *eng, const struct sl_error *err)
+{
+    while (eng->live != NULL)
+        sl_engine_fail(eng, eng->live, err);
+}
+
 /* A failed step says nothing about which sequence is to blame, and their pages may hold anything.
- * A dead device takes all requests with it, once. */
+ * A dead device takes all requests with it, once. So does a lost rank, with what is cached: its
+ * part of every page is gone. */
 static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const struct sl_error *err)
 {
     SL_ASSERT(err->code != SL_OK);
@@ -30,8 +37,12 @@ static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const st
     if (err->code == SL_EDEVICE) {
         eng->error = *err;
         atomic_store(&eng->failed, true);
-        while (eng->live != NULL)
-            sl_engine_fail(eng, eng->live, err);
+        fail_live(eng, err);
+        return;
+    }
+    if (err->code == SL_ERANK) {
+        fail_live(eng, err);
+        sl_kv_clear(&eng->kv);
         return;
     }
     for (int32_t i = 0; i < f->n_seqs; i++)
@@ -304,9 +315,22 @@ static void abort_live(struct sl_engine *eng)
         sl_engine_end_all(eng, eng->live, SL_FINISH_ABORT, false);
 }
 
+/* A rank may have been lost, and be back, while no step ran. */
+static void renew(struct sl_engine *eng)
+{
+    struct sl_error err;
+    if (eng->runner.renew == NULL || !eng->runner.renew(eng->runner.ctx))
+        return;
+    (void)sl_fail(&err, SL_ERANK, "a rank was lost, and what it had computed");
+    SL_ASSERT(eng->n_flights == 0); /* such a runner computes in the call */
+    fail_live(eng, &err);
+    sl_kv_clear(&eng->kv);
+}
+
 bool sl_engine_turn(struct sl_engine *eng)
 {
     begin_turn(eng);
+    renew(eng);
     SL_ASSERT(eng->n_flights < eng->max_flights); /* there is room for a step */
     sl_engine_take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */

@@ -46,8 +46,10 @@ static void notify_on_timer(evutil_socket_t fd, short what, void *arg)
     bool alive = true;
     (void)fd;
     (void)what;
-    for (int32_t i = 0; i < t->server->n_models; i++)
-        alive &= sl_engine_healthy(t->server->models[i].eng);
+    for (int32_t i = 0; i < t->server->n_models; i++) {
+        const int rc = sl_engine_health(t->server->models[i].eng, NULL);
+        alive &= rc == 0 || rc == SL_ERANK; /* a lost rank is another process's */
+    }
     if (alive)
         sl_notify("WATCHDOG=1");
 }

@@ -77,6 +77,9 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
                           &cfg->convert,
                           &cfg->classifier_from_token,
                           &cfg->activation_dtype,
+                          &cfg->master_addr,
+                          &cfg->rank_secret_file,
+                          &cfg->rank_transport,
                           &cfg->speculative_config,
                           &cfg->speculative_model,
                           &cfg->kv_cache_dir,
@@ -219,7 +222,7 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
                sl_model_facts(l->model)->context, l->plan.max_model_len,
                (double)l->plan.kv_bytes / 1e9);
     if (sl_model_facts(l->model)->n_ranks > 1)
-        return sl_ranks_load(l->ckpt, cfg, l->model, l->backend, &l->ranks, err);
+        return sl_ranks_load(l->ckpt, cfg, &l->plan, l->model, l->backend, &l->ranks, err);
     rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
     return rc != 0 ? rc : sl_load_draft_weights(&l->draft, cfg, &l->plan, l->backend, err);
 }
@@ -366,6 +369,8 @@ int sl_loaded_run(struct sl_loaded *l, struct sl_error *err)
                                 .max_lora_rank = l->plan.max_lora_rank,
                                 .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
     memcpy(run.kv_pool, l->kv_pool, sizeof run.kv_pool);
+    if (l->ranks != NULL)
+        sl_ranks_rooms(l->ranks, run.rank_room);
     if (l->draft.model != NULL)
         run.n_taps = sl_model_draft_taps(l->draft.model, run.taps);
     if (l->cfg.skip_softmax_counts) {
@@ -426,7 +431,10 @@ static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *
 static int load_everything(struct sl_loaded *l, const struct sl_engine_config *cfg,
                            struct sl_engine_parts *parts, struct sl_error *err)
 {
-    int rc = sl_ckpt_open(cfg->model, &l->ckpt, err);
+    int rc = 0;
+    if (cfg->node_rank > 0)
+        return sl_fail(err, SL_EINVAL, "node_rank: the engine is that of node 0 (sl_rank_follow)");
+    rc = sl_ckpt_open(cfg->model, &l->ckpt, err);
     if (rc == 0)
         rc = load_text_parts(l, cfg, err);
     if (rc == 0)

@@ -40,7 +40,7 @@ int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *c
         cpu.offload_folder = cfg->offload_folder;
         cpu.weights_memory_bytes = sl_load_weights_memory(cfg) / (uint64_t)SL_MAX(f->n_ranks, 1);
     }
-    if (f->n_ranks > 1) { /* each has its share of the threads */
+    if (f->n_ranks > 1 && cfg->nnodes <= 1) { /* each has its share of the threads */
         const int n_threads =
             cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
         cpu.n_threads = SL_MAX(n_threads / f->n_ranks, 1);

@@ -39,7 +39,10 @@ int sl_loaded_park(void *user, int level, struct sl_error *err)
     struct sl_loaded *l = user;
     SL_ASSERT(level >= 1 && (l->model != NULL || l->run == NULL));
     bool weights = level >= 2 || l->device_runner != NULL;
-    (void)err;
+    if (sl_ranks_are_processes(l->ranks))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "a model whose ranks are processes (nnodes) cannot sleep, or change its "
+                       "weights");
     if (weights)
         sl_adapters_use(l->adapters, NULL);
     sl_loaded_unload(l, weights);

@@ -176,7 +176,8 @@ void sl_api_live(struct sl_conn *c)
     const struct sl_server *s = c->loop->server;
     struct sl_error err;
     for (int32_t i = 0; i < s->n_models; i++) {
-        if (sl_engine_health(s->models[i].eng, &err) == 0)
+        const int rc = sl_engine_health(s->models[i].eng, &err);
+        if (rc == 0 || rc == SL_ERANK) /* it waits for another process */
             continue;
         char body[sizeof err.msg + 4];
         int n = snprintf(body, sizeof body, "%s\n", err.msg);

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/load/nodes.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_ADDR    "127.0.0.1"
+#define DEFAULT_PORT    29501 /* vLLM's */
+#define DEFAULT_START_S 600
+#define SAMPLE_BYTES    64 /* of a tensor, in a model's digest */
+
+const char *sl_nodes_addr(const struct sl_engine_config *cfg)
+{
+    return cfg->master_addr != NULL ? cfg->master_addr : DEFAULT_ADDR;
+}
+
+int sl_nodes_port(const struct sl_engine_config *cfg)
+{
+    return cfg->master_port != 0 ? cfg->master_port : DEFAULT_PORT;
+}
+
+int32_t sl_nodes_start_ms(const struct sl_engine_config *cfg)
+{
+    return (cfg->rank_start_s != 0 ? cfg->rank_start_s : DEFAULT_START_S) * 1000;
+}
+
+int sl_nodes_check(const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    const char *transport = cfg->rank_transport;
+    if (!sl_nodes_several(cfg))
+        return cfg->node_rank == 0 && cfg->nnodes >= 0
+                   ? 0
+                   : sl_fail(err, SL_EINVAL, "node_rank: %d of %d nodes", cfg->node_rank,
+                             SL_MAX(cfg->nnodes, 1));
+    if (cfg->nnodes != cfg->tensor_parallel_size)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "nnodes: %d processes for a tensor_parallel_size of %d: each process is one "
+                       "rank, so the two must be equal",
+                       cfg->nnodes, SL_MAX(cfg->tensor_parallel_size, 1));
+    if (cfg->node_rank < 0 || cfg->node_rank >= cfg->nnodes)
+        return sl_fail(err, SL_EINVAL, "node_rank: %d is not between 0 and %d", cfg->node_rank,
+                       cfg->nnodes - 1);
+    if (cfg->master_port < 0 || cfg->master_port > 65535)
+        return sl_fail(err, SL_EINVAL, "master_port: %d is not between 1 and 65535",
+                       cfg->master_port);
+    if (transport != NULL && strcmp(transport, "auto") != 0 && strcmp(transport, "tcp") != 0)
+        return sl_fail(err, SL_EINVAL, "rank_transport: '%.20s' is not one of: auto, tcp",
+                       transport);
+    if (cfg->rank_timeout_s < 0 || cfg->rank_timeout_s > 3600)
+        return sl_fail(err, SL_EINVAL, "rank_timeout_s: %d is not between 1 and 3600",
+                       cfg->rank_timeout_s);
+    if (cfg->rank_start_s < 0 || cfg->rank_start_s > 86400)
+        return sl_fail(err, SL_EINVAL, "rank_start_s: %d is not between 1 and 86400",
+                       cfg->rank_start_s);
+    return 0;
+}
+
+int sl_nodes_secret(const struct sl_engine_config *cfg, struct sl_nodes_secret *out,
+                    struct sl_error *err)
+{
+    SL_ASSERT(sl_nodes_several(cfg));
+    *out = (struct sl_nodes_secret){.n = 0};
+    if (cfg->rank_secret_file == NULL)
+        return 0;
+    int rc = sl_read_file(cfg->rank_secret_file, SL_MAX_RANK_SECRET, &out->data, &out->n, err);
+    while (rc == 0 && out->n > 0 &&
+           (out->data[out->n - 1] == '\n' || out->data[out->n - 1] == '\r'))
+        out->n--; /* an editor's */
+    if (rc == 0 && out->n < 16) {
+        sl_free(out->data);
+        *out = (struct sl_nodes_secret){.n = 0};
+        rc = sl_fail(err, SL_EINVAL, "rank_secret_file: %.120s has less than 16 bytes",
+                     cfg->rank_secret_file);
+    }
+    return rc;
+}
+
+static struct sl_hash128 add(struct sl_hash128 h, const void *data, size_t n)
+{
+    const struct sl_hash128 more = sl_hash128(data, n, h.lo);
+    return (struct sl_hash128){more.lo, sl_mix64(h.hi) ^ more.hi};
+}
+
+static struct sl_hash128 model_digest(const struct sl_ckpt *ckpt, struct sl_hash128 h)
+{
+    const char *config = NULL;
+    size_t n_config = 0;
+    struct sl_error unreadable;
+    for (size_t i = 0; i < sl_ckpt_n_tensors(ckpt); i++) {
+        const struct sl_ckpt_tensor *t = sl_ckpt_tensor_at(ckpt, i);
+        h = add(h, t->name, strlen(t->name));
+        h = add(h, t->dims, sizeof t->dims);
+        h = add(h, &(int64_t){t->dtype}, sizeof(int64_t));
+        if (t->data != NULL)
+            h = add(h, t->data, (size_t)SL_MIN(t->n_bytes, (uint64_t)SAMPLE_BYTES));
+    }
+    if (sl_ckpt_kind(ckpt) == SL_CKPT_HF &&
+        sl_ckpt_file(ckpt, "config.json", &config, &n_config, &unreadable) == 1)
+        h = add(h, config, n_config);
+    return h;
+}
+
+void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
+                       struct sl_backend *be, const struct sl_engine_config *cfg,
+                       struct sl_rank_identity *out)
+{
+    const struct sl_model_facts *f = sl_model_facts(model);
+    memset(out, 0, sizeof *out); /* all of it is compared, and proven */
+    snprintf(out->version, sizeof out->version, "%s", SLUICE_VERSION);
+    snprintf(out->isa, sizeof out->isa, "%s", be->vt->isa(be));
+    const int n = snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens",
+                           f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab);
+    SL_ASSERT(n > 0);
+    const int32_t shape[] = {f->n_heads,      f->n_kv_heads, f->head_dim,
+                             f->intermediate, f->context,    (int32_t)f->task};
+    struct sl_hash128 h = sl_hash128(shape, sizeof shape, f->n_params);
+    out->digest = model_digest(ckpt, add(h, out->model, strlen(out->model)));
+    out->n_ranks = f->n_ranks;
+    out->exact = cfg->exact_weights;
+}
+
+struct sl_hash128 sl_nodes_layout(const struct sl_kv_layout *kv)
+{
+    SL_ASSERT(kv->n_groups >= 1 && kv->n_groups <= SL_MAX_KV_GROUPS);
+    const int64_t head[] = {kv->block_size, kv->dtype, kv->n_groups};
+    struct sl_hash128 h = sl_hash128(head, sizeof head, 0);
+    for (int32_t g = 0; g < kv->n_groups; g++) {
+        const int64_t group[] = {kv->groups[g].window, kv->groups[g].state,
+                                 (int64_t)kv->groups[g].page_bytes};
+        h = add(h, group, sizeof group);
+    }
+    return h;
+}
+
+void sl_nodes_plan(const struct sl_model *model, const struct sl_memory_plan *p,
+                   const struct sl_engine_config *cfg, struct sl_rank_plan *out)
+{
+    SL_ASSERT(p->n_ranks > 1 && !p->on_device);
+    memset(out, 0, sizeof *out); /* padding too: plans are compared */
+    out->bounds = (struct sl_rank_bounds){.max_tokens = p->max_num_batched_tokens,
+                                          .max_seqs = p->max_num_seqs,
+                                          .max_logits = sl_memory_plan_max_logits(p),
+                                          .max_model_len = p->max_model_len,
+                                          .block_size = p->block_size,
+                                          .n_vocab = sl_model_facts(model)->n_vocab,
+                                          .n_groups = p->kv.n_groups};
+    for (int32_t g = 0; g < p->kv.n_groups; g++) {
+        out->bounds.n_pages[g] =
+            (int32_t)(sl_memory_plan_group_bytes(p, g) / p->kv.groups[g].page_bytes);
+        out->bounds.window[g] = p->kv.groups[g].window;
+        out->bounds.chunks[g] = p->kv.groups[g].chunks;
+        out->pool_bytes[g] = sl_memory_plan_group_bytes(p, g) / (uint64_t)p->n_ranks;
+    }
+    out->served = p->max_model_len;
+    out->skip_softmax = cfg->skip_softmax_threshold_scale_factor;
+    snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", sl_dtype_info(p->kv.dtype)->name);
+    out->layout = sl_nodes_layout(&p->kv);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ * rank_step.h - a step's batch as bytes, for ranks in processes of their own.
+ *
+ * What is read back was sent by another process, so nothing in it is relied on: every index is
+ * within what the step has, every page within the pool, every position within the context.
+ */
+#ifndef SL_ENGINE_RANK_STEP_H
+#define SL_ENGINE_RANK_STEP_H
+
+#include "base/err.h"
+#include "base/limits.h"
+#include "ops/batch.h"
+
+#include <stddef.h>
+
+struct sl_rank_bounds { /* of every step */
+    int32_t max_tokens, max_seqs, max_logits, max_model_len, block_size, n_vocab;
+    int32_t n_groups, n_pages[SL_MAX_KV_GROUPS];
+    int32_t window[SL_MAX_KV_GROUPS]; /* 0: rows see all before them */
+    bool chunks[SL_MAX_KV_GROUPS];    /* the window does not slide */
+};
+
+struct sl_rank_step { /* room to read one into */
+    struct sl_rank_bounds bounds;
+    struct sl_batch batch; /* its arrays are below */
+    struct sl_span *spans;
+    int32_t *tokens, *positions, *logit_rows, *tables;
+};
+
+size_t sl_rank_step_bytes(const struct sl_rank_bounds *b); /* of the largest step */
+/* Returns how many bytes of out a batch of generated text takes: without adapters and pairs. */
+size_t sl_rank_step_put(const struct sl_rank_bounds *b, const struct sl_batch *batch, uint8_t *out);
+
+SL_MUST_CHECK int sl_rank_step_init(struct sl_rank_step *s, const struct sl_rank_bounds *b,
+                                    struct sl_error *err);
+void sl_rank_step_deinit(struct sl_rank_step *s);
+SL_MUST_CHECK int sl_rank_step_get(struct sl_rank_step *s, const uint8_t *data, size_t n,
+                                   struct sl_error *err);
+
+#endif

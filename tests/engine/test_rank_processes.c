@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: MIT
+ * Ranks as real processes: an engine here, and this program started again for each other rank.
+ *
+ * Their bits are those of one rank, for every way of keeping weights and over both transports. Then
+ * processes are killed and stopped under load: every request ends with one event and soon, the
+ * engine says that a rank is lost, and answers with the same bits once it is started again. What
+ * else connects to the port is refused with a message, and changes nothing.
+ */
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "sluice.h"
+#include "synth/synth.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OUT      "build/testdata/models"
+#define SECOND   1000000000ull
+#define N_KILLS  10 /* over each transport */
+#define N_LOADED 5  /* requests at a time */
+
+enum { N_OUT = 10, N_PROMPTS = 3, N_TOP = 3 };
+
+struct outcome { /* what must not change by a bit */
+    int32_t ids[N_PROMPTS][N_OUT];
+    float logprobs[N_PROMPTS][N_OUT];
+    struct sl_top_logprob tops[N_PROMPTS][N_OUT][N_TOP];
+};
+
+/* ---------------------------------------------------------------- another rank's process */
+
+struct follower {
+    const char *model, *isa, *secret, *nodes, *rank;
+    int port;
+    char errors[64]; /* file */
+};
+
+static int follower_main(char **argv)
+{
+    const struct sl_engine_config cfg = {.model = argv[2][0] != '\0' ? argv[2] : NULL,
+                                         .device = "cpu",
+                                         .cpu_isa = argv[3],
+                                         .rank_secret_file = argv[4][0] != '\0' ? argv[4] : NULL,
+                                         .master_port = atoi(argv[5]),
+                                         .tensor_parallel_size = atoi(argv[6]),
+                                         .nnodes = atoi(argv[6]),
+                                         .node_rank = atoi(argv[7]),
+                                         .rank_start_s = 60,
+                                         .n_threads = 1};
+    struct sl_error err = {0};
+    int rc = sl_rank_follow(&cfg, &err);
+    if (rc != 0)
+        dprintf(3, "%s\n", err.msg);
+    return rc != 0;
+}
+
+static pid_t follow(struct follower *f)
+{
+    char port[16];
+    static int n;
+    if (f->errors[0] == '\0')
+        snprintf(f->errors, sizeof f->errors, "build/testdata/rank_errors_%d", n++);
+    snprintf(port, sizeof port, "%d", f->port);
+    fflush(stdout);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    const int log = open("build/testdata/rank_log", O_WRONLY | O_CREAT | O_APPEND, 0644);
+    const int errors = open(f->errors, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    dup2(log, 1);
+    dup2(log, 2);
+    dup2(errors, 3);
+    char *argv[] = {(char *)(uintptr_t) "follower",
+                    (char *)(uintptr_t) "follow",
+                    (char *)(uintptr_t)(f->model != NULL ? f->model : ""),
+                    (char *)(uintptr_t)(f->isa != NULL ? f->isa : "auto"),
+                    (char *)(uintptr_t)(f->secret != NULL ? f->secret : ""),
+                    port,
+                    (char *)(uintptr_t)(f->nodes != NULL ? f->nodes : "2"),
+                    (char *)(uintptr_t)(f->rank != NULL ? f->rank : "1"),
+                    NULL};
+    execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
+/* Its exit status; it must not take longer than 10 s. */
+static int end_of(pid_t pid)
+{
+    int status;
+    for (int i = 0; i < 1000; i++) {
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        usleep(10000);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    fail_msg("a rank does not end");
+    return -1;
+}
+
+static void must_say(struct follower *f, const char *want)
+{
+    char text[400] = "";
+    assert_int_equal(end_of(follow(f)), 1);
+    const int fd = open(f->errors, O_RDONLY);
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0 || strstr(text, want) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", text, want);
+}
+
+static int free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, n), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static int dial(int port)
+{
+    const struct sockaddr_in a = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+/* ---------------------------------------------------------------- requests */
+
+/* Where only a silent rank is lost by time, it must not be one that a busy machine made wait. */
+enum { LONG_S = 30, SHORT_S = 2 };
+
+static struct sl_engine *start(const char *model, int n_nodes, int port, const char *transport,
+                               int timeout_s)
+{
+    struct sl_engine_config cfg = {.model = model,
+                                   .device = "cpu",
+                                   .tensor_parallel_size = n_nodes,
+                                   .nnodes = n_nodes,
+                                   .master_port = port,
+                                   .rank_transport = transport,
+                                   .rank_timeout_s = timeout_s,
+                                   .rank_start_s = 60,
+                                   .max_num_batched_tokens = 48,
+                                   .max_num_seqs = 8,
+                                   .max_model_len = 512,
+                                   .n_threads = 1};
+    struct sl_engine *eng = NULL;
+    struct sl_error err = {0};
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    return eng;
+}
+
+static struct sl_request *submit(struct sl_engine *eng, int i, int n_out)
+{
+    static const int lengths[N_PROMPTS] = {5, 40, 130};
+    int32_t ids[130];
+    struct sl_error err;
+    struct sl_request *req = NULL;
+    struct sl_request_desc desc = {.prompt = ids, .n_prompt = lengths[i % N_PROMPTS]};
+    for (int k = 0; k < desc.n_prompt; k++)
+        ids[k] = (k * 37 + i * 11 + 3) % 250;
+    sl_sampling_default(&desc.sampling);
+    desc.sampling.max_tokens = n_out;
+    desc.sampling.ignore_eos = desc.sampling.has_seed = true;
+    desc.sampling.logprobs = N_TOP;
+    desc.sampling.temperature = i == 1 ? 0.8f : 0;
+    return sl_request_submit(eng, &desc, &req, &err) == 0 ? req : NULL;
+}
+
+static void collect(struct sl_request *req, int i, struct outcome *out)
+{
+    struct sl_chunk chunk;
+    int n = 0;
+    assert_non_null(req);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1) {
+            assert_int_not_equal(chunk.finish, SL_FINISH_ERROR);
+            for (size_t k = 0; k < chunk.n_tokens; k++, n++) {
+                assert_true(n < N_OUT);
+                out->ids[i][n] = chunk.tokens[k].id;
+                out->logprobs[i][n] = chunk.tokens[k].logprob;
+                memcpy(out->tops[i][n], chunk.tokens[k].top, sizeof out->tops[i][n]);
+            }
+        }
+    }
+    assert_int_equal(n, N_OUT);
+    sl_request_release(req);
+}
+
+static void run_all(struct sl_engine *eng, struct outcome *out)
+{
+    struct sl_request *reqs[N_PROMPTS];
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < N_PROMPTS; i++)
+        reqs[i] = submit(eng, i, N_OUT);
+    for (int i = 0; i < N_PROMPTS; i++)
+        collect(reqs[i], i, out);
+}
+
+static void one_rank(const char *model, struct outcome *out)
+{
+    struct sl_engine *eng = start(model, 1, 0, NULL, 0);
+    run_all(eng, out);
+    sl_engine_destroy(eng);
+}
+
+static void must_equal(const struct outcome *got, const struct outcome *want, const char *what)
+{
+    for (int i = 0; i < N_PROMPTS; i++)
+        for (int k = 0; k < N_OUT; k++)
+            if (got->ids[i][k] != want->ids[i][k] ||
+                memcmp(&got->logprobs[i][k], &want->logprobs[i][k], sizeof(float)) != 0 ||
+                memcmp(got->tops[i][k], want->tops[i][k], sizeof got->tops[i][k]) != 0)
+                fail_msg("%s: token %d of prompt %d is %d (%.9g) instead of %d (%.9g)", what, k, i,
+                         got->ids[i][k], (double)got->logprobs[i][k], want->ids[i][k],
+                         (double)want->logprobs[i][k]);
+}
+
+/* ---------------------------------------------------------------- bits */
+
+struct variant {
+    const char *name;
+    enum sl_dtype dtype;
+    enum sl_synth_scales scales;
+    enum sl_int4_kind int4;
+};
+
+static const struct variant variants[] = {
+    {"llama", SL_DTYPE_BF16, 0, 0},
+    {"llama", SL_DTYPE_Q8_0, 0, 0},
+    {"llama", SL_DTYPE_Q4_K, 0, 0},
+    {"llama", SL_DTYPE_FP8_E4M3, SL_SYNTH_BLOCK, 0},
+    {"llama", SL_DTYPE_INT4_G128, 0, SL_INT4_GPTQ_V1},
+    {"gemma3", SL_DTYPE_BF16, 0, 0}, /* windows: two groups of pages */
+    {"qwen3moe", SL_DTYPE_Q8_0, 0, 0},
+    {"qwen2moe", SL_DTYPE_BF16, 0, 0}, /* a shared expert */
+};
+
+static const char *write_model(const struct variant *v)
+{
+    static char path[160];
+    struct sl_error err = {0};
+    struct sl_synth s = {.name = v->name,
+                         .dtype = v->dtype,
+                         .scales = v->scales,
+                         .int4 = v->int4,
+                         .int4_group = v->int4 != SL_INT4_NONE ? 128 : 0,
+                         .byte_vocab = true,
+                         .eos = SL_SYNTH_EOS,
+                         .seed = 5};
+    const bool gguf = v->dtype == SL_DTYPE_Q8_0 || v->dtype == SL_DTYPE_Q4_K;
+    s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
+    if (sl_synth_shape(v->name, "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.n_heads = 8;
+    s.hp.n_kv_heads = 4;
+    s.hp.hidden = 256;
+    s.hp.intermediate = 512;
+    s.hp.head_dim = 32;
+    mkdir("build", 0777);
+    mkdir("build/testdata", 0777);
+    mkdir(OUT, 0777);
+    snprintf(path, sizeof path, OUT "/processes_%s_%s%s", v->name, sl_dtype_info(v->dtype)->name,
+             gguf ? ".gguf" : "");
+    if (sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    return path;
+}
+
+static void bits_of(const char *model, int n_nodes, const char *transport,
+                    const struct outcome *want)
+{
+    static const char *const digits[] = {"0", "1", "2", "3", "4"};
+    struct outcome got;
+    struct follower f[4] = {{.model = NULL}};
+    pid_t pids[4];
+    const int port = free_port();
+    for (int i = 1; i < n_nodes; i++) {
+        f[i] = (struct follower){
+            .model = model, .port = port, .nodes = digits[n_nodes], .rank = digits[i]};
+        pids[i] = follow(&f[i]);
+    }
+    struct sl_engine *eng = start(model, n_nodes, port, transport, LONG_S);
+    for (int i = 0; i < 2; i++) { /* then with prefixes in the cache */
+        run_all(eng, &got);
+        must_equal(&got, want, model);
+    }
+    assert_int_equal(sl_engine_health(eng, NULL), 0);
+    sl_engine_destroy(eng);
+    for (int i = 1; i < n_nodes; i++) /* they end with it */
+        assert_int_equal(end_of(pids[i]), 0);
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    for (size_t v = 0; v < SL_COUNT(variants); v++) {
+        struct outcome want;
+        const char *model = write_model(&variants[v]);
+        one_rank(model, &want);
+        bits_of(model, 2, "auto", &want);
+        bits_of(model, 2, "tcp", &want);
+        if (v == 0 || v + 1 == SL_COUNT(variants)) {
+            bits_of(model, 4, "auto", &want);
+            bits_of(model, 4, "tcp", &want);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- losses */
+
+static bool becomes(struct sl_engine *eng, int want, double seconds)
+{
+    const uint64_t end = sl_now_ns() + (uint64_t)(seconds * (double)SECOND);
+    while (sl_engine_health(eng, NULL) != want) {
+        if (sl_now_ns() > end)
+            return false;
+        (void)poll(NULL, 0, 2);
+    }
+    return true;
+}
+
+/* Reads until it is over. Returns whether it failed; there is one last event. */
+static bool outlive(struct sl_request *req)
+{
+    struct sl_chunk chunk;
+    int n_ends = 0;
+    bool failed = false;
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1) {
+            n_ends += chunk.finish != SL_RUNNING;
+            failed |= chunk.finish == SL_FINISH_ERROR;
+        }
+    }
+    while (sl_request_read(req, &chunk) == 1)
+        n_ends += chunk.finish != SL_RUNNING;
+    assert_int_equal(n_ends, 1);
+    sl_request_release(req);
+    return failed;
+}
+
+/* Requests, and after a moment the signal. Returns how many of them failed. */
+static int strike(struct sl_engine *eng, pid_t pid, int sig, int after_us, double within_s)
+{
+    struct sl_request *reqs[N_LOADED];
+    int n_failed = 0;
+    for (int i = 0; i < N_LOADED; i++)
+        assert_non_null(reqs[i] = submit(eng, i, 300));
+    usleep((useconds_t)after_us);
+    kill(pid, sig);
+    const uint64_t t0 = sl_now_ns();
+    for (int i = 0; i < N_LOADED; i++)
+        n_failed += outlive(reqs[i]);
+    assert_true((double)(sl_now_ns() - t0) < within_s * (double)SECOND);
+    assert_true(becomes(eng, SL_ERANK, within_s));
+    assert_null(submit(eng, 0, 1)); /* refused, not queued */
+    return n_failed;
+}
+
+static void kills(const char *model, const char *transport, const struct outcome *want,
+                  struct sl_rng *rng)
+{
+    struct outcome got;
+    struct follower f = {.model = model, .port = free_port()};
+    pid_t pid = follow(&f);
+    struct sl_engine *eng = start(model, 2, f.port, transport, LONG_S);
+    int n_failed = 0;
+    for (int i = 0; i < N_KILLS; i++) {
+        n_failed += strike(eng, pid, SIGKILL, (int)sl_rng_below(rng, 60000), 5);
+        assert_int_equal(end_of(pid), 128 + SIGKILL);
+        pid = follow(&f);
+        assert_true(becomes(eng, 0, 20));
+        run_all(eng, &got);
+        must_equal(&got, want, "after a kill");
+    }
+    printf("%s: %d of %d requests met a kill\n", transport, n_failed, N_KILLS * N_LOADED);
+    assert_true(n_failed >= N_KILLS); /* most came in time */
+    struct sl_stats s;
+    sl_engine_stats(eng, &s);
+    assert_int_equal(s.step_mallocs, 0);
+    assert_int_equal(s.invariant_violations, 0);
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
+}
+
+static void test_kills(void **state)
+{
+    (void)state;
+    struct outcome want;
+    struct sl_rng rng = {.seed = 28};
+    const char *model = write_model(&variants[0]);
+    one_rank(model, &want);
+    kills(model, "auto", &want, &rng);
+    kills(model, "tcp", &want, &rng);
+}
+
+/* A stopped process keeps its connections and its memory. When it goes on it must not write into
+ * what the others share by then. */
+static void test_stopped(void **state)
+{
+    (void)state;
+    struct outcome want, got;
+    const char *model = write_model(&variants[0]);
+    one_rank(model, &want);
+    for (int tcp = 0; tcp <= 1; tcp++) {
+        struct follower f = {.model = model, .port = free_port()}, g = f;
+        const pid_t old = follow(&f);
+        struct sl_engine *eng = start(model, 2, f.port, tcp ? "tcp" : "auto", SHORT_S);
+        assert_true(strike(eng, old, SIGSTOP, 20000, 5) > 0);
+        const pid_t next = follow(&g);
+        assert_true(becomes(eng, 0, 20));
+        kill(old, SIGCONT); /* it finds that its place is taken, and keeps asking */
+        for (int i = 0; i < 3; i++) {
+            run_all(eng, &got);
+            must_equal(&got, &want, "beside one that was stopped");
+        }
+        kill(next, SIGKILL); /* then it is let in */
+        assert_true(becomes(eng, SL_ERANK, 5));
+        assert_true(becomes(eng, 0, 20));
+        run_all(eng, &got);
+        must_equal(&got, &want, "with one that was stopped");
+        sl_engine_destroy(eng);
+        assert_int_equal(end_of(next), 128 + SIGKILL);
+        assert_int_equal(end_of(old), 0);
+    }
+}
+
+/* ---------------------------------------------------------------- strangers */
+
+/* What the port says to these bytes, and that it closes the connection within 5 s. */
+static void tell(int port, const void *data, size_t n, const char *want)
+{
+    char text[1024] = "";
+    const int fd = dial(port);
+    size_t at = 0;
+    ssize_t got = 1;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (n > 0)
+        assert_int_equal(write(fd, data, n), (ssize_t)n);
+    while (got > 0 && at < sizeof text - 1) {
+        assert_int_equal(poll(&p, 1, 5000), 1);
+        got = read(fd, text + at, sizeof text - 1 - at);
+        at += got > 0 ? (size_t)got : 0;
+    }
+    close(fd);
+    bool found = want == NULL;
+    for (size_t i = 0; !found && i + strlen(want) <= at; i++)
+        found = memcmp(text + i, want, strlen(want)) == 0;
+    if (!found)
+        fail_msg("the port does not say \"%s\"", want);
+}
+
+static void test_strangers(void **state)
+{
+    (void)state;
+    struct outcome want, got;
+    uint8_t junk[3000];
+    struct sl_rng rng = {.seed = 7};
+    char other[160];
+    int slow[40];
+    snprintf(other, sizeof other, "%s", write_model(&variants[1]));
+    const char *model = write_model(&variants[0]);
+    one_rank(model, &want);
+    struct follower f = {.model = model, .port = free_port()};
+    const pid_t pid = follow(&f);
+    struct sl_engine *eng = start(model, 2, f.port, "auto", LONG_S);
+    for (size_t i = 0; i < sizeof junk; i++)
+        junk[i] = (uint8_t)sl_rng_below(&rng, 256);
+    tell(f.port, junk, 16, "not of a rank of sluice");
+    tell(f.port, "GET / HTTP/1.1\r\n\r\n", 16, "not of a rank of sluice");
+    const uint32_t newer[4] = {0x534c524b, 99, 1, 8}, large[4] = {0x534c524b, 1, 1, 1u << 30},
+                   early[4] = {0x534c524b, 1, 9, 0};
+    tell(f.port, newer, sizeof newer, "speaks version 99 of the protocol of ranks, this one 1");
+    tell(f.port, large, sizeof large, "a note of kind 1 has 1073741824 bytes");
+    tell(f.port, early, sizeof early, "it sent a note of kind 9 first");
+    tell(f.port, large, 7, "did not say who it is within 3 s");
+    for (size_t i = 0; i < SL_COUNT(slow); i++) /* more than there is room for */
+        slow[i] = dial(f.port);
+
+    must_say(&(struct follower){.model = other, .port = f.port, .rank = "1"},
+             "model: rank 0 has llama bf16");
+    must_say(&(struct follower){.model = model, .port = f.port, .nodes = "4", .rank = "3"},
+             "tensor-parallel-size: rank 0 has 2, rank 3 has 4");
+    must_say(&(struct follower){.model = model, .port = f.port, .isa = "c"},
+             "instruction set (--cpu-isa): rank 0 has ");
+    FILE *file = fopen("build/testdata/rank_secret", "w");
+    fputs("what nobody else here knows\n", file);
+    fclose(file);
+    must_say(
+        &(struct follower){.model = model, .port = f.port, .secret = "build/testdata/rank_secret"},
+        "does not have the secret of this rank");
+    assert_int_equal(sl_engine_health(eng, NULL), 0);
+    run_all(eng, &got);
+    must_equal(&got, &want, "beside strangers");
+    for (size_t i = 0; i < SL_COUNT(slow); i++)
+        close(slow[i]);
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
+}
+
+static void refuse(struct sl_engine_config cfg, const char *want)
+{
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    cfg.device = "cpu";
+    if (sl_engine_create(&cfg, &eng, &err) == 0 || strstr(err.msg, want) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, want);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct sl_error err = {0};
+    refuse((struct sl_engine_config){.nnodes = 2}, "each process is one rank");
+    refuse((struct sl_engine_config){.nnodes = 2, .tensor_parallel_size = 4}, "must be equal");
+    refuse((struct sl_engine_config){.nnodes = 2, .tensor_parallel_size = 2, .node_rank = 2},
+           "node_rank");
+    refuse((struct sl_engine_config){.node_rank = 1}, "node_rank");
+    refuse((struct sl_engine_config){.nnodes = 2,
+                                     .tensor_parallel_size = 2,
+                                     .rank_transport = "pigeon"},
+           "rank_transport: 'pigeon' is not one of: auto, tcp");
+    refuse(
+        (struct sl_engine_config){.nnodes = 2, .tensor_parallel_size = 2, .master_addr = "0.0.0.0"},
+        "0.0.0.0 is not a loopback address: that needs a secret");
+    refuse(
+        (struct sl_engine_config){
+            .nnodes = 2, .tensor_parallel_size = 2, .master_port = free_port(), .rank_start_s = 1},
+        "waiting for all ranks: not all have come yet");
+    const struct sl_engine_config first = {.nnodes = 2, .tensor_parallel_size = 2};
+    assert_int_equal(sl_rank_follow(&first, &err), SL_EINVAL);
+    const struct sl_engine_config lonely = {.nnodes = 2,
+                                            .tensor_parallel_size = 2,
+                                            .node_rank = 1,
+                                            .device = "cpu",
+                                            .master_port = free_port(),
+                                            .rank_start_s = 1};
+    assert_int_equal(sl_rank_follow(&lonely, &err), SL_ERANK);
+    assert_non_null(strstr(err.msg, "Connection refused"));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),    cmocka_unit_test(test_kills),
+        cmocka_unit_test(test_stopped), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_refused),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    if (argc == 8 && strcmp(argv[1], "follow") == 0)
+        return follower_main(argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
