@@ -110,6 +110,12 @@ uint32_t sl_attn_skip_tiles(const float *score, int n, float best, float reach, 
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 
+/* The same to a tile of rows [16, D], whose scales lie as those of a tile of K. */
+void sl_attn_store_row(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
+/* A tile of K of n rows in such tiles: row i is slot slots[i] of tiles[i]. */
+void sl_attn_keys_of_rows(enum sl_dtype dtype, const uint8_t *const tiles[SL_KV_TILE],
+                          const uint8_t slots[SL_KV_TILE], int n, int dim, uint8_t *out);
+
 /* A tile of V of the first v_dim dimensions of a tile of K; both padded, v_dim at most dim. */
 void sl_attn_values_of_keys(enum sl_dtype dtype, const uint8_t *keys, int dim, int v_dim,
                             uint8_t *out);

@@ -115,6 +115,54 @@ void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
     }
 }
 
+void sl_attn_store_row(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
+{
+    if (dtype == SL_DTYPE_Q8_0)
+        quantize_head(row, dim, tile, slot, (int8_t *)tile + slot * dim);
+    else if (dtype == SL_DTYPE_FP8_E4M3)
+        quantize_fp8(row, dim, tile, slot, tile + slot * dim);
+    else {
+        const size_t n_bytes = (size_t)dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
+        memcpy(tile + (size_t)slot * n_bytes, row, n_bytes);
+    }
+}
+
+/* Units of `size` bytes: n rows of n_units each become columns of SL_KV_TILE. size is a constant
+ * after inlining, which makes of memcpy a load and a store. */
+static inline void turn_rows(const size_t size, const uint8_t *const rows[SL_KV_TILE], int n,
+                             int n_units, uint8_t *out)
+{
+    for (int i = 0; i < n; i++) {
+        const uint8_t *from = rows[i];
+        uint8_t *to = out + (size_t)i * size;
+        for (int u = 0; u < n_units; u++)
+            memcpy(to + (size_t)u * SL_KV_TILE * size, from + (size_t)u * size, size);
+    }
+}
+
+void sl_attn_keys_of_rows(enum sl_dtype dtype, const uint8_t *const tiles[SL_KV_TILE],
+                          const uint8_t slots[SL_KV_TILE], int n, int dim, uint8_t *out)
+{
+    const size_t number = dtype == SL_DTYPE_F32                             ? 4
+                          : dtype == SL_DTYPE_F16 || dtype == SL_DTYPE_BF16 ? 2
+                                                                            : 1;
+    const uint8_t *rows[SL_KV_TILE] = {NULL};
+    for (int i = 0; i < n; i++)
+        rows[i] = tiles[i] + (size_t)slots[i] * (size_t)dim * number;
+    if (number > 1)
+        turn_rows(4, rows, n, dtype == SL_DTYPE_F32 ? dim : dim / 2, out);
+    else if (dtype == SL_DTYPE_Q8_0)
+        turn_rows(2, rows, n, dim / 2, out);
+    else
+        turn_rows(1, rows, n, dim, out);
+    const int n_scales =
+        dtype == SL_DTYPE_Q8_0 ? (int)SL_CEIL_DIV(dim, SL_KV_SCALE) : dtype == SL_DTYPE_FP8_E4M3;
+    for (int b = 0; b < n_scales; b++)
+        for (int i = 0; i < n; i++)
+            memcpy(attn_store_scale_at(out, dim, b, i),
+                   tiles[i] + SL_KV_TILE * dim + (b * SL_KV_TILE + slots[i]) * 2, 2);
+}
+
 /* ---------------------------------------------------------------- latent */
 
 /* Numbers of two bytes: [dim / 2, 16, 2] to [8, v_dim, 2]. Of each pair of positions two numbers

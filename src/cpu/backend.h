@@ -69,6 +69,10 @@ void sl_cpu_run(struct sl_cpu *cpu, sl_thread_pool_fn fn, void *arg, int64_t n_i
 #include "ops/ops.def"
 #undef SL_OP
 
+/* sparse.c: the positions of the top_k largest of n > top_k scores, ascending; of equal ones the
+ * lower. */
+void sl_cpu_index_top(const float *x, int32_t n, int32_t top_k, int32_t *top);
+
 /* experts.c */
 int sl_cpu_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
                         struct sl_stack *out, struct sl_error *err);

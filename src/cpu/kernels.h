@@ -60,6 +60,9 @@ struct sl_cpu_kernels {
      * SL_SKIP_TILE of them, from i times that on, were not seen either; some must be. */
     void (*softmax)(float *s, int lo, int hi, uint32_t skip, float scale, float softcap, float *max,
                     float *sum);
+    /* out[c] = sum over h of w[h] max(0, score[h, c]), from h = 0 on; add: on top of what is there.
+     * score [n_h, SL_CPU_SPLIT], n a multiple of 16. */
+    void (*index_sum)(const float *score, const float *w, int n_h, int n, bool add, float *out);
     /* (m, l, o) of a later split joins the state (ml[0], ml[1], acc). */
     void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
     /* out = acc / l after the sink joined (NULL: none). */

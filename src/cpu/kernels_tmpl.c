@@ -418,8 +418,20 @@ static void k_finish(float *ml, float *acc, const float *sink, int n, float *out
         v_store_n(out + d, v_div(v_mul(v_load_n(acc + d, n - d), va), vl), n - d);
 }
 
+static void k_index_sum(const float *score, const float *w, int n_h, int n, bool add, float *out)
+{
+    for (int c = 0; c < n; c += 16) {
+        v16 sum = add ? v_load(out + c) : v_set1(0.0f);
+        for (int h = 0; h < n_h; h++)
+            sum =
+                v_fma(v_set1(w[h]), v_max(v_load(score + h * SL_CPU_SPLIT + c), v_set1(0.0f)), sum);
+        v_store(out + c, sum);
+    }
+}
+
 static void fill_kernels(struct sl_cpu_kernels *k)
 {
+    k->index_sum = k_index_sum;
     k->gemm = k_gemm;
     k->reduce = k_reduce;
     k->rmsnorm = k_rmsnorm;

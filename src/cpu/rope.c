@@ -6,6 +6,7 @@
  * set: multiply, multiply, add, without fusing.
  */
 #include "cpu/backend.h"
+#include "cpu/place.h"
 
 #include <math.h>
 #include <string.h>
@@ -67,35 +68,6 @@ struct store_job {
     struct sl_cpu *cpu;
     const struct sl_op_qk_norm_rope_kv_store *a;
 };
-
-/* The span that holds token t. */
-static const struct sl_span *span_of(const struct sl_batch *b, int32_t t)
-{
-    int32_t lo = 0, hi = b->n_spans - 1;
-    while (lo < hi) {
-        int32_t mid = lo + (hi - lo + 1) / 2;
-        if (b->spans[mid].first <= t)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    return &b->spans[lo];
-}
-
-struct row_place { /* of a row's position in the pages */
-    uint8_t *page;
-    int32_t tile, slot; /* of the page, of the tile */
-};
-
-static struct row_place place_of(const struct sl_batch *b, const struct sl_kv_view *kv, int32_t t)
-{
-    const struct sl_span *span = span_of(b, t);
-    const int32_t pos = span->pos + (t - span->first), bs = kv->block_size;
-    const int32_t page = sl_batch_tables(b, kv->group)[span->table_idx + pos / bs];
-    return (struct row_place){.page = kv->pool + (size_t)page * kv->page_bytes,
-                              .tile = pos % bs / SL_KV_TILE,
-                              .slot = pos % SL_KV_TILE};
-}
 
 /* A head vector [dim] as the page stores it; Q8_0 and FP8 are made by the store. */
 static const void *rope_encode(const struct sl_cpu *cpu, enum sl_dtype dtype, const float *x,
@@ -210,10 +182,13 @@ static void store_latent(const struct latent_job *j, uint32_t t, const float *cs
     if (cs != NULL)
         rope_rotate(a->rope, cs, row + a->rank);
     memset(row + n, 0, (size_t)(dim - n) * sizeof *row);
-    sl_attn_store_k(a->kv.dtype, rope_encode(j->cpu, a->kv.dtype, row, dim, scratch->query16), dim,
-                    place.page + a->kv.k_offset +
-                        (size_t)place.tile * sl_kv_tile_bytes(a->kv.dtype, n),
-                    place.slot);
+    const void *stored = rope_encode(j->cpu, a->kv.dtype, row, dim, scratch->query16);
+    uint8_t *tile =
+        place.page + a->kv.k_offset + (size_t)place.tile * sl_kv_tile_bytes(a->kv.dtype, n);
+    if (a->by_row)
+        sl_attn_store_row(a->kv.dtype, stored, dim, tile, place.slot);
+    else
+        sl_attn_store_k(a->kv.dtype, stored, dim, tile, place.slot);
 }
 
 static void latent_row(void *arg, uint32_t t, int thread_idx)
@@ -240,4 +215,41 @@ void sl_cpu_latent_store(struct sl_backend *be, const struct sl_op_latent_store 
     struct latent_job j = {sl_cpu(be), a};
     const int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads * a->rope_dim + 2 * a->rank);
     sl_cpu_run(sl_cpu(be), latent_row, &j, a->batch->n_tokens, 2 * work);
+}
+
+/* ---------------------------------------------------------------- the keys of an index */
+
+struct index_job {
+    struct sl_cpu *cpu;
+    const struct sl_op_index_store *a;
+};
+
+static void index_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct index_job *j = arg;
+    const struct sl_op_index_store *a = j->a;
+    const int32_t dim = sl_kv_padded_dim(a->dim);
+    const float *cs = a->rope != NULL ? a->angles + (int64_t)t * a->rope->n_dims : NULL;
+    const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
+    struct sl_attn_scratch *scratch = &j->cpu->attn_scratch[thread_idx];
+    float *row = scratch->query;
+    for (int32_t h = 0; h < a->n_heads && cs != NULL; h++)
+        rope_rotate(a->rope, cs, a->q + ((int64_t)t * a->n_heads + h) * a->dim);
+    j->cpu->k.layernorm(a->k + (int64_t)t * a->dim, a->norm, a->norm_bias, a->eps, a->dim, row);
+    if (cs != NULL)
+        rope_rotate(a->rope, cs, row);
+    memset(row + a->dim, 0, (size_t)(dim - a->dim) * sizeof *row);
+    sl_attn_store_k(a->kv.dtype, rope_encode(j->cpu, a->kv.dtype, row, dim, scratch->query16), dim,
+                    place.page + a->kv.k_offset +
+                        (size_t)place.tile * sl_kv_tile_bytes(a->kv.dtype, a->dim),
+                    place.slot);
+}
+
+void sl_cpu_index_store(struct sl_backend *be, const struct sl_op_index_store *a)
+{
+    SL_ASSERT(a->dim > 0 && a->dim <= SL_MAX_HEAD_DIM && a->n_heads >= 0);
+    SL_ASSERT(a->rope == NULL || a->rope->n_dims <= a->dim);
+    struct index_job j = {sl_cpu(be), a};
+    const int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads + 4) * a->dim;
+    sl_cpu_run(sl_cpu(be), index_row, &j, a->batch->n_tokens, 2 * work);
 }

@@ -31,6 +31,21 @@ int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int3
     return 0;
 }
 
+int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim, struct sl_error *err)
+{
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && dim > 0);
+    struct sl_kv_place *p = &l->places[layer];
+    struct sl_kv_layer_group *g = &l->groups[p->group];
+    SL_ASSERT(p->group < l->n_groups && g->page_bytes > 0 && p->index_offset == 0);
+    const size_t n_bytes =
+        (size_t)(l->block_size / SL_KV_TILE) * sl_kv_tile_bytes(sl_index_dtype(l->dtype), dim);
+    if (g->page_bytes + n_bytes > UINT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
+    p->index_offset = (uint32_t)g->page_bytes;
+    g->page_bytes += n_bytes;
+    return 0;
+}
+
 int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
                            struct sl_error *err)
 {
@@ -66,6 +81,7 @@ int sl_kv_layout_merge(struct sl_kv_layout *l, struct sl_error *err)
         struct sl_kv_place *p = &l->places[i];
         p->k_offset += (uint32_t)begin[p->group];
         p->v_offset += (uint32_t)begin[p->group];
+        p->index_offset += p->index_offset > 0 ? (uint32_t)begin[p->group] : 0;
         p->group = 0;
     }
     l->n_groups = 1;

@@ -10,6 +10,7 @@
 #ifndef SL_KV_LAYOUT_H
 #define SL_KV_LAYOUT_H
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/limits.h"
 #include "ops/ops.h"
@@ -17,6 +18,7 @@
 struct sl_kv_place { /* of a layer, in the pages of its group */
     uint8_t group;
     uint32_t k_offset, v_offset;
+    uint32_t index_offset; /* of the keys of its index, if it has one (sl_kv_layout_add_index) */
 };
 
 struct sl_state_place { /* of a layer, in the pages of the group with states */
@@ -52,6 +54,10 @@ static inline bool sl_kv_layers_full(const struct sl_kv_layer_group *g)
 SL_MUST_CHECK int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window,
                                    int32_t n_kv_heads, int32_t head_dim, int32_t v_dim,
                                    struct sl_error *err);
+/* Gives a layer with a place one for an index of its keys too: one key of dim values for each
+ * token, behind all that its group has. */
+SL_MUST_CHECK int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim,
+                                         struct sl_error *err);
 /* Gives a layer a place for n_bytes of state, after all places of keys. */
 SL_MUST_CHECK int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
                                          struct sl_error *err);
@@ -86,6 +92,7 @@ static inline void sl_kv_layout_part(struct sl_kv_layout *l, int32_t n)
     for (int32_t i = 0; i < SL_MAX_LAYERS; i++) {
         l->places[i].k_offset /= (uint32_t)n;
         l->places[i].v_offset /= (uint32_t)n;
+        SL_ASSERT(n == 1 || l->places[i].index_offset == 0);
     }
 }
 
@@ -102,6 +109,17 @@ static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t
     v.dtype = l->dtype;
     v.block_size = l->block_size;
     v.group = p->group;
+    return v;
+}
+
+/* The keys of its index. */
+static inline struct sl_kv_view sl_kv_index_view(const struct sl_kv_layout *l,
+                                                 uint8_t *const *pools, int layer)
+{
+    struct sl_kv_view v = sl_kv_view(l, pools, layer);
+    SL_ASSERT(l->places[layer].index_offset > 0);
+    v.k_offset = v.v_offset = l->places[layer].index_offset;
+    v.dtype = sl_index_dtype(l->dtype);
     return v;
 }
 

@@ -325,6 +325,7 @@ struct sl_op_latent_store {
     const struct sl_rope *rope;          /* of rope_dim; NULL: nothing is rotated */
     const float *angles;                 /* from rope_angles */
     struct sl_q_temperature temperature; /* of all of a query */
+    bool by_row; /* tiles are rows [16, D], as sparse_attention reads them, not keys */
     struct sl_kv_view kv;
 };
 
@@ -607,6 +608,69 @@ struct sl_op_scale_logits { /* x = s x, or cap tanh(s x / cap) */
     int64_t n;
     float scale, cap; /* cap 0: none */
 };
+
+/* Sparse attention by an index (DSA). Beside what attention reads a layer keeps one key k of `dim`
+ * values of each token, a plane of its own in the page (a view with K of one head), and a row asks
+ * it with several queries q:
+ *   score(s) = sum over h of w[h] max(0, q[h] . k[s])
+ * The row attends to the top_k positions up to its own with the largest scores; of equal scores the
+ * lower position counts as larger, NaN as less than any number. A factor above 0 that all scores
+ * have in common changes nothing, so there is none. A row that sees no more than top_k positions
+ * attends to all, and has no scores. */
+struct sl_op_index_store {
+    const struct sl_batch *batch;
+    float *q;                      /* [T, n_heads, dim]; rotated in place */
+    float *k;                      /* [T, dim]; changed: its LayerNorm, rotated, is stored */
+    const float *norm, *norm_bias; /* [dim] */
+    float eps;
+    int32_t n_heads, dim;       /* n_heads 0: there is no q */
+    const struct sl_rope *rope; /* of the first dimensions of q and k; NULL: nothing is rotated */
+    const float *angles;        /* from rope_angles */
+    struct sl_kv_view kv;       /* F32 or BF16 */
+};
+
+struct sl_op_index_select {
+    const struct sl_batch *batch;
+    const float *q; /* [T, n_heads, dim] as index_store leaves them */
+    const float *w; /* [T, n_heads] */
+    int32_t n_heads, dim, top_k;
+    struct sl_kv_view kv;
+    float *scores; /* room for so many, at least sl_index_scores(positions of the longest span) */
+    int64_t n_scores;
+    int32_t
+        *top; /* [T, top_k] positions of a row, ascending; of one that sees no more: undefined */
+};
+
+/* Scores that a row needs room for. */
+static inline int64_t sl_index_scores(int64_t n_positions)
+{
+    return (n_positions + 255) / 256 * 256;
+}
+
+/* The format of an index' keys beside pages of some format. */
+static inline enum sl_dtype sl_index_dtype(enum sl_dtype kv)
+{
+    return kv == SL_DTYPE_F32 ? SL_DTYPE_F32 : SL_DTYPE_BF16;
+}
+
+/* Attention of rows over the positions in `top`, as if these were all there are: they are put side
+ * by side in ascending order and cut into splits there. So a row that sees no more than top_k has
+ * the bits of attention. The pages hold rows (struct sl_op_latent_store.by_row). */
+struct sl_op_sparse_attention {
+    struct sl_op_attention all; /* v_in_k, without window, sinks and skipped tiles */
+    const int32_t *top;         /* from index_select, of this layer or an earlier one */
+    int32_t top_k;
+    void *room; /* zeroed when made; at least sl_sparse_room(.., 1) bytes */
+    size_t room_bytes;
+};
+
+/* Bytes in which n rows are worked on at a time. */
+static inline size_t sl_sparse_room(enum sl_dtype dtype, int32_t head_dim, int32_t top_k, int32_t n)
+{
+    const size_t tiles = ((size_t)top_k + SL_KV_TILE - 1) / SL_KV_TILE;
+    return (size_t)n *
+           (tiles * sl_kv_tile_bytes(dtype, head_dim) + sizeof(struct sl_span) + sizeof(int32_t));
+}
 
 enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };
 

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse attention by an index: what a row sees is chosen, then attended to.
+ *
+ * Scores of an index are the product of attention's scores (attn.h), in splits of 256 keys at
+ * absolute positions; then the sum over its queries, in their order. Every number of it depends on
+ * the row and the key alone. The largest are found by three passes over their bits, which makes the
+ * choice exact: a sparse_threshold, and how many of those equal to it are taken, lowest positions
+ * first.
+ *
+ * The chosen rows are copied side by side into tiles of keys and attention runs over these, so that
+ * there is one order of sums for both, and all its kernels serve. Rows of a span that see no more
+ * than top_k positions share one copy of these. A copy moves 2 D bytes of a row, in which each head
+ * multiplies about 2 D numbers: with 16 heads and more it is less than a tenth of the time.
+ */
+#include "cpu/backend.h"
+
+#include "base/check.h"
+#include "cpu/place.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- scores */
+
+struct score_job {
+    struct sl_cpu *cpu;
+    const struct sl_op_index_select *a;
+    int32_t first, n_splits; /* token; splits of the longest row */
+    int64_t ld;              /* of scores */
+    int32_t dim;             /* padded */
+    size_t tile_bytes;
+};
+
+static int32_t sparse_pos_of(const struct sl_batch *b, int32_t t)
+{
+    const struct sl_span *span = span_of(b, t);
+    return span->pos + (t - span->first);
+}
+
+static void sparse_find_tiles(const struct score_job *j, const struct sl_span *span, int32_t from,
+                              int n, const uint8_t **tiles)
+{
+    const struct sl_kv_view *kv = &j->a->kv;
+    const int32_t *table = sl_batch_tables(j->a->batch, kv->group) + span->table_idx;
+    for (int i = 0; i < n + SL_ATTN_AHEAD; i++) {
+        const int32_t at = from + SL_MIN(i, n - 1) * SL_KV_TILE;
+        tiles[i] = kv->pool + (size_t)table[at / kv->block_size] * kv->page_bytes + kv->k_offset +
+                   (size_t)(at % kv->block_size / SL_KV_TILE) * j->tile_bytes;
+    }
+}
+
+/* n queries of a token from h on, as the kernels want them. */
+static const void *sparse_load_queries(const struct score_job *j, int32_t t, int32_t h, int32_t n,
+                                       struct sl_attn_scratch *s)
+{
+    const int32_t dim = j->a->dim, ld16 = SL_ATTN_LD16(j->dim);
+    const bool narrow = j->cpu->attn.query16[j->a->kv.dtype];
+    for (int32_t i = 0; i < n; i++) {
+        float *query = s->query + (int64_t)i * j->dim;
+        uint16_t *query16 = s->query16 + (int64_t)i * ld16;
+        memcpy(query, j->a->q + ((int64_t)t * j->a->n_heads + h + i) * dim,
+               (size_t)dim * sizeof *query);
+        memset(query + dim, 0, (size_t)(j->dim - dim) * sizeof *query);
+        if (!narrow)
+            continue;
+        j->cpu->attn.narrow(query, j->dim, query16);
+        memset(query16 + j->dim, 0, (size_t)(ld16 - j->dim) * sizeof *query16);
+    }
+    return narrow ? (const void *)s->query16 : s->query;
+}
+
+static void sparse_score(void *arg, uint32_t item, int thread_idx)
+{
+    const struct score_job *j = arg;
+    const struct sl_op_index_select *a = j->a;
+    const int32_t row = (int32_t)item / j->n_splits, t = j->first + row;
+    const int32_t from = (int32_t)item % j->n_splits * SL_CPU_SPLIT,
+                  pos = sparse_pos_of(a->batch, t);
+    struct sl_attn_scratch *s = &j->cpu->attn_scratch[thread_idx];
+    const uint8_t *tiles[SL_ATTN_TILES + SL_ATTN_AHEAD];
+    if (from > pos || pos < a->top_k)
+        return;
+    const int n = SL_CEIL_DIV(SL_MIN(pos + 1 - from, SL_CPU_SPLIT), SL_KV_TILE);
+    const int32_t most = SL_MIN(SL_ATTN_QUERY, SL_ATTN_FLOATS / j->dim);
+    sparse_find_tiles(j, span_of(a->batch, t), from, n, tiles);
+    const struct sl_attn_tiles keys = {tiles, n, j->dim, s->kv, &s->shape};
+    s->shape = 0;
+    for (int32_t h = 0; h < a->n_heads; h += most) {
+        const int32_t n_h = SL_MIN(most, a->n_heads - h);
+        j->cpu->attn.scores[a->kv.dtype](&keys, sparse_load_queries(j, t, h, n_h, s), n_h,
+                                         s->score);
+        j->cpu->k.index_sum(s->score, a->w + (int64_t)t * a->n_heads + h, n_h, n * SL_KV_TILE,
+                            h > 0, a->scores + row * j->ld + from);
+    }
+    if (j->cpu->attn.end != NULL)
+        j->cpu->attn.end(&s->shape);
+}
+
+/* ---------------------------------------------------------------- the largest */
+
+#define DIGIT_BITS 11
+#define DIGITS     (1 << DIGIT_BITS)
+
+/* In the order of the numbers: zeros of both signs are one, NaN is less than all. */
+static uint32_t sparse_order(float x)
+{
+    uint32_t u;
+    x += 0.0f;
+    memcpy(&u, &x, sizeof u);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
+        return 0;
+    return (u >> 31) != 0 ? ~u : u | 0x80000000u;
+}
+
+/* The top_k-th largest of n > top_k, in that order; *n_equal: how many equal to it are taken. */
+static uint32_t sparse_threshold(const float *x, int32_t n, int32_t top_k, int32_t *n_equal)
+{
+    uint32_t known = 0, mask = 0;
+    int32_t wanted = top_k;
+    for (int shift = 32 - DIGIT_BITS; mask != UINT32_MAX; shift = SL_MAX(shift - DIGIT_BITS, 0)) {
+        int32_t count[DIGITS] = {0}, d = DIGITS - 1;
+        const uint32_t low = shift == 0 ? ~mask : DIGITS - 1; /* the last has fewer bits */
+        for (int32_t i = 0; i < n; i++) {
+            const uint32_t u = sparse_order(x[i]);
+            if ((u & mask) == known)
+                count[u >> shift & low]++;
+        }
+        while (count[d] < wanted)
+            wanted -= count[d--];
+        known |= (uint32_t)d << shift;
+        mask |= low << shift;
+    }
+    *n_equal = wanted;
+    return known;
+}
+
+void sl_cpu_index_top(const float *x, int32_t n, int32_t top_k, int32_t *top)
+{
+    int32_t n_equal, at = 0;
+    SL_ASSERT(top_k > 0 && n > top_k);
+    const uint32_t least = sparse_threshold(x, n, top_k, &n_equal);
+    for (int32_t i = 0; i < n && at < top_k; i++) {
+        const uint32_t u = sparse_order(x[i]);
+        if (u < least || (u == least && n_equal-- <= 0))
+            continue;
+        top[at++] = i;
+    }
+    SL_ASSERT(at == top_k);
+}
+
+static void sparse_choose(void *arg, uint32_t row, int thread_idx)
+{
+    const struct score_job *j = arg;
+    const int32_t t = j->first + (int32_t)row, pos = sparse_pos_of(j->a->batch, t), k = j->a->top_k;
+    (void)thread_idx;
+    if (pos >= k)
+        sl_cpu_index_top(j->a->scores + row * j->ld, pos + 1, k, j->a->top + (int64_t)t * k);
+}
+
+void sl_cpu_index_select(struct sl_backend *be, const struct sl_op_index_select *a)
+{
+    struct score_job j = {.cpu = sl_cpu(be), .a = a};
+    int32_t longest = 0, n;
+    SL_ASSERT(a->kv.dtype == sl_index_dtype(a->kv.dtype) && a->dim <= SL_MAX_HEAD_DIM);
+    j.dim = sl_kv_padded_dim(a->dim);
+    j.tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->dim);
+    for (int32_t i = 0; i < a->batch->n_spans; i++)
+        longest = SL_MAX(longest, a->batch->spans[i].pos + a->batch->spans[i].n);
+    if (longest <= a->top_k)
+        return;
+    j.ld = sl_index_scores(longest);
+    j.n_splits = (int32_t)(j.ld / SL_CPU_SPLIT);
+    SL_ASSERT(a->n_scores >= j.ld);
+    for (j.first = 0; j.first < a->batch->n_tokens; j.first += n) {
+        n = (int32_t)SL_MIN(a->batch->n_tokens - j.first, a->n_scores / j.ld);
+        n = SL_MIN(n, INT32_MAX / j.n_splits);
+        sl_cpu_run(j.cpu, sparse_score, &j, (int64_t)n * j.n_splits, n * j.ld * a->n_heads * j.dim);
+        sl_cpu_run(j.cpu, sparse_choose, &j, n, 8 * n * j.ld);
+    }
+}
+
+/* ---------------------------------------------------------------- attention */
+
+struct gather_job {
+    struct sl_cpu *cpu;
+    const struct sl_op_sparse_attention *a;
+    struct sl_span *spans; /* of what is gathered: span i has page i, */
+    int32_t *table;        /* as the table says */
+    uint8_t *pages;
+    int32_t n, n_most;
+    int32_t n_tiles; /* of a page */
+    size_t tile_bytes;
+};
+
+/* A tile of keys of what a span of the gathered sees. */
+static void sparse_gather(void *arg, uint32_t item, int thread_idx)
+{
+    const struct gather_job *j = arg;
+    const struct sl_op_attention *all = &j->a->all;
+    const int32_t i = (int32_t)item / j->n_tiles, tile = (int32_t)item % j->n_tiles;
+    const struct sl_span *to = &j->spans[i], *span = span_of(all->batch, to->first);
+    const int32_t *table = sl_batch_tables(all->batch, all->kv.group) + span->table_idx;
+    const int32_t *top = j->a->top + (int64_t)to->first * j->a->top_k;
+    const int32_t n_seen = to->pos + to->n, from = tile * SL_KV_TILE;
+    const bool chosen = span->pos + (to->first - span->first) >= j->a->top_k;
+    const uint8_t *tiles[SL_KV_TILE];
+    uint8_t slots[SL_KV_TILE];
+    (void)thread_idx;
+    const int n = SL_MIN(n_seen - from, SL_KV_TILE);
+    for (int k = 0; k < n; k++) {
+        const int32_t pos = chosen ? top[from + k] : from + k, bs = all->kv.block_size;
+        tiles[k] = all->kv.pool + (size_t)table[pos / bs] * all->kv.page_bytes + all->kv.k_offset +
+                   (size_t)(pos % bs / SL_KV_TILE) * j->tile_bytes;
+        slots[k] = (uint8_t)(pos % SL_KV_TILE);
+    }
+    if (n > 0)
+        sl_attn_keys_of_rows(all->kv.dtype, tiles, slots, n, sl_kv_padded_dim(all->head_dim),
+                             j->pages + (size_t)item * j->tile_bytes);
+}
+
+static void sparse_attend(struct gather_job *j)
+{
+    const struct sl_batch batch = {
+        .n_spans = j->n, .spans = j->spans, .block_tables = j->table, .n_tables = 1};
+    struct sl_op_attention all = j->a->all;
+    const int64_t moved = (int64_t)j->n * j->n_tiles * (int64_t)j->tile_bytes;
+    sl_cpu_run(j->cpu, sparse_gather, j, (int64_t)j->n * j->n_tiles, moved);
+    all.batch = &batch;
+    all.kv.pool = j->pages;
+    all.kv.page_bytes = (size_t)j->n_tiles * j->tile_bytes;
+    all.kv.k_offset = all.kv.v_offset = 0;
+    all.kv.block_size = j->n_tiles * SL_KV_TILE;
+    all.kv.group = 0;
+    all.skip_factor = 0;
+    sl_cpu_attention(&j->cpu->base, &all);
+    j->n = 0;
+}
+
+/* n rows from token t on, which see n_seen positions of a page, the last of them. */
+static void sparse_add_span(struct gather_job *j, int32_t t, int32_t n, int32_t n_seen)
+{
+    if (j->n == j->n_most)
+        sparse_attend(j);
+    j->spans[j->n] = (struct sl_span){.first = t, .n = n, .pos = n_seen - n, .table_idx = j->n};
+    j->table[j->n] = j->n;
+    j->n++;
+}
+
+void sl_cpu_sparse_attention(struct sl_backend *be, const struct sl_op_sparse_attention *a)
+{
+    const struct sl_op_attention *all = &a->all;
+    const size_t one = sl_sparse_room(all->kv.dtype, all->head_dim, a->top_k, 1);
+    struct gather_job j = {.cpu = sl_cpu(be), .a = a};
+    SL_ASSERT(all->v_in_k && all->window == 0 && !all->whole && all->sinks == NULL);
+    SL_ASSERT(a->top_k > 0 && a->room_bytes >= one);
+    j.n_most = (int32_t)SL_MIN(a->room_bytes / one, (size_t)SL_MAX_STEP_TOKENS);
+    j.tile_bytes = sl_kv_tile_bytes(all->kv.dtype, all->head_dim);
+    j.n_tiles = SL_CEIL_DIV(a->top_k, SL_KV_TILE);
+    j.pages = a->room;
+    j.spans =
+        (struct sl_span *)(void *)(j.pages + (size_t)j.n_most * (size_t)j.n_tiles * j.tile_bytes);
+    j.table = (int32_t *)(void *)(j.spans + j.n_most);
+    for (int32_t i = 0; i < all->batch->n_spans; i++) {
+        const struct sl_span *s = &all->batch->spans[i];
+        const int32_t n_all = SL_MIN(SL_MAX(a->top_k - s->pos, 0), s->n); /* rows that see all */
+        if (n_all > 0)
+            sparse_add_span(&j, s->first, n_all, s->pos + n_all);
+        for (int32_t t = n_all; t < s->n; t++)
+            sparse_add_span(&j, s->first + t, 1, a->top_k);
+    }
+    if (j.n > 0)
+        sparse_attend(&j);
+}
