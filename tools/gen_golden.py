@@ -423,6 +423,22 @@ EXPERTS = {
         torch.bfloat16,
         "new",
     ),
+    "deepseek_v32": (  # an index chooses what rows behind the 20th see
+        "DeepseekV32",
+        dict(LATENT, q_lora_rank=16, first_k_dense_replace=1, n_group=4, topk_group=2, num_experts_per_tok=3,
+             index_n_heads=16, index_head_dim=20, index_topk=20, rope_parameters=sharper(40.0, 1.0, mscale=1.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "glm_moe_dsa": (  # the third layer sees what the one before it does
+        "GlmMoeDsa",
+        dict(LATENT, q_lora_rank=12, qk_nope_head_dim=20, v_head_dim=28, kv_lora_rank=16, num_attention_heads=5,
+             num_key_value_heads=5, num_hidden_layers=4, first_k_dense_replace=1, n_group=1, topk_group=1,
+             rms_norm_eps=0.01, index_n_heads=24, index_head_dim=12, index_topk=17, index_topk_freq=2,
+             rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "new",
+    ),
     "glm4_moe_lite": (
         "Glm4MoeLite",
         dict(LATENT, q_lora_rank=12, qk_nope_head_dim=20, v_head_dim=28, kv_lora_rank=16, num_attention_heads=5,
@@ -1874,6 +1890,28 @@ def noise_of(model, ids, logits, chunked, module):
     return noise
 
 
+def choice_gap(model, ids, top_k):
+    """How near an index comes to choosing otherwise: the least difference between the last score that is chosen and the
+    first that is not, in standard deviations of the row's."""
+    gaps, topk = [], torch.Tensor.topk
+
+    def watched(x, k, *more, **named):
+        if k == top_k and x.shape[-1] == N_TOKENS:
+            for row in x.reshape(-1, N_TOKENS):
+                seen = row[row > torch.finfo(row.dtype).min].double().sort(descending=True).values
+                if len(seen) > k:
+                    gaps.append(float((seen[k - 1] - seen[k]) / seen.std()))
+        return topk(x, k, *more, **named)
+
+    torch.Tensor.topk = watched
+    try:
+        with torch.no_grad():
+            model(ids, use_cache=False)
+    finally:
+        torch.Tensor.topk = topk
+    return min(gaps), len(gaps)
+
+
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
     kind = family + "TextConfig" if family in (
@@ -1923,6 +1961,11 @@ def generate(name, seed):
         if max(noise.values()) > 5e-5:  # what transformers itself cannot say any better
             return generate(name, seed + 1)
         print(f"{name}: noise " + ", ".join(f"{how} {x:.1e}" for how, x in noise.items()))
+    if hasattr(config, "index_topk"):
+        gap, n_rows = choice_gap(model, ids, config.index_topk)
+        if gap < 1e-3:  # another order of sums might choose otherwise
+            return generate(name, seed + 1)
+        print(f"{name}: {n_rows} choices, the narrowest by {gap:.1e}")
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
     if family != "GptOss":

@@ -111,6 +111,7 @@ DECODERS = {
     "deepseek_v3": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
     "glm4_moe_lite": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
     "mistral4": (gguf.MODEL_ARCH.MISTRAL4, False, 0),
+    "glm_moe_dsa": (gguf.MODEL_ARCH.GLM_DSA, False, 0),
 }
 WHOLE_KV_B = {"deepseek_v2"}  # as files of before 2025-04 are: heads as they would be, kv_b in one
 
@@ -148,6 +149,10 @@ def latent_keys(writer, config, whole):
         writer.add_expert_group_used_count(config["topk_group"])
     if config["model_type"] not in ("deepseek_v2", "mistral4"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if "index_topk" in config:
+        writer.add_indexer_head_count(config["index_n_heads"])
+        writer.add_indexer_key_length(config["index_head_dim"])
+        writer.add_indexer_top_k(config["index_topk"])
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if "mscale_all_dim" in scaling:
         writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
@@ -948,7 +953,7 @@ def write_decoder(name, arch, permuted, plus):
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(heads)
-    latent = arch in (gguf.MODEL_ARCH.DEEPSEEK2, gguf.MODEL_ARCH.MISTRAL4)
+    latent = arch in (gguf.MODEL_ARCH.DEEPSEEK2, gguf.MODEL_ARCH.GLM_DSA, gguf.MODEL_ARCH.MISTRAL4)
     if latent:
         latent_keys(writer, config, name in WHOLE_KV_B)
     else:

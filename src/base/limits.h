@@ -28,6 +28,7 @@
 #define SL_MAX_RANK_SECRET 4096 /* bytes of --rank-secret-file */
 #define SL_MAX_TOP_EXPERTS 32   /* of a token */
 #define SL_MAX_HEADS       1024
+#define SL_MAX_INDEX_TOP   (1 << 16) /* positions that an index chooses for a row */
 #define SL_MAX_HEAD_DIM    1024
 #define SL_MAX_STATE_DIM   256 /* of a head of a recurrent state */
 #define SL_MAX_CONV_TAPS   8

@@ -44,16 +44,7 @@ static const struct sl_model_name names[] = {
 
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
-    SL_HPARAMS_SIZES,
-    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),
-     .required = true, .min = 1, .max = SL_MAX_CONTEXT},
-    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,
-     .max = SL_MAX_VOCAB},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),
-     .def = 1e-6, .min = 1e-20, .max = 1},
-    SL_HPARAMS_MLA,
-    SL_HPARAMS_EXPERTS,
-    SL_HPARAM_EXPERT_SIZE,
+    SL_HPARAMS_DEEPSEEK,
     SL_HPARAM_NORM_TOP_EXPERTS(false),
     SL_HPARAMS_DEEPSEEK_EXPERTS(0),
     SL_HPARAM_MLP_TYPES,
@@ -68,14 +59,7 @@ static const struct sl_hparam_desc hparams[] = {
 };
 
 static const struct sl_weight_desc weights[] = {
-    SL_WEIGHTS_EMBED_AND_HEAD,
-    SL_WEIGHTS_ATTN_NORM,
-    SL_WEIGHTS_MLA(0),
-    SL_WEIGHTS_FFN_NORM,
-    SL_WEIGHTS_EXPERTS_OR_FUSED,
-    SL_WEIGHT_CHOICE_BIAS("mlp.gate.e_score_correction_bias"),
-    SL_WEIGHTS_SHARED("mlp.shared_experts"),
-    SL_WEIGHTS_FFN_DENSE,
+    SL_WEIGHTS_DEEPSEEK,
 };
 
 static const struct sl_weight_desc mtp_weights[] = {

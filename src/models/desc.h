@@ -72,7 +72,8 @@ enum sl_has {
     SL_HAS_OUT_GATE = 1 << 16,     /* of what attention gives, before its output matrix */
     SL_HAS_SINKS = 1 << 17,        /* of layers, where some have none */
     SL_HAS_ROOT_EMBED = 1 << 18,   /* embeddings are multiplied by the root of the width */
-    SL_HAS_K = 1 << 20,            /* keys of a layer, unless it reads another's (kv_source) */
+    SL_HAS_K = 1 << 20,            /* keys of a layer, unless it reads another's (kv_source); where
+                                      there are indexes, keys of its own index */
     SL_HAS_V = 1 << 21,            /* values of their own beside those keys */
     SL_HAS_LAYER_INPUTS = 1 << 22, /* embeddings for each layer, and what adds them there */
     SL_HAS_LAYER_SCALE = 1 << 23,  /* a factor of the residual stream behind each layer */
@@ -175,8 +176,14 @@ struct sl_hparams {
     int32_t nope_dim;        /* of a head, what is not rotated */
     int32_t mla_dim;         /* GGUF: of a head's keys, as they would be */
     double mla_norm_eps;     /* of norms of latent rows */
-    bool limits_groups;      /* of experts: only some groups are chosen from (DeepSeek V2) */
-    int32_t window_before;   /* keys before a row's own */
+    /* Of the index of sparse attention; by layer SL_LAYER_ON: it has one of its own, OFF: it takes
+     * an earlier one's choice. BY_INDEX: every index_step-th layer has one, counted from
+     * index_offset on. */
+    int32_t index_top, index_heads, index_dim, index_step, index_offset;
+    uint8_t index_layers[SL_MAX_LAYERS];
+    bool index_neighbours; /* its dimensions are rotated in pairs of neighbours */
+    bool limits_groups;    /* of experts: only some groups are chosen from (DeepSeek V2) */
+    int32_t window_before; /* keys before a row's own */
     int32_t window_heads, window_kv_heads; /* of windowed layers; 0: as others */
     int32_t chunk;                         /* keys of a chunk of attention; 0: there are none */
     bool q_temperature;                    /* queries of layers without positions grow */
@@ -368,6 +375,12 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_MLA_K_ROPE, /* and of its keys what is rotated; */
                SL_SLOT_MLA_K_UP,   /* for each head: queries to the space of what is kept, */
                SL_SLOT_MLA_V_UP,   /* and values out of it */
+               SL_SLOT_INDEX_Q,    /* of the index of sparse attention: its queries, of the row
+                                      queries are made of, */
+               SL_SLOT_INDEX_K,    /* its key, */
+               SL_SLOT_INDEX_K_NORM,
+               SL_SLOT_INDEX_K_NORM_BIAS,
+               SL_SLOT_INDEX_W, /* and how much each of its queries counts */
                /* of layers with a recurrent state: */
                SL_SLOT_STATE_IN,   /* what goes through the convolution, channel by channel, */
                SL_SLOT_STATE_GATE, /* what gates that which comes out, */
@@ -549,7 +562,11 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_MLA_V,      /* values of a head; */
               SL_DIM_MLA_Q,      /* queries of all heads, */
               SL_DIM_MLA_Q_ALONE, /* where they are made at once, without such a row; else 0 */
-              SL_DIM_MLA_ATT,     /* heads times what is kept */
+              SL_DIM_MLA_ATT,     /* heads times what is kept; */
+              SL_DIM_INDEX_Q, /* of the index of sparse attention: its queries, 0: there is none,
+                               */
+              SL_DIM_INDEX_K, /* values of one and of its key, */
+              SL_DIM_INDEX_HEADS, /* and how many queries it has */
               SL_DIM_2H,        /* of an embedding and a hidden row, or the stream, side by side, */
               SL_DIM_MIX_IN,    /* what a layer's attention reads: that, or hidden; */
               SL_DIM_TARGET_H,  /* of a hidden row of the model drafted for, */
@@ -720,6 +737,15 @@ struct sl_mla_desc {
     float norm_eps;                    /* of the norms of both rows */
 };
 
+/* The index that chooses what a row of latent attention sees (DSA). */
+struct sl_index_desc {
+    int32_t top_k;        /* positions; 0: there is no index, a row sees all */
+    int32_t n_heads, dim; /* its queries; n_heads 0: the layer has none of its own, but sees what
+                             the nearest one before it with an index has chosen */
+    enum sl_rope_pairing pairing; /* of the first mla.rope_dim values of queries and keys */
+    float norm_eps;
+};
+
 /* One layer of the walk in run.c: all that is known of its shape. */
 struct sl_layer_desc {
     unsigned has; /* enum sl_has: which optional tensors it has */
@@ -727,6 +753,7 @@ struct sl_layer_desc {
     enum sl_mixer mixer;
     struct sl_state_desc state; /* of mixers that have one */
     struct sl_mla_desc mla;     /* of SL_MIX_MLA; else all 0 */
+    struct sl_index_desc index; /* likewise */
     enum sl_ffn ffn;
     bool shifts_ffn; /* it reads tokens mixed with the one before (PLAIN) */
     enum sl_act act;

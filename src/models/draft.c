@@ -84,6 +84,7 @@ static int plan_module(struct sl_model *m, const struct sl_model *target, struct
         hp->attn_layers[n] = (uint8_t)mtp->attends;
         hp->layer_types[n] = (uint8_t)mtp->windowed;
         hp->mlp_types[n] = (uint8_t)mtp->experts;
+        hp->index_layers[n] = SL_LAYER_ON; /* there is none before it whose choice it could take */
         if (hp->from_gguf)
             hp->has |= sl_bind_gguf_has(m->ckpt, target->desc, n + 1, hp->layer_has);
         rc = sl_plan(target->desc, target->name, hp, layers, err);

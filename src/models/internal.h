@@ -377,6 +377,11 @@ struct sl_run {
     void *head_q_act;            /* the same as activations; that, if those are float32; */
     void *latent_att;            /* [T, MLA_ATT] activations: what attention gives; */
     float *head_v;               /* [T, ATT] of that values of heads; att, likewise */
+    float *index_q, *index_k;    /* of an index: [T, INDEX_Q] queries, [T, INDEX_K] a key, */
+    float *index_w;              /* [T, INDEX_HEADS] how much each query counts, */
+    float *index_scores;         /* [sl_index_n_scores]; */
+    int32_t *index_top;          /* [T, top_k] what rows see, for this layer and those behind it */
+    void *sparse_room;           /* of sl_index_room bytes */
     float *out_gate;             /* [T, nq * v_dim or nq] logits that open att */
     float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
     void *ffn;           /* [T, I] activations, of the widest layer */
@@ -451,6 +456,15 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
 void sl_shared_block_begin(struct sl_run *r, int32_t n);
 void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+/* mixer_index.c: chooses what rows see, if the layer has an index; attention over that. all: of
+ * the layer, as if rows saw everything. */
+void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attention *all);
+/* Of the layer that wants most: positions that a row sees, 0: all, there is no index; room for
+ * scores, and for what is seen (struct sl_op_sparse_attention), of steps of n_tokens. */
+int32_t sl_index_top(const struct sl_model *m);
+int64_t sl_index_n_scores(const struct sl_model *m, int32_t n_tokens);
+size_t sl_index_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens);
 /* mixer_mla.c: the first, of latent attention; the second is that of mixer_gqa.c. What its
  * operations want of the layers' loaded matrices of heads. */
 void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);

@@ -468,6 +468,12 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "latent attention (MLA) has no kernel on this device: choose device "
                            "cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].index.top_k > 0 && be->vt->sparse_attention == NULL)
+            return sl_fail(
+                err, SL_EUNSUPPORTED,
+                "sparse attention by an index (DSA) has no kernel on this device: choose "
+                "device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_WKV && be->vt->wkv7 == NULL)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "RWKV-7's time mixing has no kernel on this device: choose device cpu");

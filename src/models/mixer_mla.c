@@ -176,6 +176,7 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
                                        .rope = rotates ? &m->ropes[l->rope] : NULL,
                                        .angles = rotates ? r->angles[l->rope] : NULL,
                                        .temperature = l->temperature,
+                                       .by_row = l->index.top_k > 0,
                                        .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer),
                                    });
 }
@@ -188,22 +189,28 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     SL_ASSERT(m->n_ranks == 1);
     mixer_mla_project(r, layer, batch->n_tokens);
     mixer_mla_lift(r, layer, batch);
-    m->be->vt->attention(m->be, &(struct sl_op_attention){
-                                    .batch = batch,
-                                    .q = r->q,
-                                    .ld_q = (int64_t)l->n_heads * l->head_dim,
-                                    .n_heads = l->n_heads,
-                                    .n_kv_heads = 1,
-                                    .head_dim = l->head_dim,
-                                    .v_dim = l->v_dim,
-                                    .v_in_k = true,
-                                    .scale = l->attn_scale,
-                                    .skip_factor = r->cfg.skip_softmax,
-                                    .skip_counts = r->cfg.skip_counts,
-                                    .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer),
-                                    .out = r->latent_att,
-                                    .ld_out = ld_out,
-                                });
+    const struct sl_op_attention all = {
+        .batch = batch,
+        .q = r->q,
+        .ld_q = (int64_t)l->n_heads * l->head_dim,
+        .n_heads = l->n_heads,
+        .n_kv_heads = 1,
+        .head_dim = l->head_dim,
+        .v_dim = l->v_dim,
+        .v_in_k = true,
+        .scale = l->attn_scale,
+        .skip_factor = r->cfg.skip_softmax,
+        .skip_counts = r->cfg.skip_counts,
+        .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer),
+        .out = r->latent_att,
+        .ld_out = ld_out,
+    };
+    if (l->index.top_k > 0) {
+        sl_index_choose(r, layer, batch);
+        sl_index_attend(r, layer, &all);
+    } else {
+        m->be->vt->attention(m->be, &all);
+    }
     m->be->vt->heads_linear(m->be, &(struct sl_op_heads_linear){
                                        .x = r->latent_att,
                                        .ld_x = ld_out,

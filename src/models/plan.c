@@ -22,6 +22,19 @@ static void check_source(const struct sl_layer_desc *layers, int32_t idx)
               l->whole == from->whole);
 }
 
+/* A layer with an index, or one that takes another's choice. */
+static void plan_check_index(const struct sl_layer_desc *layers, int32_t idx)
+{
+    const struct sl_layer_desc *l = &layers[idx];
+    const struct sl_index_desc *x = &l->index;
+    if (x->top_k == 0)
+        return;
+    SL_ASSERT(l->mixer == SL_MIX_MLA && l->mla.q_rank > 0 && x->top_k > 0);
+    SL_ASSERT(x->n_heads >= 0 && (x->n_heads > 0 || idx > 0));
+    SL_ASSERT(x->n_heads > 0 ? x->dim >= l->mla.rope_dim && x->norm_eps > 0
+                             : layers[idx - 1].index.top_k == x->top_k);
+}
+
 static void plan_check_state(const struct sl_layer_desc *l)
 {
     const struct sl_state_desc *s = &l->state;
@@ -46,6 +59,7 @@ static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_l
     const struct sl_layer_desc *l = &layers[idx];
     if (sl_has_state(l))
         plan_check_state(l);
+    plan_check_index(layers, idx);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
     SL_ASSERT(l->mixer != SL_MIX_BLOCK || (l->intermediate > 0 && l->v_dim == l->head_dim));
     SL_ASSERT((l->mixer == SL_MIX_MLA) == (l->mla.rank > 0));
@@ -163,7 +177,7 @@ int sl_plan_share_keys(const struct sl_hparams *hp, int32_t idx, struct sl_layer
 
 static bool is_of_mla(enum sl_dim dim)
 {
-    return dim >= SL_DIM_MLA_Q_RANK && dim <= SL_DIM_MLA_ATT;
+    return dim >= SL_DIM_MLA_Q_RANK && dim <= SL_DIM_INDEX_HEADS;
 }
 
 /* Of latent attention. */
@@ -186,9 +200,15 @@ static int64_t mla_dim(const struct sl_layer_desc *l, enum sl_dim dim)
         return q;
     case SL_DIM_MLA_Q_ALONE:
         return a->q_rank > 0 ? 0 : q;
-    default:
-        SL_ASSERT(dim == SL_DIM_MLA_ATT);
+    case SL_DIM_MLA_ATT:
         return (int64_t)l->n_heads * a->rank;
+    case SL_DIM_INDEX_Q:
+        return (int64_t)l->index.n_heads * l->index.dim;
+    case SL_DIM_INDEX_K:
+        return l->index.n_heads > 0 ? l->index.dim : 0;
+    default:
+        SL_ASSERT(dim == SL_DIM_INDEX_HEADS);
+        return l->index.n_heads;
     }
 }
 

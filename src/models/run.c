@@ -43,7 +43,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 6, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
+enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 12, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
 enum { N_CUTS = 53 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
@@ -104,10 +104,14 @@ static uint64_t norm_width(const struct sl_model *m)
 }
 
 /* Of latent attention; two are there only where activations are no floats. */
-static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be, uint64_t t,
-                          struct cut cuts[N_MLA_CUTS])
+static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
+                          const struct sl_run_config *cfg, struct cut cuts[N_MLA_CUTS])
 {
     const uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes, f = sizeof(float);
+    const uint64_t t = (uint64_t)cfg->max_tokens;
+    const uint64_t index_q = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_INDEX_Q),
+                   index_k = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_INDEX_K),
+                   index_w = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_INDEX_HEADS);
     const uint64_t q_rank = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q_RANK),
                    q = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q),
                    latent = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_ATT),
@@ -120,6 +124,13 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be, uint6
         {offsetof(struct sl_run, head_q_act), narrow ? t * q * act : 0},
         {offsetof(struct sl_run, latent_att), t * latent * act},
         {offsetof(struct sl_run, head_v), narrow && latent > 0 ? t * att * f : 0},
+        {offsetof(struct sl_run, index_q), t * index_q * f},
+        {offsetof(struct sl_run, index_k), t * index_k * f},
+        {offsetof(struct sl_run, index_w), t * index_w * f},
+        {offsetof(struct sl_run, index_scores),
+         (uint64_t)sl_index_n_scores(m, cfg->max_tokens) * f},
+        {offsetof(struct sl_run, index_top), t * (uint64_t)sl_index_top(m) * sizeof(int32_t)},
+        {offsetof(struct sl_run, sparse_room), sl_index_room(m, cfg->kv.dtype, cfg->max_tokens)},
     };
     _Static_assert(SL_COUNT(list) == N_MLA_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
@@ -263,7 +274,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     };
     _Static_assert(SL_COUNT(list) + N_OTHER_CUTS + SL_MAX_ROPES == N_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
-    list_mla_cuts(m, be, t, cuts + SL_COUNT(list));
+    list_mla_cuts(m, be, cfg, cuts + SL_COUNT(list));
     list_draft_cuts(m, be, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS);
     for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
         uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, m->layers, i) : 0;

@@ -168,6 +168,35 @@
     {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
      .max = SL_MAX_HEAD_DIM}
 
+/* Of models with latent attention and experts, all that DeepSeek's have in common. */
+#define SL_HPARAMS_DEEPSEEK                                                                       \
+    SL_HPARAMS_SIZES,                                                                             \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
+     .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
+     .max = SL_MAX_VOCAB},                                                                        \
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),       \
+     .def = 1e-6, .min = 1e-20, .max = 1},                                                        \
+    SL_HPARAMS_MLA,                                                                               \
+    SL_HPARAMS_EXPERTS,                                                                           \
+    SL_HPARAM_EXPERT_SIZE
+
+/* The index of sparse attention. A list of layers, or which of so many has one. */
+#define SL_HPARAMS_INDEX                                                                          \
+    {"attention.indexer.top_k", {"index_topk"}, SL_HP_INT, SL_HP_AT(index_top), .def = 2048,      \
+     .min = 1, .max = SL_MAX_INDEX_TOP},                                                          \
+    {"attention.indexer.head_count", {"index_n_heads"}, SL_HP_INT, SL_HP_AT(index_heads),         \
+     .required = true, .min = 1, .max = SL_MAX_HEADS},                                            \
+    {"attention.indexer.key_length", {"index_head_dim"}, SL_HP_INT, SL_HP_AT(index_dim),          \
+     .def = 128, .min = 2, .max = SL_MAX_HEAD_DIM},                                               \
+    {NULL, {"indexer_types", "index_topk_pattern"}, SL_HP_LAYER_KINDS, SL_HP_AT(index_layers),    \
+     .words = {NULL, "shared", "full"}, .letters = "?SF"},                                        \
+    {NULL, {"index_topk_freq"}, SL_HP_INT, SL_HP_AT(index_step), .def = 1, .min = 0,              \
+     .max = SL_MAX_LAYERS},                                                                       \
+    {NULL, {"index_skip_topk_offset"}, SL_HP_INT, SL_HP_AT(index_offset), .def = 2, .min = 0,     \
+     .max = SL_MAX_LAYERS},                                                                       \
+    {NULL, {"indexer_rope_interleave"}, SL_HP_BOOL, SL_HP_AT(index_neighbours)}
+
 /* A window that counts where a switch says so. 4096 is what transformers takes; null means none,
  * and so does 0, which transformers 5 writes where the switch is off. */
 #define SL_HPARAMS_WINDOW_SWITCH                                                                  \
@@ -383,6 +412,19 @@
                     NONE, 1, SL_DIM_MLA_NOPE, SL_DIM_MLA_V), .gguf = "blk.*.attn_v_b.weight",     \
      .mats = SL_DIM_HEADS, .when = bits},                                                         \
     SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, NONE), .when = bits}
+
+/* An index of what it attends to. */
+#define SL_WEIGHTS_INDEX                                                                          \
+    SL_W_LAYER(INDEX_Q, "self_attn.indexer.wq_b.weight", "indexer.attn_q_b.weight", INDEX_Q,      \
+               MLA_Q_RANK, NONE), .when = SL_HAS_K},                                              \
+    SL_W_LAYER(INDEX_K, "self_attn.indexer.wk.weight", "indexer.attn_k.weight", INDEX_K, H,       \
+               NONE), .when = SL_HAS_K},                                                          \
+    SL_W_LAYER(INDEX_K_NORM, "self_attn.indexer.k_norm.weight", "indexer.k_norm.weight", INDEX_K, \
+               NONE, NONE), .when = SL_HAS_K},                                                    \
+    SL_W_LAYER(INDEX_K_NORM_BIAS, "self_attn.indexer.k_norm.bias", "indexer.k_norm.bias",         \
+               INDEX_K, NONE, NONE), .when = SL_HAS_K},                                           \
+    SL_W_LAYER(INDEX_W, "self_attn.indexer.weights_proj.weight", "indexer.proj.weight",           \
+               INDEX_HEADS, H, NONE), .when = SL_HAS_K}
 
 #define SL_WEIGHTS_QKV_BIAS                                                                       \
     SL_W_LAYER(Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", Q, NONE, HEADS),                   \
@@ -694,6 +736,17 @@
     SL_W_LAYER(CHOICE_BIAS, hf_name, "exp_probs_b.bias", E, NONE, NONE),                          \
      .when = SL_HAS_CHOICE_BIAS}
 
+/* Of models with latent attention and experts, all that DeepSeek's have in common. */
+#define SL_WEIGHTS_DEEPSEEK                                                                       \
+    SL_WEIGHTS_EMBED_AND_HEAD,                                                                    \
+    SL_WEIGHTS_ATTN_NORM,                                                                         \
+    SL_WEIGHTS_MLA(0),                                                                            \
+    SL_WEIGHTS_FFN_NORM,                                                                          \
+    SL_WEIGHTS_EXPERTS_OR_FUSED,                                                                  \
+    SL_WEIGHT_CHOICE_BIAS("mlp.gate.e_score_correction_bias"),                                    \
+    SL_WEIGHTS_SHARED("mlp.shared_experts"),                                                      \
+    SL_WEIGHTS_FFN_DENSE
+
 /* Encoders with norms behind their sublayers. by_default: the activation. */
 #define SL_HPARAMS_ENCODER_BLOCKS(by_default)                                                     \
     {"context_length", {"max_position_embeddings", "max_trained_positions"}, SL_HP_INT,           \
@@ -804,6 +857,10 @@ int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, floa
 /* mixer_mla.c: latent attention of the shape that hp says. Scores are divided by the root of a
  * head's dimensions, and sharpened where YaRN's mscale_all_dim says so. */
 void sl_plan_mla(const struct sl_hparams *hp, struct sl_layer_desc *l);
+/* mixer_index.c: the index of layers with latent attention, whose queries and keys are rotated in
+ * such pairs. */
+SL_MUST_CHECK int sl_plan_index(const struct sl_hparams *hp, enum sl_rope_pairing pairing,
+                                struct sl_layer_desc *layers, struct sl_error *err);
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,
                     struct sl_layer_desc *layers, struct sl_error *err);

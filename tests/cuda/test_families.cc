@@ -58,12 +58,12 @@ static const char *const simulated[] = {"gemma2",
                                         "qwen3_5"};
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys, latent attention:
  * refused, and said so. */
-static const char *const cpu_only[] = {"mimo_v2",        "mimo_v2_blocks",  "gemma3n",
-                                       "gemma4_e2b",     "gemma4_moe",      "mimo_v2_flash",
-                                       "deepseek_v2",    "deepseek_v3",     "kimi_k25",
-                                       "kimi_linear",    "mistral4",        "glm4_moe_lite",
-                                       "rwkv7",          "rwkv7_null",      "mistral4_hub",
-                                       "kimi_linear_v5", "deepseek_v3_fp8", "deepseek_v2_groups"};
+static const char *const cpu_only[] = {
+    "mimo_v2",         "mimo_v2_blocks",     "gemma3n",      "gemma4_e2b",
+    "gemma4_moe",      "mimo_v2_flash",      "deepseek_v2",  "deepseek_v3",
+    "kimi_k25",        "kimi_linear",        "mistral4",     "glm4_moe_lite",
+    "rwkv7",           "rwkv7_null",         "mistral4_hub", "kimi_linear_v5",
+    "deepseek_v3_fp8", "deepseek_v2_groups", "deepseek_v32", "glm_moe_dsa"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

@@ -401,6 +401,12 @@ static int setup_latent(void **state)
     return setup(state);
 }
 
+static int setup_index(void **state) /* prompts are longer than what a row sees */
+{
+    make_model("glm_moe_dsa");
+    return setup(state);
+}
+
 /* With an argument: the random models alone. */
 int main(int argc, char **argv)
 {
@@ -429,5 +435,6 @@ int main(int argc, char **argv)
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
+    n_failed += cmocka_run_group_tests_name("sparse attention", recurrent, setup_index, NULL);
     return n_failed + cmocka_run_group_tests_name("convolutions", recurrent, setup_conv, NULL);
 }

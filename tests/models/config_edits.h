@@ -769,6 +769,24 @@ static const struct edit deepseek_v2_edits[] = {
     {"q_lora_rank", "16", SL_EFORMAT, "q_a_proj.weight\" is missing"},
 };
 
+static const struct edit glm_moe_dsa_edits[] = {
+    {"index_topk", "0", SL_EFORMAT, "index_topk is 0, must be 1 to"},
+    {"index_n_heads", "null", SL_EFORMAT, "index_n_heads is missing"},
+    {"index_n_heads", "10", SL_EFORMAT,
+     "indexer.wq_b.weight\" has shape [800, 96], expected [400, 96]"},
+    {"index_head_dim", "8", SL_EFORMAT, "index_head_dim is 8, must be at least"},
+    {"q_lora_rank", "null", SL_EFORMAT, "an index needs q_lora_rank"},
+    {"scoring_func", "\"softmax\"", SL_EUNSUPPORTED, "scoring_func"},
+    {"topk_method", "\"greedy\"", SL_EUNSUPPORTED, "topk_method"},
+    {"indexer_types", "[\"full\"]", SL_EFORMAT, "indexer_types has 1 entries, there are 4 layers"},
+    {"indexer_types", "[\"shared\", \"shared\", \"full\", \"shared\"]", SL_EFORMAT,
+     "layer 0 shares"},
+    {"indexer_types", "\"FSFS\"", 0, NULL},
+    {"indexer_types", "\"FSFT\"", SL_EUNSUPPORTED, "layer 3 is not supported"},
+    {"indexer_types", "null", SL_EFORMAT,
+     "layers.1.self_attn.indexer.wq_b.weight\" is missing"}, /* all have one */
+};
+
 static const struct edit kimi_linear_edits[] = {
     {"mla_use_nope", "false", SL_EUNSUPPORTED, "mla_use_nope is false: not supported"},
     {"moe_router_activation_func", "\"softmax\"", SL_EUNSUPPORTED, "moe_router_activation_func"},

@@ -325,6 +325,7 @@ static const struct {
     EDITED("zamba2", zamba2_edits),
     EDITED("deepseek_v2", deepseek_v2_edits),
     EDITED("kimi_linear", kimi_linear_edits),
+    EDITED("glm_moe_dsa", glm_moe_dsa_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

@@ -70,6 +70,8 @@ static const char *const goldens[] = {
     "deepseek_v2_groups",
     "deepseek_v3",
     "deepseek_v3_fp8",
+    "deepseek_v32",
+    "glm_moe_dsa",
     "glm4_moe_lite",
     "kimi_k25",
     "mistral4",
@@ -210,6 +212,7 @@ static const char *const ggufs[] = {"olmo2",
                                     "deepseek_v3",
                                     "glm4_moe_lite",
                                     "mistral4",
+                                    "glm_moe_dsa",
                                     "kimi_linear",
                                     "rwkv7"};
 static const char *const isas[] = {"c", "avx2", "avx512"};

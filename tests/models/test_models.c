@@ -76,6 +76,10 @@ static const struct variant variants[] = {
     {"deepseek_v2", SL_DTYPE_BF16, "bf16", false},
     {"deepseek_v3", SL_DTYPE_F16, "q8_0", false},
     {"mistral4", SL_DTYPE_BF16, "fp8", false},
+    {"deepseek_v32", SL_DTYPE_BF16, "f32", false},
+    {"deepseek_v32", SL_DTYPE_F16, "fp8", false},
+    {"glm_moe_dsa", SL_DTYPE_BF16, "bf16", false},
+    {"glm_moe_dsa", SL_DTYPE_F16, "q8_0", false},
 };
 /* clang-format on */
 
@@ -349,6 +353,7 @@ static void test_containers(void **state)
                                         "mimo_v2_flash",
                                         "step3p5",
                                         "deepseek_v2",
+                                        "glm_moe_dsa",
                                         "kimi_linear",
                                         "rwkv7"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};

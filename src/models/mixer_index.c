@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse attention by an index (DSA): of a token an index keeps one short key, a few queries of
+ * each row score all of them, and the row attends to the positions that score best. A layer may
+ * have no index of its own, but attend to what the nearest one before it has chosen (GLM-5.2).
+ *
+ * Up to top_k positions a row sees all, so that a text that short costs only its keys.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+#include "models/tables.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- plan */
+
+/* Has the layer an index of its own? */
+static bool index_is_own(const struct sl_hparams *hp, int32_t idx)
+{
+    if (hp->from_gguf) /* whose tensors say so */
+        return (hp->layer_has[idx] & SL_HAS_K) != 0;
+    if (hp->index_layers[idx] != SL_LAYER_BY_INDEX)
+        return hp->index_layers[idx] == SL_LAYER_ON;
+    const int32_t step = SL_MAX(hp->index_step, 1);
+    return SL_MAX(idx - hp->index_offset + 1, 0) % step == 0;
+}
+
+int sl_plan_index(const struct sl_hparams *hp, enum sl_rope_pairing pairing,
+                  struct sl_layer_desc *layers, struct sl_error *err)
+{
+    if (hp->index_dim < hp->rope_dims)
+        return sl_fail(err, SL_EFORMAT,
+                       "index_head_dim is %d, must be at least qk_rope_head_dim, %d", hp->index_dim,
+                       hp->rope_dims);
+    if (hp->q_rank == 0)
+        return sl_fail(err, SL_EFORMAT, "an index needs q_lora_rank, which is missing");
+    if (!index_is_own(hp, 0))
+        return sl_fail(err, SL_EFORMAT, "layer 0 shares the choice of an index before it");
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const bool own = index_is_own(hp, i);
+        layers[i].index = (struct sl_index_desc){.top_k = hp->index_top,
+                                                 .n_heads = own ? hp->index_heads : 0,
+                                                 .dim = own ? hp->index_dim : 0,
+                                                 .pairing = pairing,
+                                                 .norm_eps = 1e-6f};
+        if (!own)
+            layers[i].has &= ~(unsigned)SL_HAS_K;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- room */
+
+enum {
+    SCORES = 1 << 20,     /* floats that rows are scored in together, */
+    ROOM = 32 * (1 << 20) /* and bytes that what they see is copied to, if they need as many */
+};
+
+static int32_t index_largest(const struct sl_model *m, int32_t (*of)(const struct sl_layer_desc *l))
+{
+    int32_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        most = SL_MAX(most, of(&m->layers[i]));
+    return most;
+}
+
+static int32_t index_top_of(const struct sl_layer_desc *l)
+{
+    return l->index.top_k;
+}
+
+static int32_t index_dim_of(const struct sl_layer_desc *l)
+{
+    return l->index.top_k > 0 ? l->head_dim : 0;
+}
+
+int64_t sl_index_n_scores(const struct sl_model *m, int32_t n_tokens)
+{
+    if (sl_index_top(m) == 0)
+        return 0;
+    const int64_t one = sl_index_scores(m->hp.context);
+    return SL_MAX(one, SL_MIN(SCORES, n_tokens * one));
+}
+
+size_t sl_index_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens)
+{
+    const int32_t top = sl_index_top(m);
+    if (top == 0)
+        return 0;
+    const size_t one = sl_sparse_room(kv, index_largest(m, index_dim_of), top, 1);
+    return one * SL_MIN(SL_MAX(ROOM / one, 1), (size_t)n_tokens);
+}
+
+int32_t sl_index_top(const struct sl_model *m)
+{
+    return index_largest(m, index_top_of);
+}
+
+/* ---------------------------------------------------------------- run */
+
+/* Does some row see more than the index chooses? */
+static bool index_must_choose(const struct sl_run *r, int32_t top_k, const struct sl_batch *batch)
+{
+    if (r->m->be->vt->device != NULL) /* spans are the device's */
+        return true;
+    for (int32_t i = 0; i < batch->n_spans; i++)
+        if (batch->spans[i].pos + batch->spans[i].n > top_k)
+            return true;
+    return false;
+}
+
+static void index_project(struct sl_run *r, int32_t layer, int32_t n, bool chooses)
+{
+    struct sl_backend *be = r->m->be;
+    const struct sl_weight *k = sl_run_mat(r, layer, SL_SLOT_INDEX_K);
+    const struct sl_weight *w = sl_run_mat(r, layer, SL_SLOT_INDEX_W);
+    const struct sl_weight *q = sl_run_mat(r, layer, SL_SLOT_INDEX_Q);
+    be->vt->linear_multi(
+        be, &(struct sl_op_linear_multi){
+                .x = r->norm,
+                .ld_x = r->m->hp.hidden,
+                .n = n,
+                .n_parts = chooses ? 2 : 1,
+                .part = {{k, NULL, r->index_k, k->n_rows}, {w, NULL, r->index_w, w->n_rows}},
+            });
+    if (chooses)
+        be->vt->linear(be, &(struct sl_op_linear){.x = r->latent_q_norm,
+                                                  .ld_x = q->n_cols,
+                                                  .w = q,
+                                                  .n = n,
+                                                  .out = r->index_q,
+                                                  .ld_out = q->n_rows});
+}
+
+void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_layer_desc *l = &m->layers[layer];
+    const struct sl_index_desc *x = &l->index;
+    if (x->n_heads == 0) /* what an earlier layer has chosen stays */
+        return;
+    const bool chooses = index_must_choose(r, x->top_k, batch);
+    const struct sl_kv_view kv = sl_kv_index_view(&r->cfg.kv, r->cfg.kv_pool, layer);
+    struct sl_rope rope = {0};
+    if (l->rope >= 0)
+        rope = m->ropes[l->rope];
+    rope.pairing = x->pairing; /* the angles are the same for both */
+    index_project(r, layer, batch->n_tokens, chooses);
+    m->be->vt->index_store(m->be, &(struct sl_op_index_store){
+                                      .batch = batch,
+                                      .q = r->index_q,
+                                      .k = r->index_k,
+                                      .norm = sl_run_vec(r, layer, SL_SLOT_INDEX_K_NORM),
+                                      .norm_bias = sl_run_vec(r, layer, SL_SLOT_INDEX_K_NORM_BIAS),
+                                      .eps = x->norm_eps,
+                                      .n_heads = chooses ? x->n_heads : 0,
+                                      .dim = x->dim,
+                                      .rope = l->rope >= 0 ? &rope : NULL,
+                                      .angles = l->rope >= 0 ? r->angles[l->rope] : NULL,
+                                      .kv = kv,
+                                  });
+    if (!chooses)
+        return;
+    m->be->vt->index_select(m->be, &(struct sl_op_index_select){
+                                       .batch = batch,
+                                       .q = r->index_q,
+                                       .w = r->index_w,
+                                       .n_heads = x->n_heads,
+                                       .dim = x->dim,
+                                       .top_k = x->top_k,
+                                       .kv = kv,
+                                       .scores = r->index_scores,
+                                       .n_scores = sl_index_n_scores(m, r->cfg.max_tokens),
+                                       .top = r->index_top,
+                                   });
+}
+
+void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attention *all)
+{
+    const struct sl_model *m = r->m;
+    m->be->vt->sparse_attention(
+        m->be, &(struct sl_op_sparse_attention){
+                   .all = *all,
+                   .top = r->index_top,
+                   .top_k = m->layers[layer].index.top_k,
+                   .room = r->sparse_room,
+                   .room_bytes = sl_index_room(m, r->cfg.kv.dtype, r->cfg.max_tokens),
+               });
+}
