@@ -99,7 +99,7 @@ static void conv_part(void *arg, uint32_t item, int thread_idx)
 {
     const struct rec_job *j = arg;
     const struct sl_op_short_conv *a = j->a;
-    const int32_t first = (int32_t)(item % j->n_parts) * j->part;
+    const int32_t first = a->n_plain + (int32_t)(item % j->n_parts) * j->part;
     struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
     while (next_piece(&r))
@@ -107,14 +107,29 @@ static void conv_part(void *arg, uint32_t item, int thread_idx)
                          r.end);
 }
 
+static void plain_row(void *arg, uint32_t row, int thread_idx)
+{
+    const struct rec_job *j = arg;
+    const struct sl_op_short_conv *a = j->a;
+    (void)thread_idx;
+    j->cpu->k.act_alone(SL_ACT_SILU, a->x + row * a->ld, a->n_plain,
+                        a->out + (int64_t)row * a->n_channels);
+}
+
 void sl_cpu_short_conv(struct sl_backend *be, const struct sl_op_short_conv *a)
 {
     struct rec_job j = {.cpu = sl_cpu(be), .a = a};
+    const int32_t n = a->n_channels - a->n_plain;
     SL_ASSERT(a->n_taps >= 2 && a->n_taps <= SL_MAX_CONV_TAPS);
-    j.part = part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_CONV);
-    j.n_parts = (uint32_t)SL_CEIL_DIV(a->n_channels, j.part);
+    SL_ASSERT(a->n_plain >= 0 && (a->n_plain == 0 || (a->kernels != NULL && a->silu)));
+    SL_ASSERT(n > 0 && (a->kernels == NULL || (a->pre == NULL && a->bias == NULL)));
+    j.part = part_of(j.cpu, a->batch->n_spans, n, SL_REC_CONV);
+    j.n_parts = (uint32_t)SL_CEIL_DIV(n, j.part);
     sl_cpu_run(sl_cpu(be), conv_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
-               (int64_t)a->batch->n_tokens * a->n_channels * (a->n_taps + 8));
+               (int64_t)a->batch->n_tokens * n * (a->n_taps + 8));
+    if (a->n_plain > 0)
+        sl_cpu_run(sl_cpu(be), plain_row, &j, a->batch->n_tokens,
+                   (int64_t)a->batch->n_tokens * a->n_plain * 8);
 }
 
 static void delta_row(void *arg, uint32_t row, int thread_idx)

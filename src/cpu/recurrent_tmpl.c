@@ -54,17 +54,31 @@ static int lanes_at(int64_t i, int64_t n)
 
 /* ---------------------------------------------------------------- convolutions */
 
+/* Weights of tap k of some channels, which a token's kernels have side by side. */
+INLINE v16 conv_taps(const struct sl_op_short_conv *a, const int n_taps, const int lanes, int k,
+                     int64_t row, int64_t channel)
+{
+    _Alignas(64) float w[16] = {0};
+    if (a->kernels == NULL)
+        return load_lanes(a->w + (int64_t)k * a->n_channels + channel, lanes);
+    const int64_t first = row * (a->n_channels - a->n_plain) + channel - a->n_plain;
+    for (int i = 0; i < lanes; i++)
+        w[i] = a->kernels[(first + i) * n_taps + k];
+    return v_load(w);
+}
+
 /* Columns i .. i + lanes of a part: in [n_taps] are rows of the part, the last yet to be made. */
 INLINE void conv_lanes(const struct sl_op_short_conv *a, const int n_taps, const int lanes,
-                       float *const *in, int64_t at, int64_t out_at, int64_t channel, int i)
+                       float *const *in, int64_t row, int64_t channel, int i)
 {
+    const int64_t at = row * a->ld + channel, out_at = row * a->n_channels + channel;
     v16 now = load_lanes(a->x + at, lanes);
     if (a->pre != NULL)
         now = v_mul(now, load_lanes(a->pre + at, lanes));
     v_store(in[n_taps - 1] + i, now);
     v16 sum = a->bias != NULL ? load_lanes(a->bias + channel, lanes) : v_set1(0.0f);
     for (int k = 0; k < n_taps; k++)
-        sum = v_fma(load_lanes(a->w + (int64_t)k * a->n_channels + channel, lanes),
+        sum = v_fma(conv_taps(a, n_taps, lanes, k, row, channel),
                     k < n_taps - 1 ? v_load(in[k] + i) : now, sum);
     if (a->silu)
         sum = v_gated(sum, sum);
@@ -76,12 +90,11 @@ INLINE void conv_lanes(const struct sl_op_short_conv *a, const int n_taps, const
 INLINE void conv_token(const struct sl_op_short_conv *a, const int n_taps, float *const *in,
                        int64_t row, int32_t first, int32_t n)
 {
-    const int64_t at = row * a->ld + first, out_at = row * a->n_channels + first;
     int i = 0;
     for (; i + 16 <= n; i += 16)
-        conv_lanes(a, n_taps, 16, in, at + i, out_at + i, first + i, i);
+        conv_lanes(a, n_taps, 16, in, row, first + i, i);
     if (i < n)
-        conv_lanes(a, n_taps, n - i, in, at + i, out_at + i, first + i, i);
+        conv_lanes(a, n_taps, n - i, in, row, first + i, i);
 }
 
 static void k_conv(const struct sl_op_short_conv *a, int64_t row, int32_t n, int32_t first,
@@ -90,13 +103,13 @@ static void k_conv(const struct sl_op_short_conv *a, int64_t row, int32_t n, int
     _Alignas(64) float ring[SL_MAX_CONV_TAPS][SL_REC_CONV];
     float *in[SL_MAX_CONV_TAPS]; /* the oldest first */
     const int32_t taps = a->n_taps;
+    const int64_t width = a->n_channels - a->n_plain, column = first - a->n_plain;
     for (int32_t k = 0; k < taps; k++) {
         in[k] = ring[k];
         for (int32_t i = 0; i < n_channels && k < taps - 1; i += 16)
-            v_store(in[k] + i, begin == NULL
-                                   ? v_set1(0.0f)
-                                   : v_load_n(begin + (int64_t)k * a->n_channels + first + i,
-                                              lanes_at(i, n_channels)));
+            v_store(in[k] + i, begin == NULL ? v_set1(0.0f)
+                                             : v_load_n(begin + k * width + column + i,
+                                                        lanes_at(i, n_channels)));
     }
     for (int32_t t = 0; t < n; t++) {
         switch (taps) {
@@ -114,7 +127,7 @@ static void k_conv(const struct sl_op_short_conv *a, int64_t row, int32_t n, int
         in[taps - 1] = oldest;
     }
     for (int32_t k = 0; k < taps - 1; k++)
-        memcpy(end + (int64_t)k * a->n_channels + first, in[k], (size_t)n_channels * sizeof *end);
+        memcpy(end + k * width + column, in[k], (size_t)n_channels * sizeof *end);
 }
 
 /* ---------------------------------------------------------------- the gated delta rule */

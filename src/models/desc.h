@@ -226,6 +226,8 @@ struct sl_hparams {
     int32_t state_expand;                  /* so many times the width of the model */
     bool use_rope;                         /* where attention may have no positions */
     bool wide_beta;                        /* of the delta rule: to 2, not to 1 */
+    double value_expand, state_norm_eps;   /* Jet: v_dim to k_dim; of the norm of what comes out, */
+    int32_t conv_reduction;                /* and width of v to conv_rank */
     double dt_min, dt_max;                 /* limits of the time step; dt_max 0: none */
     bool norm_before_gate;                 /* of what a recurrence gives */
     /* Multipliers of Falcon-H1: of an MLP's gate and what it gives; of keys; of what goes into
@@ -293,6 +295,7 @@ struct sl_hparam_desc {
     const char *words[4]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
                              those of attention, full and sliding; LAYER_KINDS: of each kind, */
     const char *letters;  /* or these */
+    bool spelled;         /* FLOAT: a string will do, as what YAML makes of 1e-5 */
     bool repeats;         /* LAYER_TYPES: a list shorter than the model begins again */
     bool from_one;        /* LAYERS: the first layer's number is 1 */
 };
@@ -394,6 +397,9 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_STATE_DT_BIAS, /* inside the softplus */
                SL_SLOT_CONV,          /* [channels, taps] values */
                SL_SLOT_CONV_BIAS,
+               SL_SLOT_CONV_DOWN, /* of conv_rank: what a token's own taps are made of, */
+               SL_SLOT_CONV_UP,   /* by channel, then by tap, */
+               SL_SLOT_CONV_UP_BIAS,
                SL_SLOT_STATE_A, /* of the decay, below 0 */
                SL_SLOT_STATE_D, /* of what goes in, added to what comes out */
                SL_SLOT_STATE_NORM,
@@ -547,6 +553,8 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_STATE_K,        /* k_dim */
               SL_DIM_STATE_V,        /* values of a head */
               SL_DIM_STATE_LOW,      /* low_rank */
+              SL_DIM_CONV_RANK,      /* conv_rank, */
+              SL_DIM_CONV_KERNEL,    /* and the taps of all channels that have them */
               SL_DIM_STATE_RANK,     /* of dt, Mamba 1; */
               SL_DIM_STATE_X,        /* that and twice k_dim */
               SL_DIM_SHIFTS,         /* hidden, for each mixture of time mixing (RWKV-7), */
@@ -710,8 +718,10 @@ struct sl_state_desc {
     int32_t dt_rank;             /* Mamba 1; 0: dt comes of the layer's input */
     int32_t low_rank;            /* DELTA: of a row that the gate is made of, and of one that the
                                     decay is; 0: they come of the layer's input */
-    bool norm_x;                 /* Mamba 1: dt, b and c are normed */
-    bool by_row;                 /* DELTA: a decay for each row of the state, */
+    int32_t conv_rank;    /* DELTA: of a row that the taps of v are made of, token by token; q
+                             and k have none then. 0: taps are weights */
+    bool norm_x;          /* Mamba 1: dt, b and c are normed */
+    bool by_row;          /* DELTA: a decay for each row of the state, */
     bool tiled;           /* and head h belongs to group h % n_groups: heads of a group are not
                              neighbours */
     float beta_scale;     /* DELTA */

@@ -157,6 +157,9 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
         *out = SL_JSON_INFINITY;
         return 1;
     }
+    const char *text = row->spelled ? json_string_value(sp->value) : NULL;
+    if (!integer && text != NULL && sl_parse_double(text, strlen(text), out))
+        return 1;
     if (row->type == SL_HP_COUNT && !json_is_integer(sp->value)) {
         *out = json_is_string(sp->value) ? (double)json_string_length(sp->value)
                                          : (double)json_array_size(sp->value);

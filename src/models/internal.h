@@ -398,6 +398,7 @@ struct sl_run {
     float *laurel;                      /* [T, laurel_rank] */
     float *state_in, *conv_out;         /* [T, channels] of recurrent layers: before the
                                            convolution and behind it */
+    float *conv_kernels;                /* [T, channels, taps] where each token brings its own */
     float *state_gate, *state_out;      /* [T, heads * v_dim] */
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
     void *state_att; /* the same as activations, beside att; */
@@ -492,6 +493,7 @@ static inline bool sl_has_attention(const struct sl_layer_desc *l)
 }
 /* Channels of its convolution. */
 int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);
+int64_t sl_conv_tapped(const struct sl_layer_desc *l, int64_t hidden); /* those with taps */
 /* ranks.c: where this rank puts its part of what others need whole: `whole` itself if it is alone.
  * Then sl_run_gather makes n rows of n_cols columns whole on all ranks, or on rank 0 alone. */
 void *sl_run_part(struct sl_run *r, void *whole);

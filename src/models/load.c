@@ -458,6 +458,11 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "gates and decays of low rank (KDA) are not built for this device: "
                            "choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].state.conv_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "convolutions whose taps each token makes (JetBlock) are not built for "
+                           "this device: choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_BLOCK && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "blocks that layers share (Zamba 2) are not built for this device: "

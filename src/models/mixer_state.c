@@ -17,10 +17,16 @@ int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden)
     return s->dt_rank > 0 || l->mixer == SL_MIX_LRU ? rows : rows + 2 * keys;
 }
 
+int64_t sl_conv_tapped(const struct sl_layer_desc *l, int64_t hidden)
+{
+    const struct sl_state_desc *s = &l->state;
+    return s->conv_rank > 0 ? (int64_t)s->n_heads * s->v_dim : sl_conv_channels(l, hidden);
+}
+
 /* Of the convolution's part of the state. */
 static size_t tail_bytes(const struct sl_layer_desc *l, int64_t hidden)
 {
-    const size_t n = (size_t)(l->state.n_taps - 1) * (size_t)sl_conv_channels(l, hidden);
+    const size_t n = (size_t)(l->state.n_taps - 1) * (size_t)sl_conv_tapped(l, hidden);
     return SL_ROUND_UP(n * sizeof(float), (size_t)SL_STATE_ALIGN);
 }
 
@@ -118,6 +124,31 @@ static void mixer_state_project(struct sl_run *r, int32_t layer, int32_t n)
     mixer_state_scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);
 }
 
+/* Each token's own taps. */
+static const float *make_kernels(struct sl_run *r, int32_t layer, int32_t n)
+{
+    const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_CONV_DOWN),
+                           *up = sl_run_mat(r, layer, SL_SLOT_CONV_UP);
+    struct sl_backend *be = r->m->be;
+    be->vt->linear(be, &(struct sl_op_linear){.x = r->norm,
+                                              .ld_x = down->n_cols,
+                                              .w = down,
+                                              .n = n,
+                                              .out = r->state_x,
+                                              .ld_out = down->n_rows});
+    be->vt->activate(
+        be, &(struct sl_op_activate){
+                .x = r->state_x, .act = SL_ACT_SILU, .n = n * down->n_rows, .out = r->state_x});
+    be->vt->linear(be, &(struct sl_op_linear){.x = r->state_x,
+                                              .ld_x = up->n_cols,
+                                              .w = up,
+                                              .bias = sl_run_vec(r, layer, SL_SLOT_CONV_UP_BIAS),
+                                              .n = n,
+                                              .out = r->conv_kernels,
+                                              .ld_out = up->n_rows});
+    return r->conv_kernels;
+}
+
 static void mixer_state_convolve(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
@@ -136,6 +167,10 @@ static void mixer_state_convolve(struct sl_run *r, int32_t layer, const struct s
                                  .out = gated ? NULL : r->conv_out,
                                  .act = gated ? r->att : NULL};
     a.ld = gated ? 3 * (int64_t)h : a.n_channels;
+    if (l->state.conv_rank > 0) {
+        a.kernels = make_kernels(r, layer, batch->n_tokens);
+        a.n_plain = a.n_channels - (int32_t)sl_conv_tapped(l, h);
+    }
     r->m->be->vt->short_conv(r->m->be, &a);
 }
 

@@ -266,6 +266,10 @@ static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc
         return l->state.v_dim;
     case SL_DIM_STATE_LOW:
         return l->state.low_rank;
+    case SL_DIM_CONV_RANK:
+        return l->state.conv_rank;
+    case SL_DIM_CONV_KERNEL:
+        return l->state.conv_rank > 0 ? sl_conv_tapped(l, hp->hidden) * l->state.n_taps : 0;
     case SL_DIM_STATE_RANK:
         return l->state.dt_rank;
     case SL_DIM_SHIFTS:

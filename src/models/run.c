@@ -44,7 +44,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 }
 
 enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 12, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
-enum { N_CUTS = 53 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 54 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -155,7 +155,7 @@ static struct widths widths_of(const struct sl_model *m)
             w.use = SL_MAX(w.use, SL_MAX(q, (uint64_t)l->intermediate));
         }
         sl_wkv_room(l, &w.wkv, &w.wkv_low);
-        w.low = SL_MAX(w.low, (uint64_t)l->state.low_rank);
+        w.low = SL_MAX(w.low, (uint64_t)SL_MAX(l->state.low_rank, l->state.conv_rank));
         if (l->state.dt_rank > 0)
             w.low = SL_MAX(w.low, (uint64_t)sl_layer_dim(&m->hp, l, SL_DIM_STATE_X));
     }
@@ -243,6 +243,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, laurel), t * (uint64_t)hp->laurel_rank * f},
         {offsetof(struct sl_run, state_in), t * conv_in * f},
         {offsetof(struct sl_run, conv_out), t * conv * f},
+        {offsetof(struct sl_run, conv_kernels),
+         t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_CONV_KERNEL) * f},
         {offsetof(struct sl_run, state_gate), t * state * f},
         {offsetof(struct sl_run, state_out), t * state * f},
         {offsetof(struct sl_run, state_dt), t * dt * f},

@@ -434,15 +434,18 @@ struct sl_op_cut_gate { /* x = max(x - (mean + deviations * standard deviation),
 
 /* A causal convolution of each channel: out[t, c] = act(bias[c] + sum over i of w[i, c] * in[t -
  * (n_taps - 1) + i, c]) * post[t, c] with in = x * pre. State: in of the n_taps - 1 tokens before,
- * the oldest first, [n_taps - 1, C]. */
+ * the oldest first, [n_taps - 1, C].
+ * With kernels each token brings the weights of its own sum, and the first n_plain channels have no
+ * taps: out[t, c] = act(x[t, c]), and no weights and no state. */
 struct sl_op_short_conv {
     const struct sl_batch *batch;
     const float *x;          /* [T, C], rows ld apart, as those of pre and post */
     const float *pre, *post; /* NULL: 1 */
     int64_t ld;
-    const float *w;    /* [n_taps, C] */
-    const float *bias; /* [C] or NULL */
-    int32_t n_channels, n_taps;
+    const float *w;       /* [n_taps, C] */
+    const float *bias;    /* [C] or NULL */
+    const float *kernels; /* in place of w: [T, C - n_plain, n_taps]; NULL: there are none */
+    int32_t n_channels, n_taps, n_plain;
     bool silu; /* act; else there is none */
     struct sl_state_view state;
     float *out; /* [T, C]; not x */

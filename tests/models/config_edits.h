@@ -610,6 +610,27 @@ static const struct edit qwen35moe_edits[] = {
     {"mlp_only_layers", "[2]", SL_EFORMAT, "layers.2.mlp.gate_proj.weight\" is missing"},
 };
 
+#define JET "efficient_attention_config.jet."
+static const struct edit jet_nemotron_edits[] = {
+    {JET "num_heads", "4", SL_EFORMAT,
+     "self_attn.q_proj.weight\" has shape [72, 64], expected [96, 64]"},
+    {JET "conv_size", "3", SL_EFORMAT,
+     "kernel_generator.w2.weight\" has shape [384, 12], expected [288, 12]"},
+    {JET "dconv_generator_reduction", "4", SL_EFORMAT,
+     "kernel_generator.w1.weight\" has shape [12, 64], expected [24, 64]"},
+    {JET "dconv_generator_reduction", "97", SL_EFORMAT,
+     "is 97, more than the 96 values of a layer"},
+    {JET "expand_v", "1.35", SL_EFORMAT,
+     "expand_v makes 32.4 values of the 24 dimensions of a head"},
+    {JET "norm_eps", "\"1e-5\"", 0, ""}, /* as released models have it */
+    {JET "norm_eps", "\"small\"", SL_EFORMAT, "norm_eps must be a number"},
+    {"layer_types", NULL, SL_EFORMAT, "layer_types is missing"},
+    {"layer_types", "[\"jet\", \"attn\", \"jet\", \"gla\", \"jet\"]", SL_EUNSUPPORTED, "gla"},
+    {"efficient_attention_config.swa.window_size", NULL, SL_EFORMAT,
+     "layer 3 is windowed, and efficient_attention_config.swa.window_size is missing"},
+};
+#undef JET
+
 static const struct edit olmo_hybrid_edits[] = {
     {"linear_num_value_heads", "3", SL_EFORMAT,
      "linear_num_value_heads (3) is not a multiple of linear_num_key_heads (2)"},

@@ -320,6 +320,7 @@ static const struct {
     EDITED("qwen35", qwen35_edits),
     EDITED("qwen35moe", qwen35moe_edits),
     EDITED("olmo_hybrid", olmo_hybrid_edits),
+    EDITED("jet_nemotron", jet_nemotron_edits),
     EDITED("recurrent_gemma", recurrent_gemma_edits),
     EDITED("rwkv7", rwkv7_edits),
     EDITED("zamba2", zamba2_edits),

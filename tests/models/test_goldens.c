@@ -142,6 +142,8 @@ static const char *const goldens[] = {
     "kimi_linear",
     "kimi_linear_v5",
     "olmo_hybrid_rope",
+    "jet_nemotron_head",
+    "jet_nemotron",
     "recurrent_gemma",
     "recurrent_gemma_f32",
     "zamba2",

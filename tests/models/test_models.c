@@ -69,6 +69,7 @@ static const struct variant variants[] = {
     {"falcon_mamba", SL_DTYPE_BF16, "f32", false},
     {"jamba", SL_DTYPE_F16, "f16", false},
     {"olmo_hybrid", SL_DTYPE_BF16, "f16", false},
+    {"jet_nemotron", SL_DTYPE_BF16, "bf16", false},
     {"recurrent_gemma", SL_DTYPE_BF16, "bf16", false},
     {"rwkv7", SL_DTYPE_BF16, "bf16", false},
     {"zamba2", SL_DTYPE_BF16, "f32", false},

@@ -180,6 +180,6 @@ extern "C" void sl_cuda_short_conv(struct sl_backend *be, const struct sl_op_sho
     static_assert(PIECE >= SL_MAX_CONV_TAPS - 1 && SL_MAX_CONV_TAPS == 8, "");
     void (*const by_taps[])(struct sl_cuda *, const struct sl_op_short_conv *) = {
         launch<2>, launch<3>, launch<4>, launch<5>, launch<6>, launch<7>, launch<8>};
-    SL_ASSERT(a->n_taps >= 2 && a->n_taps <= SL_MAX_CONV_TAPS);
+    SL_ASSERT(a->n_taps >= 2 && a->n_taps <= SL_MAX_CONV_TAPS && a->kernels == NULL);
     by_taps[a->n_taps - 2](sl_cuda(be), a);
 }
