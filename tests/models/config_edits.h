@@ -625,7 +625,8 @@ static const struct edit jet_nemotron_edits[] = {
     {JET "norm_eps", "\"1e-5\"", 0, ""}, /* as released models have it */
     {JET "norm_eps", "\"small\"", SL_EFORMAT, "norm_eps must be a number"},
     {"layer_types", NULL, SL_EFORMAT, "layer_types is missing"},
-    {"layer_types", "[\"jet\", \"attn\", \"jet\", \"gla\", \"jet\"]", SL_EUNSUPPORTED, "gla"},
+    {"layer_types", "[\"jet\", \"attn\", \"jet\", \"gla\", \"jet\"]", SL_EUNSUPPORTED,
+     "layer_types: what it says of layer 3 is not supported"},
     {"efficient_attention_config.swa.window_size", NULL, SL_EFORMAT,
      "layer 3 is windowed, and efficient_attention_config.swa.window_size is missing"},
 };

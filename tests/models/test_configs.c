@@ -73,6 +73,18 @@ static void make_folder(const char *name, const char *path, struct sl_synth *s)
 
 /* ---------------------------------------------------------------- config.json */
 
+/* The object that a key with dots is in; *key becomes its name there. */
+static json_t *holder_of(json_t *config, const char **key)
+{
+    for (const char *dot; (dot = strchr(*key, '.')) != NULL; *key = dot + 1) {
+        json_t *o = json_object_getn(config, *key, (size_t)(dot - *key));
+        if (!json_is_object(o))
+            break;
+        config = o;
+    }
+    return config;
+}
+
 static void apply(const char *folder, const struct edit *e)
 {
     struct sl_error err = {0};
@@ -84,12 +96,14 @@ static void apply(const char *folder, const struct edit *e)
         fail_msg("%s", err.msg);
     json_t *config = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
     assert_non_null(config);
+    const char *key = e->key;
+    json_t *holder = holder_of(config, &key);
     if (e->value == NULL) {
-        json_object_del(config, e->key);
+        json_object_del(holder, key);
     } else {
         json_t *v = json_loads(e->value, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         assert_non_null(v);
-        json_object_set_new(config, e->key, v);
+        json_object_set_new(holder, key, v);
     }
     char *edited = json_dumps(config, 0);
     assert_non_null(edited);

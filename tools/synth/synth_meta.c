@@ -138,36 +138,40 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     sl_buf_puts(b, ",\n");
 }
 
-/* Length of the name of the object that a row's key is in; 0: none, or it is a list, which is left
+/* Length of the first name of a key that has more; 0: it has none, or is of a list, which is left
  * out. */
-static size_t object_of(const struct sl_hparam_desc *row)
+static size_t object_of(const char *key)
 {
-    const char *dot = row->hf[0] != NULL ? strchr(row->hf[0], '.') : NULL;
-    return dot != NULL && !(dot[1] >= '0' && dot[1] <= '9') ? (size_t)(dot - row->hf[0]) : 0;
+    const char *dot = key != NULL ? strchr(key, '.') : NULL;
+    return dot != NULL && !(dot[1] >= '0' && dot[1] <= '9') ? (size_t)(dot - key) : 0;
 }
 
-/* Every row, those of an object where the first of them stands; deeper ones are left out. */
-static void config_rows(const struct sl_model_desc *desc, const struct sl_hparams *hp,
-                        struct sl_buf *b)
+/* What the row's key is behind the first n bytes of `of`'s; NULL: it begins in another way. */
+static const char *key_behind(const struct sl_hparam_desc *row, const struct sl_hparam_desc *of,
+                              size_t n)
 {
-    for (int32_t i = 0; i < desc->n_hparams; i++) {
-        const struct sl_hparam_desc *row = &desc->hparams[i];
-        const size_t n = object_of(row);
-        bool first = n > 0;
-        if (n == 0)
-            config_row(row, row->hf[0], hp, b);
-        for (int32_t k = 0; k < i && first; k++)
-            first = object_of(&desc->hparams[k]) != n ||
-                    strncmp(desc->hparams[k].hf[0], row->hf[0], n) != 0;
+    const char *key = row->hf[0];
+    return n == 0 || (key != NULL && strncmp(key, of->hf[0], n) == 0) ? key + n : NULL;
+}
+
+/* The rows from `from` on whose keys begin with the first n bytes of that one's; those of an object
+ * where the first of them stands. */
+static void config_rows(const struct sl_model_desc *desc, const struct sl_hparams *hp, int32_t from,
+                        size_t n, struct sl_buf *b)
+{
+    const struct sl_hparam_desc *rows = desc->hparams;
+    for (int32_t i = from; i < desc->n_hparams; i++) {
+        const char *key = key_behind(&rows[i], &rows[from], n);
+        const size_t n_name = object_of(key);
+        bool first = n_name > 0;
+        if (key != NULL && n_name == 0)
+            config_row(&rows[i], key, hp, b);
+        for (int32_t k = from; k < i && first; k++)
+            first = key_behind(&rows[k], &rows[i], n + n_name + 1) == NULL;
         if (!first)
             continue;
-        sl_buf_printf(b, " \"%.*s\": {\n", (int)n, row->hf[0]);
-        for (int32_t k = i; k < desc->n_hparams; k++) {
-            const char *key = desc->hparams[k].hf[0];
-            if (object_of(&desc->hparams[k]) == n && strncmp(key, row->hf[0], n) == 0 &&
-                strchr(key + n + 1, '.') == NULL)
-                config_row(&desc->hparams[k], key + n + 1, hp, b);
-        }
+        sl_buf_printf(b, " \"%.*s\": {\n", (int)n_name, key);
+        config_rows(desc, hp, i, n + n_name + 1, b);
         sl_buf_puts(b, "  \"\": null},\n");
     }
 }
@@ -392,7 +396,7 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
         sl_buf_printf(&b, " \"eos_token_id\": %d,\n", s->eos);
     if (name->hf_config != NULL)
         sl_buf_printf(&b, " \"%s\": {\n", name->hf_config);
-    config_rows(desc, &s->hp, &b);
+    config_rows(desc, &s->hp, 0, 0, &b);
     sl_buf_printf(&b, " \"torch_dtype\": \"%s\"", torch_name(s->dtype));
     config_ropes(s, desc, &b);
     sl_buf_puts(&b, name->hf_config != NULL ? "}\n}\n" : "\n}\n");
