@@ -32,7 +32,7 @@ N_INSTALL_S = 600
 
 def wants_a_call(path: str, body: dict) -> str | None:
     """What tool_choice to send instead: until a tool has answered since the user spoke last, a call."""
-    if not body.get("tools") or not path.endswith(("/chat/completions", "/responses", "/messages")):
+    if not body.get("tools") or not path.endswith(("/chat/completions", "/responses", "/messages", "/api/chat")):
         return None
     talk = body.get("messages", body.get("input"))
     for message in reversed(talk if isinstance(talk, list) else []):
@@ -84,7 +84,13 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             Proxy.log_file.flush()
         upstream.close()
 
-    do_GET = do_POST = do_DELETE = do_HEAD = forward
+    def reach(self) -> None:
+        try:
+            self.forward()
+        except (OSError, http.client.HTTPException):  # the client has left, or was ended
+            self.close_connection = True
+
+    do_GET = do_POST = do_DELETE = do_HEAD = reach
 
 
 def script(name: str) -> str:
@@ -123,6 +129,7 @@ def run(name: str, python: str, url: str, limit_s: int) -> tuple[list[str], list
                         "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HOME": os.path.join(FOLDER, name),
                         "PATH": os.path.dirname(python) + os.pathsep + os.environ["PATH"], "DO_NOT_TRACK": "1",
                         "OTEL_SDK_DISABLED": "true"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # or a large library takes a minute to import, each time
     try:
         r = subprocess.run([python, script(name)], stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, env=env, timeout=limit_s, stdin=subprocess.DEVNULL, check=False)
