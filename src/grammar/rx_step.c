@@ -177,15 +177,20 @@ static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
 static sl_rx_id rx_step_derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte,
                                struct sl_rx_bytes *same)
 {
-    struct sl_rx_derived *x = &rx->derived[(id * 2654435761u + byte * 40503u) % SL_RX_DERIVED];
     if (rx->nodes[id].op <= RX_SET)
         return derive_new(rx, id, byte, same);
+    /* By its id the one that was used last, as bytes in order mostly have the same; and by both. */
+    struct sl_rx_derived *last = &rx->derived[id * 2654435761u % SL_RX_DERIVED], *x = last;
     if (x->id != id || !sl_rx_bytes_has(&x->same, byte)) {
-        struct sl_rx_bytes mine = {{~0ull, ~0ull, ~0ull, ~0ull}};
-        sl_rx_id to = derive_new(rx, id, byte, &mine);
-        if (rx->failed != NULL)
-            return SL_RX_NONE;
-        *x = (struct sl_rx_derived){id, to, mine};
+        x = &rx->derived[(id * 2654435761u + byte * 40503u) % SL_RX_DERIVED];
+        if (x->id != id || !sl_rx_bytes_has(&x->same, byte)) {
+            struct sl_rx_bytes mine = {{~0ull, ~0ull, ~0ull, ~0ull}};
+            sl_rx_id to = derive_new(rx, id, byte, &mine);
+            if (rx->failed != NULL)
+                return SL_RX_NONE;
+            *x = (struct sl_rx_derived){id, to, mine};
+        }
+        *last = *x;
     }
     for (int w = 0; w < 4; w++)
         same->w[w] &= x->same.w[w];
