@@ -276,3 +276,52 @@ enum sl_disk_result sl_disk_write(struct sl_disk *d, int32_t slot, const struct 
     d->digests[slot] = e.digest;
     return done ? SL_DISK_DONE : SL_DISK_FAILED;
 }
+
+/* Brings the entries of a file up to date that are there; true: there was one. */
+static bool update_uses(const struct sl_disk *d, int32_t number, uint8_t *area)
+{
+    const struct sl_slab_kind *kind = &d->kinds[d->made_for[number]];
+    bool changed = false;
+    SL_ASSERT(d->made_for[number] == d->slots.chunks[number].group);
+    for (int32_t i = 0; i < kind->n_slots; i++) {
+        int32_t slot = number * d->slots.n_stride + i;
+        const struct sl_slot *p = &d->slots.slots[slot];
+        uint8_t *at = area + (size_t)i * SL_SLAB_ENTRY;
+        struct sl_slab_entry e;
+        if (p->state != SL_SLOT_READY ||
+            sl_slab_get_entry(at, kind, number, i, &e) != SL_SLAB_GOOD || e.used == p->used ||
+            memcmp(&e.name, &p->name, sizeof e.name) != 0 ||
+            memcmp(&e.digest, &d->digests[slot], sizeof e.digest) != 0)
+            continue;
+        e.used = p->used;
+        sl_slab_put_entry(at, kind, number, i, &e);
+        changed = true;
+    }
+    return changed;
+}
+
+static bool save_uses_of(struct sl_disk *d, int32_t number, uint8_t *area)
+{
+    size_t n = (size_t)d->kinds[d->made_for[number]].n_slots * SL_SLAB_ENTRY;
+    int fd = open_slab(d, number, O_RDWR);
+    if (fd < 0)
+        return false;
+    memset(area, 0, n); /* a file may end before its last entry */
+    int64_t got = read_at(fd, area, n, SL_SLAB_ENTRY);
+    bool saved = got >= 0 &&
+                 (!update_uses(d, number, area) || write_at(fd, area, (size_t)got, SL_SLAB_ENTRY));
+    sl_sys->close(fd);
+    return saved;
+}
+
+void sl_disk_save_uses(struct sl_disk *d)
+{
+    uint8_t *area = sl_malloc((size_t)d->slots.n_stride * SL_SLAB_ENTRY);
+    bool saved = area != NULL;
+    for (int32_t i = 0; saved && i < d->slots.n_chunks; i++) {
+        int32_t group = d->slots.chunks[i].group;
+        if (group != SL_NO_SLOT && d->made_for[i] == group)
+            saved = save_uses_of(d, i, area);
+    }
+    sl_free(area); /* what was not saved is older than it was */
+}

@@ -62,6 +62,7 @@ void sl_store_close(struct sl_store *s)
         return;
     if (s->has_disk) {
         sl_store_io_stop(s);
+        sl_disk_save_uses(&s->disk);
         sl_disk_close(&s->disk);
     }
     sl_free(s->jobs);

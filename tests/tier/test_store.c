@@ -240,6 +240,59 @@ static void the_disk_keeps_what_was_used_last(void **state)
     rig_remove_disk(&r);
 }
 
+/* A page that was written long ago, but used since, is young after a restart too. */
+static void uses_outlive_the_store(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(8);
+    rig_add_disk(&r, 100);
+    rig_open(&r);
+    uint64_t n = 0;
+    for (; rig_stats(&r, SL_TIER_DISK).evicted == 0; n++) {
+        assert_true(rig_put(&r, n, 0));
+        rig_settle(&r, n + 1);
+    }
+    assert_int_equal(rig_get(&r, 1, 0), 1); /* the oldest one: from disk */
+    assert_true(rig_has(&r, 2, 0));
+    for (int round = 0; round < 2; round++) {
+        rig_restart(&r);
+        for (uint64_t id = 0; id < 10; id++) {
+            assert_true(rig_put(&r, n, 0));
+            rig_settle(&r, id + 1);
+            n++;
+        }
+    }
+    rig_restart(&r);
+    for (uint64_t id = 0; id < n; id++)
+        assert_int_equal(rig_get(&r, id, 0), id == 1 || id == 2 || id > 22);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
+/* A disk tier that is made smaller keeps to its new size, and what is left is found. */
+static void a_disk_may_shrink(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(8);
+    rig_add_disk(&r, 100);
+    rig_open(&r);
+    for (uint64_t id = 0; id < 80; id++) {
+        assert_true(rig_put(&r, id, 0));
+        rig_settle(&r, id + 1);
+    }
+    rig_close(&r);
+    r.cfg.disk_bytes = 96 * RIG_PAGE; /* one file less, of the same size */
+    assert_true(bytes_below(r.dir) > r.cfg.disk_bytes - 3 * RIG_PAGE);
+    rig_open(&r);
+    assert_in_range(rig_stats(&r, SL_TIER_DISK).n_pages, 70, 79);
+    assert_int_equal(rig_stats(&r, SL_TIER_DISK).corrupt, 0);
+    assert_true(bytes_below(r.dir) <= rig_stats(&r, SL_TIER_DISK).capacity_bytes);
+    for (uint64_t id = 0; id < 80; id++)
+        assert_int_equal(rig_get(&r, id, 0), id < rig_stats(&r, SL_TIER_DISK).n_pages);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
 /* What a slow disk has not taken yet is bounded: the rest stays in host memory only. */
 static void unwritten_pages_are_bounded(void **state)
 {
@@ -352,6 +405,8 @@ int main(void)
         cmocka_unit_test(pages_outlive_the_store),
         cmocka_unit_test(calls_allocate_nothing),
         cmocka_unit_test(the_disk_keeps_what_was_used_last),
+        cmocka_unit_test(uses_outlive_the_store),
+        cmocka_unit_test(a_disk_may_shrink),
         cmocka_unit_test(unwritten_pages_are_bounded),
         cmocka_unit_test(a_folder_has_one_owner),
         cmocka_unit_test(other_pages_are_forgotten),

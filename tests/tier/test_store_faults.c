@@ -124,6 +124,9 @@ static void pages_beyond_the_end_are_missed(void **state)
         for (size_t i = 0; i < N_PAGES; i++)
             left += head + i * SL_SLAB_ALIGN + r.cfg.page_bytes[0] <= cut;
         write_slab(&r, slab, cut);
+        rig_open(&r);
+        assert_int_equal(rig_stats(&r, SL_TIER_DISK).n_pages, SL_MIN(entries, left));
+        rig_close(&r);
         assert_int_equal(count_good(&r), SL_MIN(entries, left));
         rig_close(&r);
     }
