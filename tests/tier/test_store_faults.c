@@ -289,7 +289,7 @@ static struct {
     _Atomic int write_error, read_error, open_error; /* 0: none */
     atomic_bool torn;       /* half of a page is written, then the disk fails */
     _Atomic int interrupts; /* of the next calls, one of each kind */
-    _Atomic int delay_us;   /* of a read */
+    atomic_bool shut;       /* reads wait until it is opened */
     struct sl_sys sys;
 } sick;
 
@@ -315,7 +315,8 @@ static ssize_t sick_pwrite(int fd, const void *buf, size_t n, int64_t offset)
 
 static ssize_t sick_pread(int fd, void *buf, size_t n, int64_t offset)
 {
-    usleep((useconds_t)atomic_load(&sick.delay_us));
+    while (atomic_load(&sick.shut))
+        usleep(100);
     return strikes(&sick.read_error) ? -1 : sl_sys_real.pread(fd, buf, n, offset);
 }
 
@@ -348,7 +349,7 @@ static void a_full_disk_costs_pages_only(void **state)
     struct sl_store_stats st = rig_stats(&r, SL_TIER_DISK);
     assert_int_equal(st.n_pages, 0);
     assert_int_equal(st.dropped, 10);
-    assert_int_equal(st.io_errors, 1); /* then it is left alone for a second */
+    assert_in_range(st.io_errors, 1, 2); /* then it is left alone for a second */
     for (uint64_t id = 0; id < 10; id++)
         assert_int_equal(rig_get(&r, id, 0), 1); /* from host memory */
     atomic_store(&sick.write_error, 0);
@@ -506,42 +507,49 @@ static void a_file_may_vanish(void **state)
 
 /* ---- a slow disk ---- */
 
+/* More pages than threads that read, so that some wait in the queue. Of a few all who asked leave.
+ */
 static void requests_may_leave_early(void **state)
 {
     (void)state;
-    struct rig r = filled();
-    struct sl_store_get gets[2 * N_PAGES];
+    enum { N = 20 };
+    struct rig r = rig_plain(64);
+    struct sl_store_get gets[2 * N];
     make_sick();
+    rig_add_disk(&r, 400);
     rig_open(&r);
-    atomic_store(&sick.delay_us, 30000);
-    for (int round = 0; round < 2; round++) {
-        for (uint64_t i = 0; i < 2 * N_PAGES; i++) { /* two for each page */
-            rig_begin(&r, i / 2, 0, &gets[i]);
-            assert_int_equal(rig_state(&gets[i]), SL_STORE_PENDING);
-        }
-        usleep(round == 0 ? 0 : 10000); /* before it is read, or while it is */
-        for (uint64_t i = 0; i < 2 * N_PAGES; i++) {
-            if (i % 2 == 1 || i / 2 == 3 || i / 2 == 5) { /* of pages 3 and 5 both leave */
-                sl_store_end(r.store, &gets[i]);
-                assert_int_equal(rig_state(&gets[i]), SL_STORE_MISS);
-            }
-        }
-        for (uint64_t i = 0; i < 2 * N_PAGES; i += 2) {
-            if (i / 2 == 3 || i / 2 == 5)
-                continue;
-            assert_int_equal(rig_await(&gets[i]), SL_STORE_HERE);
-            assert_int_equal(gets[i].from, SL_TIER_DISK);
-            assert_true(rig_same(&r, &gets[i].key, gets[i].page));
-            sl_store_end(r.store, &gets[i]);
-        }
-        rig_restart(&r);
+    for (uint64_t id = 0; id < N; id++)
+        assert_true(rig_put(&r, id, 0));
+    rig_restart(&r);
+    atomic_store(&sick.shut, true);
+    for (uint64_t i = 0; i < 2 * N; i++) { /* two for each page */
+        rig_begin(&r, i / 2, 0, &gets[i]);
+        assert_int_equal(rig_state(&gets[i]), SL_STORE_PENDING);
     }
-    rig_begin(&r, 0, 0, &gets[0]); /* and the store may end while pages are read */
-    rig_begin(&r, 1, 0, &gets[1]);
-    sl_store_end(r.store, &gets[0]);
-    sl_store_end(r.store, &gets[1]);
+    for (uint64_t i = 0; i < 2 * N; i++) {
+        if (i % 2 == 1 || i / 2 % 5 == 3) {
+            sl_store_end(r.store, &gets[i]);
+            assert_int_equal(rig_state(&gets[i]), SL_STORE_MISS);
+        }
+    }
+    atomic_store(&sick.shut, false);
+    for (uint64_t i = 0; i < 2 * N; i += 2) {
+        if (i / 2 % 5 == 3)
+            continue;
+        assert_int_equal(rig_await(&gets[i]), SL_STORE_HERE);
+        assert_int_equal(gets[i].from, SL_TIER_DISK);
+        assert_true(rig_same(&r, &gets[i].key, gets[i].page));
+        sl_store_end(r.store, &gets[i]);
+    }
+    assert_true(rig_stats(&r, SL_TIER_DISK).loaded_bytes < N * RIG_PAGE); /* not all were read */
+    for (uint64_t id = 0; id < N; id++)
+        assert_int_equal(rig_get(&r, id, 0), 1);
+    rig_restart(&r);
+    for (uint64_t id = 0; id < N; id++) { /* and the store may end while pages are read */
+        rig_begin(&r, id, 0, &gets[id]);
+        sl_store_end(r.store, &gets[id]);
+    }
     rig_close(&r);
-    atomic_store(&sick.delay_us, 0);
     sl_sys = &sl_sys_real;
     rig_remove_disk(&r);
 }
