@@ -82,6 +82,19 @@ def test_other_weights_find_nothing(tmp_path):
         well(s)
 
 
+def test_a_model_that_sleeps_keeps_what_was_stored():
+    with Server(MODEL, *ARGS, "--enable-sleep-mode", "--allow-weight-updates", "--kv-offloading-size", "0.5") as s:
+        first = ask(s, 1)
+        assert s.request("POST", "/sleep?level=2")[0] == 200
+        s.wait_metric("sluice:kv_pages_cached", 0.0)
+        assert s.request("POST", "/wake_up")[0] == 200
+        again = ask(s, 1)
+        assert again[:2] == first[:2] and again[2] == (again[3] - 1) // 16 * 16
+        status, _, data = s.request("POST", "/update_weights_from_disk", {})
+        assert status == 400 and b"weights that are loaded" in data
+        well(s)
+
+
 @pytest.mark.parametrize("flags, named", [
     (["--kv-offloading-size", "1", "--kv-offloading-backend", "lmcache"], "kv-offloading-backend"),
     (["--kv-transfer-config", '{"kv_connector": "NixlConnector"}'], "kv_connector"),
