@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#define STORE_BYTES (UINT64_C(8) << 20)  /* stored in a turn beside a step: 1 to 2 ms of a CPU */
-#define LOAD_BYTES  (UINT64_C(64) << 20) /* loaded in a turn, which saves whole steps, or stored */
+#define TURN_BYTES  (UINT64_C(64) << 20) /* copied in a turn to load, which saves whole steps */
+#define STORE_SHARE 8 /* ns of a step to a byte stored beside it: 3 % of it at 4 GB/s */
 #define MAX_WAIT_NS UINT64_C(10000000000)
 #define MAX_LOADING 4 /* requests that ask at once: what they ask for lies in host memory */
 
@@ -353,7 +353,7 @@ void sl_tiers_turn(struct sl_engine *eng)
     struct sl_tiers *t = &eng->tiers;
     if (t->store == NULL)
         return;
-    t->budget = LOAD_BYTES;
+    t->budget = TURN_BYTES;
     t->more = false;
     int32_t n = 0;
     for (struct sl_request *req = t->waiting, *next; req != NULL; req = next) {
@@ -365,10 +365,10 @@ void sl_tiers_turn(struct sl_engine *eng)
         t->more |= next != NULL; /* whose turn it may be now */
         sl_engine_schedule(eng, req);
     }
-    if (!sl_sched_idle(&eng->sched))
-        t->budget = STORE_BYTES;
+    const uint64_t share = SL_MIN(SL_MAX(eng->step_ns / STORE_SHARE, 1), 4 * TURN_BYTES);
+    t->budget = sl_sched_idle(&eng->sched) ? TURN_BYTES : share;
     store_todo(eng);
-    t->budget = STORE_BYTES; /* for what the plan evicts */
+    t->budget = share; /* for what the plan evicts */
 }
 
 /* ------------------------------------------------------------------ start and end */
