@@ -13,11 +13,12 @@
 
 static struct sl_hash128 tensor_digest(const struct sl_ckpt_tensor *t, uint64_t n_samples)
 {
-    const uint64_t n = SL_MIN(t->n_bytes, SAMPLE_BYTES), room = t->n_bytes - n;
+    const uint64_t n = t->data != NULL ? SL_MIN(t->n_bytes, SAMPLE_BYTES) : 0;
+    const uint64_t room = t->n_bytes - n;
     struct sl_hash128 in[2] = {sl_hash128(t->name, strlen(t->name), t->n_bytes),
                                sl_hash128(t->dims, sizeof t->dims, (uint64_t)t->dtype)};
     struct sl_hash128 all = sl_hash128(in, sizeof in, 0);
-    SL_ASSERT(n_samples >= 2 && (n == 0 || t->data != NULL));
+    SL_ASSERT(n_samples >= 2 && room <= t->n_bytes);
     for (uint64_t i = 0; i < n_samples && n > 0; i++) {
         const uint64_t at = room / (n_samples - 1) * i;
         SL_ASSERT(at + n <= t->n_bytes);

@@ -238,7 +238,8 @@ static const struct {
 } models[] = {
     {"qwen3", N_BLOCKS}, {"gemma3", 8},      {"gemma3", N_BLOCKS}, {"mistral", 12},
     {"qwen3_5", 5},      {"qwen3_5", 24},    {"lfm2", 12},         {"mamba2", 12},
-    {"deepseek_v3", 1},  {"kimi_linear", 9}, {"lfm3", 12},
+    {"deepseek_v3", 1},  {"kimi_linear", 9}, {"lfm3", 12},         {"deepseek_v32", 1},
+    {"jet_nemotron", 9},
 };
 
 static void prompts_find_what_was_evicted_and_outlived(void **state)

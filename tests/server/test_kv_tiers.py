@@ -82,6 +82,37 @@ def test_other_weights_find_nothing(tmp_path):
         well(s)
 
 
+def test_a_folder_is_one_servers(tmp_path):
+    folder = tmp_path / "kv"
+    with Server(MODEL, *ARGS, "--kv-cache-dir", str(folder)) as s:
+        with pytest.raises(RuntimeError, match=str(folder)):
+            Server(MODEL, *ARGS, "--kv-cache-dir", str(folder))
+        well(s)
+    (folder / "lock").unlink()
+    (folder / "lock").mkdir()
+    with pytest.raises(RuntimeError, match=str(folder)):
+        Server(MODEL, *ARGS, "--kv-cache-dir", str(folder))
+
+
+def test_damaged_files_are_computed_again(tmp_path):
+    args = [*ARGS, "--kv-cache-dir", str(tmp_path)]
+    with Server(MODEL, *args) as s:
+        first = ask(s, 1)
+        well(s)
+    for path in tmp_path.glob("*.slab"):
+        data = bytearray(path.read_bytes())
+        for i in range(len(data) // 2, len(data), 509):
+            data[i] ^= 0x55
+        for i in range(8192, len(data), 40000):
+            data[i] ^= 0x55
+        path.write_bytes(data)
+    with Server(MODEL, *args) as s:
+        again = ask(s, 1)
+        assert again[:2] == first[:2] and again[2] < again[3] // 16 * 16
+        assert s.metric("sluice:kv_tier_corrupt_total", tier="disk") > 0
+        well(s)
+
+
 def test_a_model_that_sleeps_keeps_what_was_stored():
     with Server(MODEL, *ARGS, "--enable-sleep-mode", "--allow-weight-updates", "--kv-offloading-size", "0.5") as s:
         first = ask(s, 1)
