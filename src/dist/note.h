@@ -49,7 +49,7 @@ struct sl_rank_identity {
     char version[32];         /* of sluice */
     char isa[24];             /* instruction set, which decides bits */
     char model[96];           /* family and shape, for people */
-    struct sl_hash128 digest; /* of its tensors' names, shapes and first bytes, and its config */
+    struct sl_hash128 digest; /* of the model's content */
     int32_t n_ranks, exact;
 };
 

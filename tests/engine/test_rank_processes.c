@@ -9,6 +9,9 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "dist/member.h"
+#include "engine/load/load.h"
+#include "engine/load/nodes.h"
 #include "sluice.h"
 #include "synth/synth.h"
 
@@ -45,10 +48,39 @@ struct outcome { /* what must not change by a bit */
 /* ---------------------------------------------------------------- another rank's process */
 
 struct follower {
+    bool stuck; /* says that it is ready, and that it lives, and never computes */
     const char *model, *isa, *secret, *nodes, *rank;
     int port;
     char errors[64]; /* file */
 };
+
+/* All of sl_rank_follow but the steps. */
+static int be_stuck(const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    struct sl_ckpt *ckpt;
+    struct sl_model *model;
+    struct sl_backend *be;
+    struct sl_member *m;
+    struct sl_link *link;
+    struct sl_rank_plan plan;
+    void *room[2];
+    struct sl_member_config dial = {.addr = "127.0.0.1", .port = cfg->master_port, .rank = 1};
+    if (sl_ckpt_open(cfg->model, &ckpt, err) != 0 || sl_model_open(ckpt, &model, err) != 0 ||
+        sl_load_task(model, ckpt, cfg, err) != 0 || sl_load_backend(model, cfg, &be, err) != 0)
+        return 1;
+    sl_nodes_identity(model, ckpt, be, cfg, &dial.id);
+    while (sl_member_connect(&dial, &m, err) != 0)
+        usleep(50000);
+    memcpy(&plan, sl_member_plan(m), sizeof plan);
+    const struct sl_run_config run = {.max_tokens = plan.bounds.max_tokens,
+                                      .max_logits = plan.bounds.max_logits};
+    if (sl_member_await(m, sl_run_room_bytes(model, &run), sl_rank_step_bytes(&plan.bounds), room,
+                        err) != 0 ||
+        sl_member_ready(m, &link, err) != 0)
+        return 1;
+    sleep(60);
+    return 1;
+}
 
 static int follower_main(char **argv)
 {
@@ -63,7 +95,7 @@ static int follower_main(char **argv)
                                          .rank_start_s = 60,
                                          .n_threads = 1};
     struct sl_error err = {0};
-    int rc = sl_rank_follow(&cfg, &err);
+    int rc = argv[1][0] == 's' ? be_stuck(&cfg, &err) : sl_rank_follow(&cfg, &err);
     if (rc != 0)
         dprintf(3, "%s\n", err.msg);
     return rc != 0;
@@ -87,7 +119,7 @@ static pid_t follow(struct follower *f)
     dup2(log, 2);
     dup2(errors, 3);
     char *argv[] = {(char *)(uintptr_t) "follower",
-                    (char *)(uintptr_t) "follow",
+                    (char *)(uintptr_t)(f->stuck ? "stuck" : "follow"),
                     (char *)(uintptr_t)(f->model != NULL ? f->model : ""),
                     (char *)(uintptr_t)(f->isa != NULL ? f->isa : "auto"),
                     (char *)(uintptr_t)(f->secret != NULL ? f->secret : ""),
@@ -450,6 +482,36 @@ static void test_stopped(void **state)
     }
 }
 
+/* A rank whose process lives and speaks, but does not compute, over either transport. */
+static void test_stuck(void **state)
+{
+    (void)state;
+    struct outcome want, got;
+    const char *model = write_model(&variants[0]);
+    one_rank(model, &want);
+    for (int tcp = 0; tcp <= 1; tcp++) {
+        struct sl_error err;
+        struct follower f = {.model = model, .port = free_port(), .stuck = true};
+        pid_t pid = follow(&f);
+        struct sl_engine *eng = start(model, 2, f.port, tcp ? "tcp" : "auto", SHORT_S);
+        struct sl_request *req = submit(eng, 2, 20);
+        const uint64_t t0 = sl_now_ns();
+        assert_true(outlive(req));
+        assert_true(sl_now_ns() - t0 < 5 * SECOND);
+        assert_int_equal(sl_engine_health(eng, &err), SL_ERANK);
+        assert_non_null(strstr(err.msg, "rank 1 makes no progress"));
+        kill(pid, SIGKILL);
+        assert_int_equal(end_of(pid), 128 + SIGKILL);
+        f.stuck = false;
+        pid = follow(&f);
+        assert_true(becomes(eng, 0, 20));
+        run_all(eng, &got);
+        must_equal(&got, &want, "after one that was stuck");
+        sl_engine_destroy(eng);
+        assert_int_equal(end_of(pid), 0);
+    }
+}
+
 /* ---------------------------------------------------------------- strangers */
 
 /* What the port says to these bytes, and that it closes the connection within 5 s. */
@@ -567,12 +629,12 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),    cmocka_unit_test(test_kills),
-        cmocka_unit_test(test_stopped), cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bits),      cmocka_unit_test(test_kills),
+        cmocka_unit_test(test_stopped),   cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_refused),
     };
     signal(SIGPIPE, SIG_IGN);
-    if (argc == 8 && strcmp(argv[1], "follow") == 0)
+    if (argc == 8 && (strcmp(argv[1], "follow") == 0 || strcmp(argv[1], "stuck") == 0))
         return follower_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

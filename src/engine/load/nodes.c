@@ -10,7 +10,6 @@
 #define DEFAULT_ADDR    "127.0.0.1"
 #define DEFAULT_PORT    29501 /* vLLM's */
 #define DEFAULT_START_S 600
-#define SAMPLE_BYTES    64 /* of a tensor, in a model's digest */
 
 const char *sl_nodes_addr(const struct sl_engine_config *cfg)
 {
@@ -84,25 +83,6 @@ static struct sl_hash128 add(struct sl_hash128 h, const void *data, size_t n)
     return (struct sl_hash128){more.lo, sl_mix64(h.hi) ^ more.hi};
 }
 
-static struct sl_hash128 model_digest(const struct sl_ckpt *ckpt, struct sl_hash128 h)
-{
-    const char *config = NULL;
-    size_t n_config = 0;
-    struct sl_error unreadable;
-    for (size_t i = 0; i < sl_ckpt_n_tensors(ckpt); i++) {
-        const struct sl_ckpt_tensor *t = sl_ckpt_tensor_at(ckpt, i);
-        h = add(h, t->name, strlen(t->name));
-        h = add(h, t->dims, sizeof t->dims);
-        h = add(h, &(int64_t){t->dtype}, sizeof(int64_t));
-        if (t->data != NULL)
-            h = add(h, t->data, (size_t)SL_MIN(t->n_bytes, (uint64_t)SAMPLE_BYTES));
-    }
-    if (sl_ckpt_kind(ckpt) == SL_CKPT_HF &&
-        sl_ckpt_file(ckpt, "config.json", &config, &n_config, &unreadable) == 1)
-        h = add(h, config, n_config);
-    return h;
-}
-
 void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
                        struct sl_backend *be, const struct sl_engine_config *cfg,
                        struct sl_rank_identity *out)
@@ -114,10 +94,7 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
     const int n = snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens",
                            f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab);
     SL_ASSERT(n > 0);
-    const int32_t shape[] = {f->n_heads,      f->n_kv_heads, f->head_dim,
-                             f->intermediate, f->context,    (int32_t)f->task};
-    struct sl_hash128 h = sl_hash128(shape, sizeof shape, f->n_params);
-    out->digest = model_digest(ckpt, add(h, out->model, strlen(out->model)));
+    out->digest = sl_ckpt_digest(ckpt);
     out->n_ranks = f->n_ranks;
     out->exact = cfg->exact_weights;
 }
