@@ -134,7 +134,7 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
                                      its share of the threads; default 1 */
     /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
      * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
-     * find at master_addr, an IP address, and master_port. Default 1: all in this process. */
+     * find at master_addr and master_port. Default 1: all in this process. */
     int32_t nnodes, node_rank, master_port;
     const char *master_addr;        /* default 127.0.0.1 */
     const char *rank_secret_file;   /* what they have in common; needed beyond loopback addresses */

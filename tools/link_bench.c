@@ -120,7 +120,7 @@ static int connect_all(const struct bench *b, int first[SL_MAX_RANKS], int other
                        struct sl_error *err)
 {
     int port = 0, listener;
-    int rc = sl_rank_listen("127.0.0.1", &port, &listener, err);
+    int rc = sl_rank_listen("127.0.0.1", false, &port, &listener, err);
     for (int i = 1; i < b->cfg.n_ranks && rc == 0; i++) {
         struct pollfd p = {.fd = listener, .events = POLLIN};
         rc = sl_rank_dial("127.0.0.1", port, 1000, &other[i], err);

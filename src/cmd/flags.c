@@ -287,7 +287,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_INT, 0, "node-rank", NULL, ENGINE(node_rank), 0, SL_MAX_RANKS - 1, "N",
      "which of them this is; 0 has the engine (default: 0)"},
     {SL_FLAG_STR, 0, "master-addr", NULL, ENGINE(master_addr), 0, 0, "ADDR",
-     "IP address of node 0 (default: 127.0.0.1)"},
+     "address or name of node 0 (default: 127.0.0.1)"},
     {SL_FLAG_INT, 0, "master-port", NULL, ENGINE(master_port), 1, 65535, "N",
      "its port for the others (default: 29501)"},
     {SL_FLAG_STR, 0, "rank-secret-file", NULL, ENGINE(rank_secret_file), 0, 0, "F",

@@ -632,7 +632,7 @@ static int open_probe(struct sl_leader *l, struct sl_error *err)
 
 static int start(struct sl_leader *l, struct sl_error *err)
 {
-    int rc = sl_rank_listen(l->cfg.addr, &l->port, &l->listen_fd, err);
+    int rc = sl_rank_listen(l->cfg.addr, l->cfg.n_secret > 0, &l->port, &l->listen_fd, err);
     if (rc == 0)
         rc = open_probe(l, err);
     if (rc == 0)
@@ -652,11 +652,6 @@ int sl_leader_open(const struct sl_leader_config *cfg, struct sl_leader **out, s
 {
     *out = NULL;
     SL_ASSERT(cfg->n_secret <= SL_MAX_RANK_SECRET && cfg->n_plan <= SL_RANK_PLAN);
-    if (cfg->n_secret == 0 && !sl_rank_is_loopback(cfg->addr))
-        return sl_fail(err, SL_EINVAL,
-                       "master-addr: %.80s is not a loopback address: that needs a secret "
-                       "(--rank-secret-file)",
-                       cfg->addr);
     struct sl_leader *l = sl_calloc(1, sizeof *l);
     if (l == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for ranks");

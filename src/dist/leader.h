@@ -18,7 +18,7 @@
 struct sl_leader;
 
 struct sl_leader_config {
-    const char *addr; /* an IP address, beyond loopback only with a secret */
+    const char *addr; /* an address or a name, beyond loopback only with a secret */
     int port;         /* 0: any free one */
     struct sl_rank_identity id;
     const void *secret; /* [n_secret], copied */

@@ -133,11 +133,12 @@ SL_MUST_CHECK int sl_rank_identity_check(const struct sl_rank_identity *own,
                                          const struct sl_rank_identity *theirs, int rank,
                                          struct sl_error *err);
 
-/* Sockets, not blocking. addr is an IP address; *port 0: any free one, which it becomes. */
-SL_MUST_CHECK int sl_rank_listen(const char *addr, int *port, int *fd, struct sl_error *err);
+/* Sockets, not blocking. addr is an address or a name; beyond loopback it is only listened on where
+ * that is asked for. *port 0: any free one, which it becomes. */
+SL_MUST_CHECK int sl_rank_listen(const char *addr, bool anywhere, int *port, int *fd,
+                                 struct sl_error *err);
 SL_MUST_CHECK int sl_rank_dial(const char *addr, int port, int ms, int *fd, struct sl_error *err);
-void sl_rank_no_delay(int fd); /* small messages go at once */
-bool sl_rank_is_loopback(const char *addr);
+void sl_rank_no_delay(int fd);                /* small messages go at once */
 void sl_rank_peer_name(int fd, char out[64]); /* address and port of the other end */
 
 #endif

@@ -5,7 +5,6 @@
 #include "base/sys.h"
 #include "dist/note.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -19,13 +18,12 @@
 
 static int resolve(const char *addr, int port, struct addrinfo **out, struct sl_error *err)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     char service[16];
     snprintf(service, sizeof service, "%d", port);
     int rc = getaddrinfo(strcmp(addr, "localhost") == 0 ? "127.0.0.1" : addr, service, &hints, out);
     return rc == 0 ? 0
-                   : sl_fail(err, SL_EINVAL, "master-addr: %.80s is not an IP address (%s)", addr,
+                   : sl_fail(err, SL_EINVAL, "master-addr: %.80s cannot be resolved (%s)", addr,
                              gai_strerror(rc));
 }
 
@@ -44,12 +42,26 @@ static int open_socket(const struct addrinfo *a, int *fd, struct sl_error *err)
     return 0;
 }
 
-static int listen_on(const struct addrinfo *a, const char *addr, int *port, int fd,
+static bool is_loopback(const struct addrinfo *a)
+{
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)a->ai_addr;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)a->ai_addr;
+    return a->ai_family == AF_INET
+               ? ntohl(v4->sin_addr.s_addr) >> 24 == 127
+               : a->ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+static int listen_on(const struct addrinfo *a, const char *addr, bool anywhere, int *port, int fd,
                      struct sl_error *err)
 {
     const int one = 1;
     struct sockaddr_storage own;
     socklen_t n = sizeof own;
+    if (!anywhere && !is_loopback(a))
+        return sl_fail(err, SL_EINVAL,
+                       "master-addr: %.80s is not a loopback address: that needs a secret "
+                       "(--rank-secret-file)",
+                       addr);
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &n) != 0)
@@ -60,7 +72,7 @@ static int listen_on(const struct addrinfo *a, const char *addr, int *port, int 
     return 0;
 }
 
-int sl_rank_listen(const char *addr, int *port, int *fd, struct sl_error *err)
+int sl_rank_listen(const char *addr, bool anywhere, int *port, int *fd, struct sl_error *err)
 {
     struct addrinfo *a = NULL;
     *fd = -1;
@@ -68,7 +80,7 @@ int sl_rank_listen(const char *addr, int *port, int *fd, struct sl_error *err)
     if (rc == 0)
         rc = open_socket(a, fd, err);
     if (rc == 0)
-        rc = listen_on(a, addr, port, *fd, err);
+        rc = listen_on(a, addr, anywhere, port, *fd, err);
     if (a != NULL)
         freeaddrinfo(a);
     if (rc != 0 && *fd >= 0) {
@@ -109,17 +121,6 @@ int sl_rank_dial(const char *addr, int port, int ms, int *fd, struct sl_error *e
         *fd = -1;
     }
     return rc;
-}
-
-bool sl_rank_is_loopback(const char *addr)
-{
-    struct in_addr v4;
-    struct in6_addr v6;
-    if (strcmp(addr, "localhost") == 0)
-        return true;
-    if (inet_pton(AF_INET, addr, &v4) == 1)
-        return ntohl(v4.s_addr) >> 24 == 127;
-    return inet_pton(AF_INET6, addr, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 void sl_rank_peer_name(int fd, char out[64])

@@ -41,8 +41,7 @@ static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const st
         return;
     }
     if (err->code == SL_ERANK) {
-        fail_live(eng, err);
-        sl_kv_clear(&eng->kv);
+        fail_live(eng, err); /* the next turn empties the cache */
         return;
     }
     for (int32_t i = 0; i < f->n_seqs; i++)
