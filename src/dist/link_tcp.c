@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "dist/link.h"
+#include "dist/note.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -107,8 +108,7 @@ static int move(struct tcp_link *s, struct transfer *t)
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return 0;
         else if (n == 0 || errno != EINTR)
-            return sl_link_fail(&s->link, "rank %d: %s", t->rank,
-                                n == 0 ? "the connection is closed" : strerror(errno));
+            return sl_link_fail(&s->link, "rank %d: %s", t->rank, sl_rank_lost_text(n));
     }
     return 0;
 }

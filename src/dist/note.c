@@ -72,8 +72,7 @@ static int fill(struct sl_note_conn *c, size_t n, struct sl_error *err)
         else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return 0;
         else if (got == 0 || errno != EINTR)
-            return sl_fail(err, SL_ERANK, "%s",
-                           got == 0 ? "the connection was closed" : strerror(errno));
+            return sl_fail(err, SL_ERANK, "%s", sl_rank_lost_text(got));
     }
     return 1;
 }

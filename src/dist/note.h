@@ -26,6 +26,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define SL_RANK_PROTOCOL 1 /* any change of a note or a frame has another number */
 
@@ -138,6 +139,9 @@ SL_MUST_CHECK int sl_rank_identity_check(const struct sl_rank_identity *own,
 SL_MUST_CHECK int sl_rank_listen(const char *addr, bool anywhere, int *port, int *fd,
                                  struct sl_error *err);
 SL_MUST_CHECK int sl_rank_dial(const char *addr, int port, int ms, int *fd, struct sl_error *err);
+/* Why a call of a socket that returned n, 0 or below, says that the other end is gone: the same
+ * words for a process that ended, whatever it left unread. */
+const char *sl_rank_lost_text(ssize_t n);
 void sl_rank_no_delay(int fd);                /* small messages go at once */
 void sl_rank_peer_name(int fd, char out[64]); /* address and port of the other end */
 

@@ -27,6 +27,12 @@ static int resolve(const char *addr, int port, struct addrinfo **out, struct sl_
                              gai_strerror(rc));
 }
 
+const char *sl_rank_lost_text(ssize_t n)
+{
+    return n == 0 || errno == ECONNRESET || errno == EPIPE ? "the connection was closed"
+                                                           : strerror(errno);
+}
+
 void sl_rank_no_delay(int fd)
 {
     const int one = 1;
