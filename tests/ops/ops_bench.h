@@ -7,45 +7,10 @@
 #ifndef TESTS_OPS_BENCH_H
 #define TESTS_OPS_BENCH_H
 
-#include "ops_util.h"
+#include "ops_bench_time.h"
+#include "ops_sparse_bench.h"
 
 #include "cpu/thread_pool.h"
-
-#include <time.h>
-
-#define BENCH_RUNS 9
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-typedef void (*bench_fn)(void *arg);
-
-static uint64_t bench_ns(int n_threads)
-{
-    struct timespec ts;
-    clock_gettime(n_threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static double median_seconds(bench_fn fn, void *arg, int n_threads)
-{
-    double s[BENCH_RUNS];
-    fn(arg);
-    for (int i = 0; i < BENCH_RUNS; i++) {
-        uint64_t t0 = bench_ns(n_threads);
-        int n = 0;
-        do {
-            fn(arg);
-            n++;
-        } while (bench_ns(n_threads) - t0 < 20000000);
-        s[i] = 1e-9 * (double)(bench_ns(n_threads) - t0) / n;
-    }
-    qsort(s, BENCH_RUNS, sizeof s[0], by_value);
-    return s[BENCH_RUNS / 2];
-}
 
 /* ---------------------------------------------------------------- ceilings */
 
@@ -292,7 +257,8 @@ static bool is_new_route(int isa, enum sl_dtype t)
     return strcmp(route, before) != 0;
 }
 
-/* filter: "" for all, else a part of "decode", "batch", "prefill", "attention". */
+/* filter: "" for all, else a part of "decode", "batch", "prefill", "attention",
+ * "sparse". */
 static void run_bench(const char *filter)
 {
     const size_t n_bytes = 384u << 20;
@@ -318,6 +284,9 @@ static void run_bench(const char *filter)
                 if (strstr("prefill", filter) != NULL)
                     bench_linear(isa, threads, d, data, 4096, 4096, 512, &c);
             }
+            for (int n = 4096; isa_available(isa) && threads == 1 && n <= 65536; n *= 4)
+                if (strstr("sparse", filter) != NULL)
+                    bench_sparse(isa, threads, n);
             if (isa_available(isa) && strstr("attention", filter) != NULL) {
                 bench_attention(isa, threads, SL_DTYPE_F16, 4096, 1, &c);
                 bench_attention(isa, threads, SL_DTYPE_F16, 32768, 1, &c);
