@@ -16,7 +16,7 @@ logits[n_anchors][block][n_draft_vocab] of the block behind each anchor, a token
 it, chain.bin has int32 n_anchors, n; int32 drafts[n_anchors][n]; float32 logits[n_anchors][n][n_draft_vocab] and
 odds[n_anchors][n], 0 where the drafter does not say any.
 
-Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe, deepseek_v3); the package speculators, its layers of MTP (qwen3_5,
+Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe, deepseek_v3 and v32); the package speculators, its layers of MTP (qwen3_5,
 qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts, P-EAGLE with the package's mask, and DFlash, of which the windows of rows are z-lab's; for MiMo-7B, which neither has, the
 formula around transformers' layer of Qwen 2. speculators wants transformers < 5.20, which has no MtpModel, so that
 there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
@@ -162,6 +162,18 @@ def deepseek_v3(name, generator):
         num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=8, first_k_dense_replace=1, n_group=4,
         topk_group=2, num_nextn_predict_layers=1, rope_parameters=plain(500.0))
     numbered_module(name, config, "DeepseekV3ForCausalLM", generator)
+
+
+def deepseek_v32(name, generator):  # whose module has an index of its own
+    config = transformers.DeepseekV32Config(
+        **SMALL | dict(num_key_value_heads=SMALL["num_attention_heads"]), num_hidden_layers=2, q_lora_rank=16,
+        kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=8,
+        num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=8, first_k_dense_replace=1, n_group=4,
+        topk_group=2, index_n_heads=16, index_head_dim=20, index_topk=11, num_nextn_predict_layers=1,
+        rope_parameters=plain(500.0))
+    config.num_mtp_layers, config.mtp_layer_types = 1, ["full_attention"]  # of masks; the class says none
+    config.mtp_mlp_layer_types = ["sparse"]
+    numbered_module(name, config, "DeepseekV32ForCausalLM", generator)
 
 
 def numbered_module(name, config, model_class, generator):
@@ -683,7 +695,7 @@ def copy(name, generator):
 
 
 def main():
-    known = dict(deepseek_v3=deepseek_v3, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known = dict(deepseek_v3=deepseek_v3, deepseek_v32=deepseek_v32, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}
     known |= dict(dflash=dflash, dflash_windows=dflash, dflash_speculators=dflash, copy=copy,
                   peagle=peagle, peagle_speculators=peagle, dspark=dflash, dspark_gated=dflash, dspark_rnn=dflash)
