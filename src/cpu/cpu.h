@@ -5,7 +5,6 @@
 #ifndef SL_CPU_CPU_H
 #define SL_CPU_CPU_H
 
-#include "dist/link.h"
 #include "ops/ops.h"
 
 /* Each includes the ones before it. */
@@ -45,6 +44,8 @@ struct sl_cpu_config {
 SL_MUST_CHECK int sl_cpu_threads_create(const struct sl_cpu_config *cfg,
                                         struct sl_cpu_threads **out, struct sl_error *err);
 void sl_cpu_threads_destroy(struct sl_cpu_threads *t); /* NULL is fine */
+
+struct sl_link; /* dist/link.h */
 
 /* For ops of all_gather: what n_ranks backends, each called by a thread of its own, share. */
 SL_MUST_CHECK int sl_cpu_comm_create(int n_ranks, struct sl_comm **out, struct sl_error *err);

@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "cpu/backend.h"
 #include "cpu/cpu.h"
+#include "dist/link.h"
 
 #include <string.h>
 
