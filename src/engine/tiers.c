@@ -406,6 +406,7 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
     }
     t->watch = (struct sl_kv_watch){eng, page_is_complete, page_leaves};
     sl_kv_set_watch(&eng->kv, &t->watch);
+    sl_kv_seed_names(&eng->kv, sl_store_seed(t->store));
     return 0;
 }
 

@@ -543,6 +543,12 @@ void sl_kv_set_feed(struct sl_kv *kv, struct sl_kv_feed *feed)
     }
 }
 
+void sl_kv_seed_names(struct sl_kv *kv, uint64_t seed)
+{
+    SL_ASSERT(kv->tree.n_in_tree == 0);
+    kv->tree.name_seed = seed;
+}
+
 void sl_kv_set_watch(struct sl_kv *kv, const struct sl_kv_watch *watch)
 {
     kv->watch = watch;

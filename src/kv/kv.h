@@ -159,6 +159,8 @@ void sl_kv_set_feed(struct sl_kv *kv, struct sl_kv_feed *feed);
 
 /* Whom the cache tells of pages that can be kept elsewhere, right after init; it outlives kv. */
 void sl_kv_set_watch(struct sl_kv *kv, const struct sl_kv_watch *watch);
+/* Right after init: what names of blocks are hashed with, a secret of those who share them. */
+void sl_kv_seed_names(struct sl_kv *kv, uint64_t seed);
 
 /* Pages that come from elsewhere. b, which is empty, holds the blocks of text that the tree knows,
  * at most max, whatever pages they have; names: [max] theirs. Of WINDOW and STATE groups it owns no

@@ -62,16 +62,17 @@ static int32_t *tokens_of(const struct sl_radix *t, int32_t node)
 /* What a chain of names begins with in a namespace. */
 static struct sl_hash128 root_of(const struct sl_radix *t, const struct sl_kv_ns *ns)
 {
-    struct sl_hash128 in[2] = {t->root, sl_hash128(ns->bytes, ns->n_bytes, ns->is_private)};
-    return sl_hash128(in, sizeof in, 0);
+    struct sl_hash128 in[2] = {t->root,
+                               sl_hash128(ns->bytes, ns->n_bytes, t->name_seed + ns->is_private)};
+    return sl_hash128(in, sizeof in, t->name_seed);
 }
 
 static struct sl_hash128 name_after(const struct sl_radix *t, const struct sl_hash128 *parent,
                                     const int32_t *tokens)
 {
-    struct sl_hash128 in[2] = {*parent,
-                               sl_hash128(tokens, (size_t)t->block_size * sizeof *tokens, 0)};
-    return sl_hash128(in, sizeof in, 0);
+    const size_t n_bytes = (size_t)t->block_size * sizeof *tokens;
+    struct sl_hash128 in[2] = {*parent, sl_hash128(tokens, n_bytes, t->name_seed)};
+    return sl_hash128(in, sizeof in, t->name_seed);
 }
 
 static struct sl_hash128 radix_name(const struct sl_radix *t, int32_t parent,

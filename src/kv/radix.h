@@ -7,9 +7,10 @@
  *
  * A node's name is a chain of 128-bit hashes: of the model and the layout of its pages, the
  * namespace, and all tokens up to the end of the block. It holds over restarts and between
- * processes. Nodes are looked up by a hash of the name with a secret seed; a hit is believed only
- * after the parent, the tokens and, at the root, the namespace were compared, so a collision, even
- * a forced one, never gives one prompt another's KV.
+ * processes, or those that share a secret, where names are hashed with one (name_seed). Nodes are
+ * looked up by a hash of the name with a secret seed; a hit is believed only after the parent, the
+ * tokens and, at the root, the namespace were compared, so a collision, even a forced one, never
+ * gives one prompt another's KV.
  *
  * kv.c tells the tree when a node loses its last owner and when it gets one again. Nodes without
  * owners stand in one list, least recently used first. Because whoever holds a node holds all its
@@ -51,6 +52,7 @@ struct sl_kv_feed;
 struct sl_radix {
     int32_t n_nodes, block_size, n_in_tree;
     uint64_t seed;            /* of the buckets */
+    uint64_t name_seed;       /* of names; 0: everybody's */
     struct sl_hash128 root;   /* where names begin */
     struct sl_kv_node *nodes; /* [n_nodes] */
     int32_t *tokens;          /* [n_nodes, block_size] */

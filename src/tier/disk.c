@@ -73,6 +73,27 @@ static int take_folder(struct sl_disk *d, struct sl_error *err)
     return rc > 0 ? 0 : sl_fail(err, SL_EIO, "%.160s: cannot be locked", d->dir);
 }
 
+/* The folder's secret; the first process makes it. Without the one that was, names are others', and
+ * what is there is evicted in time. */
+static int find_seed(struct sl_disk *d, struct sl_error *err)
+{
+    char path[SL_MAX_TIER_DIR + 32];
+    SL_ASSERT(d->lock_fd >= 0); /* nobody else makes one now */
+    snprintf(path, sizeof path, "%s/secret", d->dir);
+    const int fd = sl_sys->open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0)
+        return sl_fail(err, SL_EIO, "%.160s: a secret cannot be kept there: %s", d->dir,
+                       strerror(errno));
+    int rc = 0;
+    if (sl_sys->pread(fd, &d->seed, sizeof d->seed, 0) != (ssize_t)sizeof d->seed) {
+        rc = sl_random(&d->seed, sizeof d->seed, err);
+        if (rc == 0 && sl_sys->pwrite(fd, &d->seed, sizeof d->seed, 0) != (ssize_t)sizeof d->seed)
+            complain(d, "found after a restart", strerror(errno));
+    }
+    sl_sys->close(fd);
+    return rc;
+}
+
 /* Does this file system read and write past its cache? */
 static bool can_be_direct(struct sl_disk *d)
 {
@@ -100,6 +121,8 @@ int sl_disk_open(struct sl_disk *d, const struct sl_store_config *cfg, struct sl
         rc = reserve(d, err);
     if (rc == 0)
         rc = take_folder(d, err);
+    if (rc == 0)
+        rc = find_seed(d, err);
     if (rc == 0) {
         d->direct = can_be_direct(d);
         rc = sl_disk_load(d, err);

@@ -21,8 +21,9 @@
 
 struct sl_disk {
     char *dir;
-    int lock_fd; /* -1: none */
-    bool direct; /* pages bypass the system's cache */
+    int lock_fd;   /* -1: none */
+    uint64_t seed; /* of names, as long as the folder is there */
+    bool direct;   /* pages bypass the system's cache */
     struct sl_slab_kind kinds[SL_MAX_KV_GROUPS];
     uint64_t slab_bytes; /* of a file, at most */
     struct sl_slots slots;

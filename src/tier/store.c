@@ -48,6 +48,10 @@ int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, stru
     s->cfg.dir = NULL; /* the disk has a copy */
     pthread_mutex_init(&s->lock, NULL);
     rc = open_tiers(s, cfg, err);
+    if (rc == 0 && s->has_disk)
+        s->seed = s->disk.seed;
+    else if (rc == 0)
+        rc = sl_random(&s->seed, sizeof s->seed, err);
     if (rc != 0) {
         sl_store_close(s);
         return rc;
@@ -69,6 +73,11 @@ void sl_store_close(struct sl_store *s)
     sl_host_close(&s->host);
     pthread_mutex_destroy(&s->lock);
     sl_free(s);
+}
+
+uint64_t sl_store_seed(const struct sl_store *s)
+{
+    return s->seed;
 }
 
 static void check_key(const struct sl_store *s, const struct sl_store_key *key)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * store.h - KV pages outside the device: tiers of host memory and of disk behind one interface.
  *
- * A page is named by its block, the chain of hashes over model, layout, namespace and tokens
- * (kv/radix.h), and by its group of layers. The name says what the bytes are, so a page that was
- * stored is never written again, and stores of other processes with the same root may share a
+ * A page is named by its block, the chain of hashes over model, layout, namespace and tokens with a
+ * secret (kv/radix.h), and by its group of layers. The name says what the bytes are, so a page that
+ * was stored is never written again, and stores of other processes with the same root may share a
  * folder's pages over restarts.
  *
  * Losing a page is always allowed: it is a miss, and its tokens are computed again. Wrong bytes are
@@ -56,6 +56,10 @@ SL_MUST_CHECK int sl_store_open(const struct sl_store_config *cfg, struct sl_sto
                                 struct sl_error *err);
 /* Writes what is still to be written, then ends; NULL is allowed. No page is held. */
 void sl_store_close(struct sl_store *s);
+
+/* What names are to be hashed with: a secret of the folder, or of this process where there is none.
+ * The store has no tokens to compare, so nobody may be able to make up two texts of one name. */
+uint64_t sl_store_seed(const struct sl_store *s);
 
 /* Is the page in some tier, or about to be? Looks at memory only. */
 bool sl_store_has(struct sl_store *s, const struct sl_store_key *key);

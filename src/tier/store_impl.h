@@ -35,6 +35,7 @@ struct sl_store_io {
 
 struct sl_store {
     struct sl_store_config cfg;
+    uint64_t seed;
     pthread_mutex_t lock;
     struct sl_host host;
     struct sl_page_job *jobs; /* [slots of the host] */

@@ -100,6 +100,12 @@ int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, stru
     return 0;
 }
 
+uint64_t sl_store_seed(const struct sl_store *s)
+{
+    (void)s;
+    return 11;
+}
+
 void sl_store_close(struct sl_store *s)
 {
     if (s == NULL)

@@ -290,6 +290,11 @@ static void names_outlive_the_process(void **state)
     compute(&kv[0], &a, &ha);
     assert_true(kv[0].tree.nodes[ha.nodes[0]].name.lo != name[0][0].lo);
     sl_kv_deinit(&kv[0]);
+    kv_init_full(&kv[0], 8, BLOCK, true, 7);
+    sl_kv_seed_names(&kv[0], 5); /* of a folder with a secret */
+    compute(&kv[0], &a, &ha);
+    assert_true(kv[0].tree.nodes[ha.nodes[0]].name.lo != name[0][0].lo);
+    sl_kv_deinit(&kv[0]);
 }
 
 static void least_recently_used_goes_first_and_leaves_before_parents(void **state)

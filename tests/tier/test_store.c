@@ -3,6 +3,8 @@
  */
 #include "tier_rig.h"
 
+#include <sys/stat.h>
+
 static void pages_come_back(void **state)
 {
     (void)state;
@@ -314,6 +316,45 @@ static void unwritten_pages_are_bounded(void **state)
     rig_remove_disk(&r);
 }
 
+static uint64_t seed_of(struct rig *r)
+{
+    const uint64_t seed = sl_store_seed(r->store);
+    rig_restart(r);
+    assert_int_equal(sl_store_seed(r->store) == seed, r->cfg.dir != NULL);
+    return seed;
+}
+
+/* A folder keeps what names are hashed with, for its owner alone; without one each process has its
+ * own. */
+static void names_have_a_secret(void **state)
+{
+    struct rig a = rig_plain(8), b = rig_plain(8), none = rig_plain(8);
+    struct stat st;
+    char path[96];
+    (void)state;
+    rig_add_disk(&a, 8);
+    rig_add_disk(&b, 8);
+    rig_open(&a);
+    rig_open(&b);
+    rig_open(&none);
+    const uint64_t seed = seed_of(&a), other = seed_of(&b);
+    assert_true(seed != other && seed != 0 && seed_of(&none) != seed);
+    snprintf(path, sizeof path, "%s/secret", a.dir);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(st.st_size, sizeof seed);
+    rig_close(&a);
+    assert_int_equal(truncate(path, 3), 0);
+    rig_open(&a);
+    assert_true(sl_store_seed(a.store) != seed); /* another one, not what is left of it */
+    (void)seed_of(&a);
+    rig_close(&a);
+    rig_close(&b);
+    rig_close(&none);
+    rig_remove_disk(&a);
+    rig_remove_disk(&b);
+}
+
 static void a_folder_has_one_owner(void **state)
 {
     (void)state;
@@ -409,6 +450,7 @@ int main(void)
         cmocka_unit_test(a_disk_may_shrink),
         cmocka_unit_test(unwritten_pages_are_bounded),
         cmocka_unit_test(a_folder_has_one_owner),
+        cmocka_unit_test(names_have_a_secret),
         cmocka_unit_test(other_pages_are_forgotten),
         cmocka_unit_test(groups_share_a_disk),
     };
