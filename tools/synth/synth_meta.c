@@ -151,7 +151,7 @@ static const char *key_behind(const struct sl_hparam_desc *row, const struct sl_
                               size_t n)
 {
     const char *key = row->hf[0];
-    return n == 0 || (key != NULL && strncmp(key, of->hf[0], n) == 0) ? key + n : NULL;
+    return key != NULL && (n == 0 || strncmp(key, of->hf[0], n) == 0) ? key + n : NULL;
 }
 
 /* The rows from `from` on whose keys begin with the first n bytes of that one's; those of an object
