@@ -109,15 +109,11 @@ int sl_paged_store(struct sl_paged_file *f, const struct sl_paged_piece *p, stru
 
 void sl_paged_load(const struct sl_paged_piece *p)
 {
+    madvise(p->data, p->n_bytes, MADV_WILLNEED); /* the disk has all of it to do */
     for (size_t at = 0; at < p->n_bytes; at += LOAD_AT_ONCE) {
-        uint8_t *part = (uint8_t *)p->data + at;
-        const size_t n = SL_MIN(p->n_bytes - at, LOAD_AT_ONCE);
-        if (at + n < p->n_bytes) /* the disk has work while this part is mapped */
-            madvise(part + n, SL_MIN(p->n_bytes - at - n, LOAD_AT_ONCE), MADV_WILLNEED);
         /* Where the system cannot map ahead of use (before Linux 5.14), reading has begun at least.
          */
-        madvise(part, n, MADV_WILLNEED);
-        madvise(part, n, MADV_POPULATE_READ);
+        madvise((uint8_t *)p->data + at, SL_MIN(p->n_bytes - at, LOAD_AT_ONCE), MADV_POPULATE_READ);
     }
 }
 
