@@ -407,7 +407,9 @@ static int renew_memory(struct sl_leader *l, struct sl_error *err)
     }
     if (l->memory_fd >= 0)
         sl_sys->close(l->memory_fd);
-    l->memory = p;
+    SL_ASSERT(l->memory == NULL || l->memory == p);
+    if (l->memory == NULL) /* once: sl_leader_room reads it at any time */
+        l->memory = p;
     l->memory_fd = fd;
     return 0;
 }
