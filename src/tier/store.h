@@ -58,7 +58,8 @@ SL_MUST_CHECK int sl_store_open(const struct sl_store_config *cfg, struct sl_sto
 void sl_store_close(struct sl_store *s);
 
 /* What names are to be hashed with: a secret of the folder, or of this process where there is none.
- * The store has no tokens to compare, so nobody may be able to make up two texts of one name. */
+ * The store has no whole text to compare, so who asks must not be able to choose two of one name.
+ */
 uint64_t sl_store_seed(const struct sl_store *s);
 
 /* Is the page in some tier, or about to be? Looks at memory only. */
