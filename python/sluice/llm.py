@@ -38,6 +38,13 @@ _VLLM_ONLY = {"pipeline_parallel_size": 1, "dtype": "auto", "quantization": None
               "trust_remote_code": None, "enforce_eager": None, "disable_log_stats": None, "swap_space": None}
 
 
+def _json_text(name: str, value: Optional[Mapping[str, Any]]) -> Optional[str]:
+    try:
+        return None if value is None else json.dumps(value)
+    except (TypeError, ValueError) as e:
+        raise RequestError(f"{name}: {e}", name) from None
+
+
 class Stream(Iterator[str]):
     """The pieces of one text as they come; `output` is what has come so far, whole at the end. Leaving the loop,
     close() or the end of a `with` block ends the generation."""
@@ -174,6 +181,9 @@ class LLM:
                  cpu_offload_experts: Union[int, str, None] = None,
                  offload_folder: Optional[str] = None, weights_memory_bytes: Optional[int] = None,
                  kv_cache_memory_bytes: Optional[int] = None, kv_cache_dtype: str = "auto",
+                 kv_offloading_size: Optional[float] = None, kv_offloading_backend: Optional[str] = None,
+                 kv_cache_dir: Optional[str] = None, kv_cache_disk_size: Optional[float] = None,
+                 kv_transfer_config: Optional[Mapping[str, Any]] = None,
                  enable_prefix_caching: bool = True, enable_lora: bool = False, max_loras: int = 8,
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
@@ -201,6 +211,12 @@ class LLM:
                                             "speculative_config"),
                 offload_folder=c_string(offload_folder, "offload_folder"),
                 weights_memory_bytes=weights_memory_bytes or 0,
+                kv_offloading_size=check_number("kv_offloading_size", kv_offloading_size or 0, False),
+                kv_offloading_backend=c_string(kv_offloading_backend, "kv_offloading_backend"),
+                kv_cache_dir=c_string(kv_cache_dir, "kv_cache_dir"),
+                kv_cache_disk_size=check_number("kv_cache_disk_size", kv_cache_disk_size or 0, False),
+                kv_transfer_config=c_string(_json_text("kv_transfer_config", kv_transfer_config),
+                                            "kv_transfer_config"),
                 no_prefix_caching=not enable_prefix_caching, kv_cache_bytes=kv_cache_memory_bytes or 0,
                 gpu_memory_utilization=check_number("gpu_memory_utilization", gpu_memory_utilization, False))
             for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),

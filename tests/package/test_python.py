@@ -461,11 +461,29 @@ def test_errors_of_loading(sluice):
     for field, args in (("model", {"model": "/no/such/model"}), ("kv_cache_dtype", {"kv_cache_dtype": "f17"}),
                         ("max_model_len", {"max_model_len": 2**40}), ("no_such", {"no_such": 1}),
                         ("tensor_parallel_size", {"tensor_parallel_size": 7}),
-                        ("cpu_offload_experts", {"cpu_offload_experts": "all"})):
+                        ("cpu_offload_experts", {"cpu_offload_experts": "all"}),
+                        ("kv_offloading_size", {"kv_offloading_size": -1.0}),
+                        ("kv_cache_disk_size", {"kv_cache_disk_size": 1.0}),
+                        ("kv_transfer_config", {"kv_transfer_config": {"kv_connector": "NoConnector"}}),
+                        ("kv_transfer_config", {"kv_transfer_config": {"kv_connector": {1}}})):
         with pytest.raises(sluice.RequestError) as e:
             sluice.LLM(**args)
         assert e.value.field == field, e.value
     sluice.LLM(tensor_parallel_size=1, dtype="auto", trust_remote_code=True, enforce_eager=True).close()
+
+
+def test_pages_outlive_an_engine(sluice, tmp_path):
+    params = sluice.SamplingParams(temperature=0, max_tokens=4)
+    args = {"device": "cpu", "kv_cache_dir": str(tmp_path / "pages"), "kv_cache_disk_size": 0.25,
+            "kv_offloading_size": 0.0625}
+    prompt = {"prompt_token_ids": [5 + i % 90 for i in range(200)]}
+    outputs = []
+    for _ in range(2):
+        with sluice.LLM(**args) as llm:
+            [output] = llm.generate(prompt, params)
+            outputs.append(output)
+    assert outputs[0].num_cached_tokens == 0 and outputs[1].num_cached_tokens > 100
+    assert outputs[0].outputs[0].token_ids == outputs[1].outputs[0].token_ids
 
 
 def test_progress(sluice):
