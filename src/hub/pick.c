@@ -155,7 +155,8 @@ static bool is_digits(const char *s, size_t n)
     return true;
 }
 
-/* Bytes of the path in front of "-00001-of-00003.gguf", and the numbers; 0 if it is no part. */
+/* Bytes of the path in front of "-00001-of-00003.gguf", and the numbers; 0 if it is no part, as the
+ * first of none is. */
 static size_t split_stem(const char *path, uint64_t *part, uint64_t *n_parts)
 {
     size_t n = strlen(path);
@@ -166,7 +167,8 @@ static size_t split_stem(const char *path, uint64_t *part, uint64_t *n_parts)
     if (tail[0] != '-' || !is_digits(tail + 1, 5) || memcmp(tail + 6, "-of-", 4) != 0 ||
         !is_digits(tail + 10, 5) || strcasecmp(tail + 15, ".gguf") != 0)
         return 0;
-    if (!sl_parse_u64(tail + 1, 5, part) || !sl_parse_u64(tail + 10, 5, n_parts))
+    if (!sl_parse_u64(tail + 1, 5, part) || !sl_parse_u64(tail + 10, 5, n_parts) || *part == 0 ||
+        *part > *n_parts)
         return 0;
     return n - SPLIT_TAIL;
 }

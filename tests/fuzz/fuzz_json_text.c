@@ -14,7 +14,8 @@
 
 struct scan {
     const char *s, *end;
-    bool nul, has_big; /* \u0000 somewhere; a number that no double or 64-bit integer holds */
+    bool nul, has_big; /* \u0000 somewhere; a number that no double holds */
+    bool has_wide;     /* an integer of more than 64 bits */
     bool nul_key;
 };
 
@@ -117,7 +118,8 @@ static bool number(struct scan *c)
     }
     memcpy(text, from, n);
     text[n] = '\0';
-    c->has_big |= real ? !isfinite(strtod(text, NULL)) : !sl_parse_i64(text, n, &i);
+    c->has_big |= !isfinite(strtod(text, NULL));
+    c->has_wide |= !real && !sl_parse_i64(text, n, &i);
     return true;
 }
 
@@ -199,6 +201,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_decref(root);
     root = NULL;
     rc = sl_json_object(text, size, SL_JSON_MAX_CONFIG, "x.json", &root, &err);
+    good = good && !c.has_wide; /* which bodies of requests may have, and files may not */
     SL_ASSERT(rc != 0 || (good && !c.nul));
     SL_ASSERT(rc == 0 || !good || c.nul || strstr(err.msg, "duplicate") != NULL);
     SL_ASSERT(rc == 0 || (err.code == rc && strncmp(err.msg, "x.json: ", 8) == 0));

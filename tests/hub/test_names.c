@@ -129,6 +129,8 @@ static void test_picks(void **state)
                "a-Q8_0.gguf", "a-Q8_0.gguf");
     check_pick("a-F16-00001-of-00003.gguf a-F16-00003-of-00003.gguf", "a/b:F16", false, NULL, "",
                ""); /* a part is missing */
+    check_pick("a-00001-of-00000.gguf", "a/b", false, NULL, "a-00001-of-00000.gguf",
+               "a-00001-of-00000.gguf"); /* no part of anything */
     check_pick("", "a/b", false, NULL, "", "");
     check_pick("model.safetensors", "a/b", false, NULL, "", "");
 }
