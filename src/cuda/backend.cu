@@ -5,6 +5,7 @@
 #include "cuda/cuda.h"
 
 #include "cuda/attention/attention.h"
+#include "cuda/comm/comm.h"
 #include "cuda/gemm/linear.h"
 #include "cuda/gemm/weight.h"
 #include "cuda/sample/sample.h"
@@ -65,6 +66,7 @@ int sl_cuda_no_memory(struct sl_cuda *cu, size_t wanted, const char *what, struc
 
 int sl_cuda_report(struct sl_cuda *cu, struct sl_error *err)
 {
+    sl_cuda_comm_check(cu);
     cudaError_t e = cu->error;
     if (e == cudaSuccess)
         return 0;
@@ -209,13 +211,30 @@ static const struct sl_device_vt device_vtable = {
     supports,         sample_scratch,      sl_cuda_sample,     sl_cuda_load_end, download,
     memory,           sl_cuda_steps_bytes, sl_cuda_steps_init, sl_cuda_extra,    sl_cuda_extra_host,
     sl_cuda_step,     sl_cuda_choose,      sl_cuda_wait,       sl_cuda_times,    sl_cuda_host_begin,
-    sl_cuda_host_end, sl_cuda_forget,
+    sl_cuda_host_end, sl_cuda_forget,      sl_cuda_share_ids,
 };
+
+/* Of the optional operations those that there are. */
+#define HAS_layer_inputs     nullptr
+#define HAS_mix_streams      nullptr
+#define HAS_correct_streams  nullptr
+#define HAS_match_rms        nullptr
+#define HAS_rglru            nullptr
+#define HAS_token_shift      nullptr
+#define HAS_wkv7             nullptr
+#define HAS_wkv7_out         nullptr
+#define HAS_cut_gate         nullptr
+#define HAS_heads_linear     nullptr
+#define HAS_latent_store     nullptr
+#define HAS_index_store      nullptr
+#define HAS_index_select     nullptr
+#define HAS_sparse_attention nullptr
+#define HAS_all_gather       sl_cuda_all_gather
 
 static const struct sl_backend_vt vtable = {
     "cuda",
 #define SL_OP(name)          sl_cuda_##name,
-#define SL_OP_OPTIONAL(name) nullptr,
+#define SL_OP_OPTIONAL(name) HAS_##name,
 #include "ops/ops.def"
 #undef SL_OP
     &device_vtable,

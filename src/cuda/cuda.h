@@ -29,6 +29,27 @@ int sl_cuda_find(void);
 SL_MUST_CHECK int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_backend **out,
                                  struct sl_error *err);
 
+/* What n_ranks backends of this process share, each on a GPU of its own: memory that the others
+ * reach over NVLink. backends[i] is rank i's, and nothing runs on them. room_bytes: of each of a
+ * rank's two rooms (struct sl_rank.room), which the comm owns. Errors: SL_EUNSUPPORTED names two
+ * devices without peer access, or one device given twice; SL_ENOMEM; SL_EDEVICE.
+ *
+ * Operations on a comm are enqueued by a thread for each rank. A kernel of one rank waits on its
+ * GPU for the others'; a call of the driver that waits for a GPU (module loading, cudaMalloc,
+ * cudaFree) while it holds what the other thread's calls need would never end: so kernels that such
+ * a step has are loaded before the first one (CUDA_MODULE_LOADING=EAGER, before the first call of
+ * CUDA), or by a step of the same kind that has been waited for. A kernel that has waited for 10 s
+ * gives up: the rank's steps fail with SL_EDEVICE and name the rank that did not come.
+ *
+ * Two gathers in a row must not have their parts in the same room: so every forward begins with the
+ * same struct sl_rank.turn and has an even number of gathers, or ends with share_ids. */
+SL_MUST_CHECK int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks,
+                                      size_t room_bytes, struct sl_comm **out,
+                                      struct sl_error *err);
+void sl_cuda_comm_rooms(const struct sl_comm *c, int rank, void *rooms[2]);
+/* When no backend has work enqueued, and before they are destroyed. NULL is fine. */
+void sl_cuda_comm_destroy(struct sl_comm *c);
+
 #ifdef __cplusplus
 }
 #endif

@@ -19,3 +19,26 @@ int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_backend **out, st
     return sl_fail(err, SL_EUNSUPPORTED,
                    "cuda:%d: this build has no CUDA (it was made without nvcc)", cfg->device);
 }
+
+/* No backend comes from here, so nobody has ranks to join. */
+int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t room_bytes,
+                        struct sl_comm **out, struct sl_error *err)
+{
+    (void)backends;
+    (void)room_bytes;
+    *out = NULL;
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "%d ranks on GPUs: this build has no CUDA (it was made without nvcc)", n_ranks);
+}
+
+void sl_cuda_comm_rooms(const struct sl_comm *c, int rank, void *rooms[2])
+{
+    (void)c;
+    (void)rank;
+    rooms[0] = rooms[1] = NULL;
+}
+
+void sl_cuda_comm_destroy(struct sl_comm *c)
+{
+    (void)c;
+}

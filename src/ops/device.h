@@ -180,6 +180,9 @@ struct sl_device_vt {
     void (*host_end)(struct sl_backend *be, const struct sl_host_experts *args);
     /* Drops what was recorded for arg, whose memory goes away. Waits for the device. */
     void (*forget)(struct sl_backend *be, const void *arg);
+    /* In a forward, on every rank, as a gather: the ids [n] that rank 0's choice left (struct
+     * sl_step.ids) arrive where the other ranks' steps find the ids of the step before. */
+    void (*share_ids)(struct sl_backend *be, struct sl_rank *rank, int32_t n);
 };
 
 #endif

@@ -1,0 +1,563 @@
+/* SPDX-License-Identifier: MIT
+ * Gathers between GPUs of one process. Every rank's stream runs one kernel for a gather; kernels of
+ * a gather find each other by its number, which is counted on the device, since a recorded step has
+ * the same arguments every time.
+ *
+ * A rank first writes its head to all others: how many bytes of a row it has, and where. Small
+ * parts are written to the others as lines of 16 bytes, each 8 bytes of the part and twice the
+ * gather's number, so that a line that has the number has the data: no fence and no second way over
+ * NVLink. Large parts stay in the rank's room, and who wants them reads them there after the head
+ * has come.
+ *
+ * Nothing is said when a rank has taken what it wanted. A rank that sees the heads of gather k + 1
+ * knows that all others are done with gather k, since their kernels run one after the other. So
+ * there are two sets of heads and lines, for even numbers and odd ones, and two rooms; and every
+ * rank waits for every head, also one that wants no rows.
+ *
+ * Blocks of a kernel depend on each other through the other GPU: they must all fit there at once.
+ * They are few, and the kernel ahead ends without them.
+ *
+ * A number comes back after 2^32 gathers, at a large model's pace after a day. A line that nobody
+ * has written since would then pass for a new one; so each gather zeroes one line of each rank that
+ * it did not use.
+ */
+#include "cuda/comm/comm.h"
+
+#include "cuda/cuda.h"
+#include "cuda/launch.cuh"
+#include "cuda/ptx_host.cuh"
+#include "cuda/ptx_peer.cuh"
+
+#define COMM_THREADS 512
+#define COMM_BLOCKS  64
+#define COMM_UNROLL  4
+#define COMM_LOOKS   64 /* at a line, from one look at the clock to the next */
+#define COMM_LINES   (SL_COMM_SMALL / 8)
+#define COMM_ALIGN   ((size_t)256)
+#define COMM_BOUND_S 10
+
+struct comm_state {
+    unsigned long long turn; /* the gather's number << 32, + blocks that have read it */
+    uint32_t lost;           /* 1 + the rank that was waited for in vain */
+};
+
+struct comm_piece { /* the beginning of each rank's piece */
+    alignas(256) struct comm_state state;
+    alignas(256) ulonglong2 head[2][SL_MAX_RANKS];
+};
+
+struct comm_args {
+    uint8_t *piece[SL_MAX_RANKS];
+    const uint8_t *part;
+    uint8_t *out;        /* NULL: nothing is wanted */
+    uint32_t *lost_host; /* pinned */
+    uint64_t bound_ns;
+    uint32_t at; /* of the part in the piece */
+    uint32_t part_bytes, n;
+    uint32_t small_bytes;
+    int32_t rank, n_ranks;
+    uint32_t to; /* a bit for each rank that wants the part */
+};
+
+struct comm_shared {
+    uint32_t number;
+    uint32_t lost;
+    uint32_t bytes[SL_MAX_RANKS]; /* of a row */
+    uint32_t at[SL_MAX_RANKS];
+};
+
+static inline __host__ __device__ size_t lines_at(int parity, int n_ranks, int from)
+{
+    return sizeof(struct comm_piece) +
+           static_cast<size_t>(parity * n_ranks + from) * COMM_LINES * sizeof(ulonglong2);
+}
+
+static __device__ __forceinline__ ulonglong2 *comm_lines(const comm_args &a, int owner,
+                                                         uint32_t number, int from)
+{
+    return reinterpret_cast<ulonglong2 *>(a.piece[owner] +
+                                          lines_at(static_cast<int>(number & 1), a.n_ranks, from));
+}
+
+static __device__ __forceinline__ ulonglong2 *comm_head(const comm_args &a, int owner,
+                                                        uint32_t number, int from)
+{
+    return &reinterpret_cast<comm_piece *>(a.piece[owner])->head[number & 1][from];
+}
+
+static __device__ __forceinline__ comm_state *comm_own(const comm_args &a)
+{
+    return &reinterpret_cast<comm_piece *>(a.piece[a.rank])->state;
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+/* Whether rank `from` will not come any more, or the gather is lost anyway. */
+static __device__ __forceinline__ bool comm_gives_up(const comm_args &a, int from, uint64_t *since)
+{
+    const uint64_t now = sl_clock_ns();
+    comm_state *s = comm_own(a);
+    if (*since == 0)
+        *since = now;
+    if (*reinterpret_cast<volatile uint32_t *>(&s->lost) != 0)
+        return true;
+    if (now - *since < a.bound_ns)
+        return false;
+    const uint32_t who = static_cast<uint32_t>(from) + 1;
+    if (atomicCAS(&s->lost, 0u, who) == 0)
+        sl_store_host(a.lost_host, who);
+    return true;
+}
+
+/* The two words of a line that has this number. False: it does not come. */
+static __device__ __forceinline__ bool comm_wait(const comm_args &a, const ulonglong2 *line,
+                                                 uint32_t number, int from, uint32_t *x,
+                                                 uint32_t *y)
+{
+    uint64_t since = 0;
+    for (uint32_t looks = 1;; looks++) {
+        const ulonglong2 v = sl_peer_load2(line);
+        if (v.x >> 32 == number && v.y >> 32 == number) {
+            *x = static_cast<uint32_t>(v.x);
+            *y = static_cast<uint32_t>(v.y);
+            return true;
+        }
+        if (looks % COMM_LOOKS == 0 && comm_gives_up(a, from, &since))
+            return false;
+        sl_peer_pause();
+    }
+}
+
+static __device__ __forceinline__ void comm_put(ulonglong2 *line, uint32_t number, uint32_t x,
+                                                uint32_t y)
+{
+    const uint64_t high = static_cast<uint64_t>(number) << 32;
+    sl_peer_store2(line, high | x, high | y);
+}
+
+/* ------------------------------------------------------------------ rows */
+
+struct comm_rows { /* of one rank in out */
+    uint8_t *out;  /* its first byte */
+    uint32_t bytes, row_bytes, n;
+};
+
+/* The W at byte `at` of a part. */
+template <typename W>
+static __device__ __forceinline__ W *comm_place(const comm_rows &r, uint32_t at)
+{
+    const uint32_t row = at / r.bytes;
+    return reinterpret_cast<W *>(r.out + static_cast<size_t>(row) * r.row_bytes + at % r.bytes);
+}
+
+/* Eight bytes of a part, or those that are left, at `at`. */
+template <typename W>
+static __device__ __forceinline__ void comm_store_words(const comm_rows &r, uint32_t at, uint64_t v)
+{
+    const uint32_t end = r.bytes * r.n;
+    for (uint32_t i = 0; i < 8 && at + i < end; i += sizeof(W))
+        *comm_place<W>(r, at + i) = static_cast<W>(v >> 8 * i);
+}
+
+/* unit: what all sizes and places are multiples of. */
+static __device__ __forceinline__ void comm_store8(const comm_rows &r, uint32_t unit, uint32_t at,
+                                                   uint64_t v)
+{
+    if (unit >= 8)
+        *comm_place<uint64_t>(r, at) = v;
+    else if (unit >= 4)
+        comm_store_words<uint32_t>(r, at, v);
+    else
+        comm_store_words<uint8_t>(r, at, v);
+}
+
+/* Eight bytes at `at` of a part of `end` bytes, zeros behind the end. */
+static __device__ __forceinline__ uint64_t comm_load8(const uint8_t *part, uint32_t at,
+                                                      uint32_t end)
+{
+    uint64_t v = 0;
+    if ((reinterpret_cast<uintptr_t>(part) & 7) == 0 && end - at >= 8)
+        return *reinterpret_cast<const uint64_t *>(part + at);
+    for (uint32_t i = 0; i < 8 && at + i < end; i++)
+        v |= static_cast<uint64_t>(part[at + i]) << 8 * i;
+    return v;
+}
+
+/* Copies a part in pieces of W, several loads under way at once. */
+template <typename W>
+static __device__ __forceinline__ void comm_copy(const comm_rows &r, const uint8_t *part)
+{
+    const W *from = reinterpret_cast<const W *>(part);
+    const uint32_t n = static_cast<uint32_t>(static_cast<uint64_t>(r.bytes) * r.n / sizeof(W));
+    const uint32_t stride = gridDim.x * COMM_THREADS;
+    for (uint32_t i = blockIdx.x * COMM_THREADS + threadIdx.x; i < n; i += COMM_UNROLL * stride) {
+        W v[COMM_UNROLL] = {};
+        for (uint32_t k = 0; k < COMM_UNROLL; k++)
+            if (i + k * stride < n)
+                v[k] = sl_peer_load(from + i + k * stride);
+        for (uint32_t k = 0; k < COMM_UNROLL; k++)
+            if (i + k * stride < n)
+                *comm_place<W>(r, (i + k * stride) * static_cast<uint32_t>(sizeof(W))) = v[k];
+    }
+}
+
+static __device__ __forceinline__ void comm_copy_by(const comm_rows &r, uint32_t unit,
+                                                    const uint8_t *part)
+{
+    if (unit >= 16)
+        comm_copy<uint4>(r, part);
+    else if (unit >= 4)
+        comm_copy<uint32_t>(r, part);
+    else
+        comm_copy<uint8_t>(r, part);
+}
+
+static __device__ __forceinline__ uint32_t comm_unit(uintptr_t all)
+{
+    return (all & 15) == 0 ? 16 : (all & 7) == 0 ? 8 : (all & 3) == 0 ? 4 : 1;
+}
+
+/* ------------------------------------------------------------------ the kernel */
+
+/* The gather's number. Every block asks once; the last one makes it the next. */
+static __device__ __forceinline__ void comm_number(const comm_args &a, comm_shared *sh)
+{
+    comm_state *s = comm_own(a);
+    const unsigned long long turn = atomicAdd(&s->turn, 1ull);
+    const uint32_t number = static_cast<uint32_t>(turn >> 32);
+    if (static_cast<uint32_t>(turn) == gridDim.x - 1) {
+        const uint32_t next = number + 1 == 0 ? 2 : number + 1; /* 0: what was never written */
+        s->turn = static_cast<unsigned long long>(next) << 32;
+    }
+    sh->number = number;
+    sh->lost = *reinterpret_cast<volatile uint32_t *>(&s->lost);
+}
+
+/* This rank's head to rank threadIdx.x, and the head of that one. */
+static __device__ __forceinline__ void comm_heads(const comm_args &a, comm_shared *sh, bool small)
+{
+    const int other = static_cast<int>(threadIdx.x);
+    const uint32_t number = sh->number;
+    if (other == a.rank) {
+        sh->bytes[other] = a.part_bytes;
+        sh->at[other] = a.at;
+    }
+    if (other >= a.n_ranks || other == a.rank)
+        return;
+    if (blockIdx.x == 0) {
+        if (!small) /* the others read what kernels before this one have written */
+            sl_fence_peers();
+        comm_put(comm_head(a, other, number, a.rank), number, a.part_bytes, a.at);
+    }
+    if (a.out == nullptr && blockIdx.x != 0)
+        return;
+    uint32_t bytes, at;
+    if (!comm_wait(a, comm_head(a, a.rank, number, other), number, other, &bytes, &at)) {
+        sh->lost = 1;
+        return;
+    }
+    const uint64_t total = static_cast<uint64_t>(bytes) * a.n;
+    if (total > a.small_bytes)
+        sl_fence_peers();
+    sh->bytes[other] = bytes;
+    sh->at[other] = at;
+    const uint32_t line = number / 2 % COMM_LINES;
+    const bool used = a.out != nullptr && total <= a.small_bytes && line < (total + 7) / 8;
+    if (blockIdx.x == 0 && !used)
+        sl_peer_store2(comm_lines(a, a.rank, number, other) + line, 0, 0);
+}
+
+/* The parts of all ranks to out. `first` is what this thread read of its own. */
+static __device__ __forceinline__ void comm_take(const comm_args &a, const comm_shared *sh,
+                                                 bool small, uint64_t first)
+{
+    const uint32_t number = sh->number;
+    const uint32_t begin = blockIdx.x * COMM_THREADS + threadIdx.x;
+    const uint32_t stride = gridDim.x * COMM_THREADS;
+    uint32_t row_bytes = 0;
+    uintptr_t all = reinterpret_cast<uintptr_t>(a.out);
+    for (int r = 0; r < a.n_ranks; r++) {
+        row_bytes += sh->bytes[r];
+        all |= sh->bytes[r] | sh->at[r];
+    }
+    const uint32_t unit = comm_unit(all);
+    comm_rows rows = {a.out, 0, row_bytes, a.n};
+    for (int r = 0; r < a.n_ranks; r++) {
+        rows.bytes = sh->bytes[r];
+        const uint64_t total = static_cast<uint64_t>(rows.bytes) * a.n;
+        const uint32_t end = static_cast<uint32_t>(total);
+        if (r == a.rank && small) {
+            for (uint32_t i = begin; i < (end + 7) / 8; i += stride)
+                comm_store8(rows, unit, 8 * i, i == begin ? first : comm_load8(a.part, 8 * i, end));
+        } else if (r == a.rank) {
+            comm_copy_by(rows, comm_unit(all | reinterpret_cast<uintptr_t>(a.part)), a.part);
+        } else if (total <= a.small_bytes) {
+            const ulonglong2 *lines = comm_lines(a, a.rank, number, r);
+            for (uint32_t i = begin; i < (end + 7) / 8; i += stride) {
+                uint32_t x, y;
+                if (!comm_wait(a, lines + i, number, r, &x, &y))
+                    return;
+                comm_store8(rows, unit, 8 * i, x | static_cast<uint64_t>(y) << 32);
+            }
+        } else {
+            comm_copy_by(rows, unit, a.piece[r] + sh->at[r]);
+        }
+        rows.out += rows.bytes;
+    }
+}
+
+static __global__ void __launch_bounds__(COMM_THREADS)
+    gather_kernel(const __grid_constant__ comm_args a)
+{
+    SL_SMEM(comm_shared, sh);
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    const uint64_t total = static_cast<uint64_t>(a.part_bytes) * a.n;
+    const bool small = total <= a.small_bytes;
+    const uint32_t end = static_cast<uint32_t>(total);
+    const uint32_t begin = blockIdx.x * COMM_THREADS + threadIdx.x;
+    const uint32_t n_lines = small ? (end + 7) / 8 : 0;
+    uint64_t first = 0;
+    if (begin < n_lines)
+        first = comm_load8(a.part, 8 * begin, end);
+    if (threadIdx.x == 0)
+        comm_number(a, sh);
+    __syncthreads();
+    if (sh->lost != 0)
+        return;
+    const uint32_t number = sh->number;
+    for (uint32_t i = begin; i < n_lines; i += gridDim.x * COMM_THREADS) {
+        const uint64_t v = i == begin ? first : comm_load8(a.part, 8 * i, end);
+        for (int r = 0; r < a.n_ranks; r++)
+            if (a.to >> r & 1)
+                comm_put(comm_lines(a, r, number, a.rank) + i, number, static_cast<uint32_t>(v),
+                         static_cast<uint32_t>(v >> 32));
+    }
+    comm_heads(a, sh, small);
+    __syncthreads();
+    if (sh->lost != 0 || a.out == nullptr)
+        return;
+    comm_take(a, sh, small, first);
+}
+
+/* ------------------------------------------------------------------ operations */
+
+static struct comm_args args_of(const struct sl_comm *c, int32_t rank)
+{
+    struct comm_args a = {};
+    for (int i = 0; i < c->n_ranks; i++)
+        a.piece[i] = c->piece[i];
+    a.lost_host = &c->lost[rank];
+    a.bound_ns = c->bound_ns;
+    a.small_bytes = c->small_bytes;
+    a.rank = rank;
+    a.n_ranks = c->n_ranks;
+    return a;
+}
+
+/* most: bytes of the largest part that this rank has to do with. */
+static void gather(struct sl_cuda *cu, const struct comm_args &a, uint64_t most)
+{
+    const uint64_t each = most <= a.small_bytes ? 8 * COMM_THREADS : 32 * COMM_THREADS;
+    const uint64_t blocks = SL_CEIL_DIV(most, each);
+    const dim3 grid(
+        static_cast<unsigned>(SL_MAX(SL_MIN(blocks, (uint64_t)COMM_BLOCKS), (uint64_t)1)));
+    sl_launch(cu, gather_kernel, grid, dim3(COMM_THREADS), sizeof(struct comm_shared), a);
+}
+
+extern "C" void sl_cuda_all_gather(struct sl_backend *be, const struct sl_op_all_gather *op)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct sl_comm *c = op->rank->comm;
+    const int32_t rank = op->rank->idx;
+    SL_ASSERT(c != NULL && cu->comm == c && c->rank[rank] == cu);
+    const uint8_t *part = static_cast<const uint8_t *>(op->part);
+    const uint64_t total = static_cast<uint64_t>(op->part_bytes) * static_cast<uint64_t>(op->n);
+    SL_ASSERT(part >= c->piece[rank] && part + total <= c->piece[rank] + c->piece_bytes);
+    if (op->n == 0)
+        return;
+    struct comm_args a = args_of(c, rank);
+    a.part = part;
+    a.at = static_cast<uint32_t>(part - c->piece[rank]);
+    a.part_bytes = static_cast<uint32_t>(op->part_bytes);
+    a.n = static_cast<uint32_t>(op->n);
+    a.out = static_cast<uint8_t *>(op->out);
+    a.to = (op->first_only ? 1u : (1u << c->n_ranks) - 1) & ~(1u << rank);
+    gather(cu, a, total);
+}
+
+extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, int32_t n)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct sl_comm *c = rank->comm;
+    const uint64_t n_bytes = static_cast<uint64_t>(n) * sizeof(int32_t);
+    SL_ASSERT(c != NULL && cu->comm == c && c->rank[rank->idx] == cu);
+    SL_ASSERT(cu->ids != NULL && n >= 0 && n_bytes <= SL_COMM_SMALL);
+    if (n == 0)
+        return;
+    struct comm_args a = args_of(c, rank->idx);
+    a.small_bytes = SL_COMM_SMALL; /* what is not in a room always goes as lines */
+    a.n = 1;
+    if (rank->idx == 0) {
+        a.part = reinterpret_cast<const uint8_t *>(cu->ids);
+        a.part_bytes = static_cast<uint32_t>(n_bytes);
+        a.to = ((1u << c->n_ranks) - 1) & ~1u;
+    } else {
+        a.out = reinterpret_cast<uint8_t *>(cu->ids);
+    }
+    gather(cu, a, n_bytes);
+}
+
+/* ------------------------------------------------------------------ start and end */
+
+void sl_cuda_comm_tune(struct sl_comm *c, uint64_t bound_ns, uint32_t small_bytes)
+{
+    SL_ASSERT(bound_ns > 0 && small_bytes <= SL_COMM_SMALL);
+    c->bound_ns = bound_ns;
+    c->small_bytes = small_bytes;
+}
+
+void sl_cuda_comm_check(struct sl_cuda *cu)
+{
+    static const char *const what[] = {
+        "waiting for rank 0 of tensor parallelism", "waiting for rank 1 of tensor parallelism",
+        "waiting for rank 2 of tensor parallelism", "waiting for rank 3 of tensor parallelism",
+        "waiting for rank 4 of tensor parallelism", "waiting for rank 5 of tensor parallelism",
+        "waiting for rank 6 of tensor parallelism", "waiting for rank 7 of tensor parallelism"};
+    static_assert(SL_COUNT(what) == SL_MAX_RANKS, "a text for each rank");
+    if (cu->comm == NULL)
+        return;
+    const struct sl_comm *c = cu->comm;
+    for (int i = 0; i < c->n_ranks; i++) {
+        const uint32_t lost = __atomic_load_n(&c->lost[i], __ATOMIC_ACQUIRE);
+        if (c->rank[i] == cu && lost != 0)
+            sl_cuda_check(cu, cudaErrorLaunchTimeout, what[lost - 1]);
+    }
+}
+
+static int reach(const struct sl_cuda *from, const struct sl_cuda *to, struct sl_error *err)
+{
+    int can = 0;
+    if (from->device == to->device)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "cuda:%d is given twice: each rank has a GPU of its own", from->device);
+    cudaError_t e = cudaDeviceCanAccessPeer(&can, from->device, to->device);
+    if (e == cudaSuccess && can == 0)
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "cuda:%d (%s) cannot reach the memory of cuda:%d (%s): ranks need NVLink, or "
+            "PCIe with peer access",
+            from->device, from->name, to->device, to->name);
+    if (e == cudaSuccess)
+        e = cudaDeviceEnablePeerAccess(to->device, 0);
+    if (e == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+        e = cudaSuccess;
+    }
+    if (e == cudaSuccess)
+        return 0;
+    cudaGetLastError();
+    return sl_fail(err, SL_EDEVICE, "cuda:%d (%s): no access to the memory of cuda:%d: %s",
+                   from->device, from->name, to->device, cudaGetErrorString(e));
+}
+
+static int join(struct sl_comm *c, int rank, struct sl_error *err)
+{
+    struct sl_cuda *cu = c->rank[rank];
+    int rc = 0;
+    sl_cuda_use(cu);
+    for (int i = 0; i < c->n_ranks && rc == 0; i++)
+        if (i != rank)
+            rc = reach(cu, c->rank[i], err);
+    if (rc != 0)
+        return rc;
+    c->piece[rank] = static_cast<uint8_t *>(sl_cuda_alloc(cu, c->piece_bytes));
+    if (c->piece[rank] == NULL)
+        return sl_cuda_no_memory(cu, c->piece_bytes, "the rooms of a rank", err);
+    sl_cuda_check(cu, cudaMemsetAsync(c->piece[rank], 0, c->piece_bytes, cu->stream),
+                  "cudaMemsetAsync");
+    return sl_cuda_report(cu, err);
+}
+
+/* A gather of each rank with nobody: loads the kernel, for which the driver may wait for all that
+ * runs, while nothing does; and leaves 1 as the next number, on every rank. */
+static int begin(struct sl_comm *c, int rank, struct sl_error *err)
+{
+    struct sl_cuda *cu = c->rank[rank];
+    struct comm_args a = {};
+    a.piece[0] = c->piece[rank];
+    a.lost_host = &c->lost[rank];
+    a.n_ranks = 1;
+    sl_cuda_use(cu);
+    gather(cu, a, 1);
+    sl_cuda_check(cu, cudaStreamSynchronize(cu->stream), "cudaStreamSynchronize");
+    cu->counts.syncs++;
+    return sl_cuda_report(cu, err);
+}
+
+int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t room_bytes,
+                        struct sl_comm **out, struct sl_error *err)
+{
+    SL_ASSERT(n_ranks >= 1 && n_ranks <= SL_MAX_RANKS);
+    const size_t room = SL_ROUND_UP(SL_MAX(room_bytes, (size_t)1), COMM_ALIGN);
+    struct sl_comm *c = *out = static_cast<struct sl_comm *>(sl_calloc(1, sizeof *c));
+    if (c == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for %d ranks", n_ranks);
+    c->n_ranks = n_ranks;
+    c->room_bytes = room;
+    c->piece_bytes = lines_at(2, n_ranks, 0) + 2 * room;
+    c->small_bytes = SL_COMM_SMALL;
+    c->bound_ns = COMM_BOUND_S * 1000000000ull;
+    int rc = 0;
+    if (c->piece_bytes > UINT32_MAX) /* heads say where a part is in 32 bits */
+        rc =
+            sl_fail(err, SL_EUNSUPPORTED, "rooms of %zu bytes for the parts of a rank", room_bytes);
+    void *lost = NULL;
+    if (rc == 0 && cudaHostAlloc(&lost, SL_MAX_RANKS * sizeof *c->lost, cudaHostAllocPortable) !=
+                       cudaSuccess) {
+        cudaGetLastError();
+        rc = sl_fail(err, SL_ENOMEM, "no pinned memory for %d ranks", n_ranks);
+    }
+    c->lost = static_cast<uint32_t *>(lost);
+    for (int i = 0; i < SL_MAX_RANKS && rc == 0; i++)
+        c->lost[i] = 0;
+    for (int i = 0; i < n_ranks; i++)
+        c->rank[i] = sl_cuda(backends[i]);
+    for (int i = 0; i < n_ranks && rc == 0; i++)
+        rc = join(c, i, err);
+    for (int i = 0; i < n_ranks && rc == 0; i++)
+        rc = begin(c, i, err);
+    for (int i = 0; i < n_ranks && rc == 0; i++) {
+        SL_ASSERT(c->rank[i]->comm == NULL);
+        c->rank[i]->comm = c;
+    }
+    if (rc == 0)
+        sl_cuda_use(c->rank[0]);
+    if (rc != 0) {
+        sl_cuda_comm_destroy(c);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void sl_cuda_comm_rooms(const struct sl_comm *c, int rank, void *rooms[2])
+{
+    uint8_t *at = c->piece[rank] + lines_at(2, c->n_ranks, 0);
+    SL_ASSERT(rank >= 0 && rank < c->n_ranks);
+    rooms[0] = at;
+    rooms[1] = at + c->room_bytes;
+}
+
+void sl_cuda_comm_destroy(struct sl_comm *c)
+{
+    if (c == NULL)
+        return;
+    for (int i = 0; i < c->n_ranks; i++) {
+        if (c->rank[i]->comm == c)
+            c->rank[i]->comm = NULL;
+        sl_cuda_free(c->rank[i], c->piece[i], c->piece_bytes);
+    }
+    if (c->lost != NULL)
+        cudaFreeHost(c->lost);
+    sl_free(c);
+}
