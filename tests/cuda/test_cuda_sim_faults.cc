@@ -4,6 +4,8 @@
  */
 #include "sim_test.h"
 
+#include "cuda/ptx_peer.cuh"
+
 template <typename... P, typename... A>
 static void launch(void (*k)(P...), dim3 grid, dim3 block, size_t smem, A... args)
 {
@@ -565,13 +567,84 @@ static void test_cluster_faults(void **)
     expect_death(cluster<CLUSTER_LATE>, "of a cluster, which has ended");
 }
 
+/* ---------------------------------------------------------------- several devices */
+
+static void k_peer(const uint32_t *there, uint32_t *out, bool plain)
+{
+    sl_grid_wait();
+    *out = plain ? *there : sl_peer_load(there);
+}
+
+/* Device 0 reads what is device 1's. */
+template <bool ACCESS, bool PLAIN> static void peer()
+{
+    sl_sim_set_devices(2);
+    cudaSetDevice(1);
+    sim_buffer<uint32_t> there(std::vector<uint32_t>{7});
+    cudaSetDevice(0);
+    sim_device d;
+    sim_buffer<uint32_t> out(1);
+    if (ACCESS)
+        cudaDeviceEnablePeerAccess(1, 0);
+    sl_launch(&d.cu, k_peer, dim3(1), dim3(32), 0, there.p, out.p, PLAIN);
+    d.sync();
+    if (out.get()[0] != 7)
+        abort();
+}
+
+static void peer_access()
+{
+    peer<true, false>();
+    peer<true, true>();
+    fprintf(stderr, "both were read\n");
+    abort();
+}
+
+/* Of two devices that wait for each other one never answers. */
+static void k_ping(uint32_t *own, uint32_t *there, uint32_t n)
+{
+    sl_grid_wait();
+    for (uint32_t i = 1; i <= n; i++) {
+        if (threadIdx.x == 0)
+            atomicExch(there, i);
+        while (sl_peer_load(own) < i)
+            sl_peer_pause();
+    }
+}
+
+static void test_devices(void **)
+{
+    expect_death(peer<false, false>, "memory of device 1, to which this one has no peer access");
+    expect_death(peer<false, true>, "");
+    expect_death(peer_access, "both were read");
+    sl_sim_set_devices(2);
+    sim_device d0;
+    sim_buffer<uint32_t> a(std::vector<uint32_t>{0});
+    assert_int_equal(cudaDeviceEnablePeerAccess(1, 0), cudaSuccess);
+    assert_int_equal(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
+    cudaSetDevice(1);
+    assert_int_equal(cudaDeviceEnablePeerAccess(0, 0), cudaSuccess);
+    sim_device d1;
+    sim_buffer<uint32_t> b(std::vector<uint32_t>{0});
+    sl_launch(&d1.cu, k_ping, dim3(1), dim3(64), 0, b.p, a.p, 20u);
+    cudaSetDevice(0);
+    sl_launch(&d0.cu, k_ping, dim3(1), dim3(64), 0, a.p, b.p, 20u);
+    d0.sync();
+    d1.sync();
+    assert_int_equal(a.get()[0], 20);
+    assert_int_equal(b.get()[0], 20);
+    sl_launch(&d1.cu, k_ping, dim3(1), dim3(64), 0, b.p, a.p, 20u); /* device 0 is current */
+    assert_int_equal(d1.cu.error, cudaErrorInvalidResourceHandle);
+    sl_sim_set_devices(1);
+}
+
 int main(int, char **)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_missing_barrier),
         cmocka_unit_test(test_barrier_faults), cmocka_unit_test(test_warp_faults),
         cmocka_unit_test(test_async_faults),   cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_cluster_faults),
+        cmocka_unit_test(test_cluster_faults), cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -360,8 +360,8 @@ static void gather(struct sl_cuda *cu, const struct comm_args &a, uint64_t most)
 {
     const uint64_t each = most <= a.small_bytes ? 8 * COMM_THREADS : 32 * COMM_THREADS;
     const uint64_t blocks = SL_CEIL_DIV(most, each);
-    const dim3 grid(
-        static_cast<unsigned>(SL_MAX(SL_MIN(blocks, (uint64_t)COMM_BLOCKS), (uint64_t)1)));
+    const uint64_t fit = static_cast<uint64_t>(SL_MIN(COMM_BLOCKS, SL_MAX(cu->n_sms / 2, 1)));
+    const dim3 grid(static_cast<unsigned>(SL_MAX(SL_MIN(blocks, fit), (uint64_t)1)));
     sl_launch(cu, gather_kernel, grid, dim3(COMM_THREADS), sizeof(struct comm_shared), a);
 }
 

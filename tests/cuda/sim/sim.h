@@ -6,6 +6,8 @@
  * leaves undefined is made to show: memory starts as 0xff bytes between red zones, asynchronous
  * copies poison their target until they land, some blocks of a kernel run up to their sl_grid_wait
  * before the kernel ahead of it has run, and streams run nothing before something waits for them.
+ * Kernels of several devices are in progress together once one of them looks for what another
+ * writes (sl_peer_pause).
  * What cannot be legal ends the process with a message that starts with "simulator:".
  *
  * Environment: SL_SIM_SEED (default 1), SL_SIM_SMS (multiprocessors, default 6), SL_SIM_EAGER=1
@@ -20,7 +22,10 @@
 void sl_sim_seed(uint64_t seed);
 uint64_t sl_sim_random(); /* from the seed; for tests that want to draw too */
 void sl_sim_set_sms(int n);
-void sl_sim_set_devices(int n);
+void sl_sim_set_devices(int n);  /* at most 8 */
+void sl_sim_set_peers(bool can); /* whether devices can reach each other's memory; default true */
+/* How many nanoseconds of the devices' clock pass in one of the host's, default 1. */
+void sl_sim_set_clock(uint64_t times);
 void sl_sim_set_memory(size_t total); /* device memory, default 8 GiB */
 void sl_sim_set_eager(bool eager);    /* streams run what they are given at once */
 

@@ -4,6 +4,8 @@
  */
 #include "sim_internal.h"
 
+#include <algorithm>
+
 #include <sys/mman.h>
 
 uint3 threadIdx, blockIdx;
@@ -18,13 +20,16 @@ static sim_grid *now_grid;
 #define MAX_RESIDENT   3 /* blocks under way at once */
 #define STAY_IN_WARP   16
 #define YIELD_TO_BLOCK 32
+#define POLL_TURNS     8 /* of blocks, before other streams have theirs */
 
 struct sim_grid {
     sim_kernel k;
     std::vector<uint32_t> todo; /* clusters not begun, shuffled; taken from the back */
     std::vector<sim_block *> active;
-    bool released; /* the kernels before it have ended */
-    bool waited;   /* a thread, in sl_grid_wait */
+    bool released;   /* the kernels before it have ended */
+    bool waited;     /* a thread, in sl_grid_wait */
+    bool polls;      /* threads look for what others have to do */
+    size_t resident; /* blocks that may be under way, once released */
     size_t n_blocks;
 };
 
@@ -225,6 +230,18 @@ void sl_sim_let_others()
     while (!(b->warps[warp].ready & 1u << lane))
         lane = (lane + 1) % 32;
     switch_to(&b->threads[warp * 32 + lane], false);
+}
+
+/* Of a thread that looks for what another device will have written: others go on, those of other
+ * devices too. */
+void sl_sim_poll()
+{
+    sim_block *b = sim_now_block;
+    b->grid->polls = true;
+    if (sim_chance(2))
+        switch_to(nullptr, false);
+    else
+        sl_sim_let_others();
 }
 
 uint32_t sl_sim_active_mask()
@@ -558,6 +575,7 @@ static void set_grid(sim_grid *g)
     if (!host_fiber.stack)
         sim_fiber_host(&host_fiber);
     now_grid = g;
+    sim_reach(g ? g->k.device : -1);
     if (g) {
         gridDim = g->k.grid;
         blockDim = g->k.block;
@@ -578,28 +596,40 @@ void sim_grid_run_ahead(sim_grid *g)
     set_grid(nullptr);
 }
 
-void sim_grid_finish(sim_grid *g)
+static void release(sim_grid *g)
 {
-    set_grid(g);
     g->released = true;
+    g->resident = 1 + sim_rand() % MAX_RESIDENT;
     for (sim_block *b : g->active)
         for (int i = 0; i < b->n_threads; i++)
             if (b->threads[i].state == SIM_AT_GRID_WAIT)
                 sim_make_ready(b, &b->threads[i]);
-    size_t resident = 1 + sim_rand() % MAX_RESIDENT;
-    while (!g->active.empty() || !g->todo.empty()) {
-        while (g->active.size() < resident && !g->todo.empty())
+}
+
+bool sim_grid_go_on(sim_grid *g, size_t most)
+{
+    set_grid(g);
+    if (!g->released)
+        release(g);
+    g->polls = false;
+    for (int turns = 0; !g->active.empty() || !g->todo.empty();) {
+        while (g->active.size() < g->resident && !g->todo.empty())
             begin_cluster(g);
         size_t i = sim_rand() % g->active.size();
         if (run_block(g->active[i])) {
             g->active[i] = g->active.back();
             g->active.pop_back();
+        } else if (g->polls && ++turns == POLL_TURNS) {
+            g->resident = std::max(g->resident, std::min(g->active.size() + 1, most));
+            set_grid(nullptr);
+            return false;
         }
     }
     if (g->k.pdl && !g->waited)
         sim_fail("all blocks have left: the kernel may end before the one ahead of it");
     set_grid(nullptr);
     delete g;
+    return true;
 }
 
 void sim_grid_drop(sim_grid *g)

@@ -4,7 +4,8 @@
  * A stream is a queue that runs when something waits for it; before that it may run a random
  * part of what it holds whenever it is given more. A kernel is begun when the queue reaches it but
  * finished only when the next entry needs it, so that a kernel with programmatic serialization
- * overlaps the one ahead.
+ * overlaps the one ahead. A kernel whose threads look for what another device will write stays
+ * where it is meanwhile, and other streams go on, and other threads of the host.
  */
 #include "sim_internal.h"
 
@@ -12,6 +13,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sched.h>
+#include <time.h>
 
 enum op_kind { OP_KERNEL, OP_CALL, OP_EVENT, OP_WAIT_EVENT, OP_FENCE };
 
@@ -33,14 +36,18 @@ struct sl_sim_graph_exec {
 };
 struct sl_sim_stream {
     unsigned flags;
+    int device; /* of the default stream: whichever is current */
     std::deque<op> queue;
     sim_grid *pending; /* begun, not finished */
+    sim_grid *ahead;   /* begun behind it, if it must end first */
+    bool ending;       /* pending is to be finished */
     sl_sim_graph *capture;
     cudaStreamCaptureMode mode;
     bool origin; /* BeginCapture was called on it */
 };
 struct sl_sim_event {
     unsigned flags;
+    int device;
     uint64_t recorded, done; /* versions */
     cudaStream_t stream;     /* of the last record */
     sl_sim_graph *capture;   /* recorded while capturing */
@@ -55,7 +62,8 @@ static cudaError_t last_error, broken;
 static int n_sms = 6, n_devices = 1, fail_launch, break_at;
 static thread_local int current_device;
 static thread_local bool in_host_func;
-static bool eager;
+static bool eager, can_peer = true;
+static uint64_t clock_times = 1;
 
 static cudaError_t fail(cudaError_t e)
 {
@@ -102,68 +110,116 @@ static cudaStream_t stream_of(cudaStream_t s)
 
 /* --- running --- */
 
-static void finish_pending(cudaStream_t s)
+enum progress {
+    NOTHING, /* there is nothing to do */
+    MOVED,
+    POLLS, /* a kernel waits for what others have to do */
+};
+
+static progress end_pending(cudaStream_t s)
 {
-    if (!s->pending)
-        return;
-    sim_grid *g = s->pending;
-    s->pending = nullptr;
-    if (broken)
-        sim_grid_drop(g);
-    else
-        sim_grid_finish(g);
+    s->ending = true;
+    if (broken) {
+        sim_grid_drop(s->pending);
+        if (s->ahead)
+            sim_grid_drop(s->ahead);
+        s->ahead = nullptr;
+    } else if (!sim_grid_go_on(s->pending, static_cast<size_t>(n_sms))) {
+        return POLLS;
+    }
+    s->pending = s->ahead;
+    s->ahead = nullptr;
+    s->ending = false;
+    return MOVED;
 }
 
-static void run_kernel(cudaStream_t s, const sim_kernel &k)
+/* The first of the queue, a kernel, is begun. */
+static void begin_kernel(cudaStream_t s)
 {
+    std::shared_ptr<sim_kernel> k = s->queue.front().kernel;
+    if (break_at == 1 && !broken && s->pending) {
+        s->ending = true; /* and then this one again */
+        return;
+    }
+    s->queue.pop_front();
     if (broken)
         return;
     sim_count.kernels++;
-    sim_count.blocks += static_cast<uint64_t>(k.grid.x) * k.grid.y * k.grid.z;
+    sim_count.blocks += static_cast<uint64_t>(k->grid.x) * k->grid.y * k->grid.z;
     if (break_at > 0 && --break_at == 0) {
-        finish_pending(s);
         broken = cudaErrorIllegalAddress;
         return;
     }
-    sim_grid *g = sim_grid_start(k);
-    if (s->pending && k.pdl)
+    sim_grid *g = sim_grid_start(*k);
+    if (s->pending && k->pdl)
         sim_grid_run_ahead(g);
-    finish_pending(s);
-    s->pending = g;
+    if (s->pending)
+        s->ahead = g;
+    else
+        s->pending = g;
 }
 
-static void run_before(cudaStream_t s, uint64_t seq);
+static progress advance(cudaStream_t s, uint64_t seq);
 
-static void run_op(cudaStream_t s, op &o)
+/* What the first of the queue of s has to wait for, of other streams. */
+static progress advance_others_of(cudaStream_t s)
 {
+    const op &o = s->queue.front();
+    progress p = NOTHING;
     /* The default stream and the blocking ones keep the order in which they were given work. */
     if (s == &default_stream) {
-        for (cudaStream_t other : streams)
-            if (other != s && !(other->flags & cudaStreamNonBlocking))
-                run_before(other, o.seq);
+        for (size_t i = 0; i < streams.size() && p == NOTHING; i++)
+            if (streams[i] != s && !(streams[i]->flags & cudaStreamNonBlocking))
+                p = advance(streams[i], o.seq);
     } else if (!(s->flags & cudaStreamNonBlocking)) {
-        run_before(&default_stream, o.seq);
+        p = advance(&default_stream, o.seq);
     }
-    if (o.kind == OP_KERNEL) {
-        run_kernel(s, *o.kernel);
-        return;
+    if (p == NOTHING && o.kind == OP_WAIT_EVENT && o.event->done < o.version &&
+        !o.event->stream->queue.empty())
+        p = advance(o.event->stream, o.event->stream->queue.front().seq + 1);
+    return p;
+}
+
+/* Goes on a bit with what s was given before seq. */
+static progress advance(cudaStream_t s, uint64_t seq)
+{
+    const bool more = !s->queue.empty() && s->queue.front().seq < seq;
+    if (s->pending && (s->ending || s->ahead || !more))
+        return end_pending(s);
+    if (!more)
+        return NOTHING;
+    progress p = advance_others_of(s);
+    if (p != NOTHING)
+        return p;
+    if (s->queue.front().kind == OP_KERNEL) {
+        begin_kernel(s);
+        return MOVED;
     }
-    finish_pending(s);
-    switch (o.kind) {
-    case OP_CALL:
-        if (!broken)
-            o.call();
-        break;
-    case OP_EVENT:
+    if (s->pending)
+        return end_pending(s);
+    op o = std::move(s->queue.front());
+    s->queue.pop_front();
+    if (o.kind == OP_CALL && !broken)
+        o.call();
+    if (o.kind == OP_EVENT)
         o.event->done = std::max(o.event->done, o.version);
-        break;
-    case OP_WAIT_EVENT:
-        while (o.event->done < o.version && !o.event->stream->queue.empty())
-            run_before(o.event->stream, o.event->stream->queue.front().seq + 1);
-        break;
-    default:
-        break;
-    }
+    return MOVED;
+}
+
+/* While a kernel waits for others: other streams, or else other threads of the host, go on. */
+static void run_others(cudaStream_t s)
+{
+    bool moved = false;
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] != s)
+            moved |= advance(streams[i], UINT64_MAX) == MOVED;
+    if (moved)
+        return;
+    const int hidden = sim_hide_memory();
+    api_lock.unlock();
+    sched_yield();
+    api_lock.lock();
+    sim_show_memory(hidden);
 }
 
 /* Runs what s was given before seq. */
@@ -172,12 +228,9 @@ static void run_before(cudaStream_t s, uint64_t seq)
     if (s->queue.empty() && !s->pending)
         return;
     sim_open_memory();
-    while (!s->queue.empty() && s->queue.front().seq < seq) {
-        op o = std::move(s->queue.front());
-        s->queue.pop_front();
-        run_op(s, o);
-    }
-    finish_pending(s);
+    for (progress p; (p = advance(s, seq)) != NOTHING;)
+        if (p == POLLS)
+            run_others(s);
     sim_close_memory();
 }
 
@@ -192,19 +245,21 @@ static void run_all()
         run_stream(streams[i]);
 }
 
-static void run_some()
+/* A few of the next things of s, as far as they go without waiting for others. */
+static void run_few(cudaStream_t s, uint64_t n)
 {
-    cudaStream_t s = streams[sim_rand() % streams.size()];
-    uint64_t n = sim_rand() % 8;
     if (n == 0 || s->queue.empty())
         return;
     sim_open_memory();
-    for (; n > 0 && !s->queue.empty(); n--) {
-        op o = std::move(s->queue.front());
-        s->queue.pop_front();
-        run_op(s, o);
-    }
+    while (n-- > 0 && !s->queue.empty() && advance(s, UINT64_MAX) == MOVED)
+        ;
     sim_close_memory();
+}
+
+static void run_some()
+{
+    cudaStream_t s = streams[sim_rand() % streams.size()];
+    run_few(s, sim_rand() % 8);
 }
 
 static void enqueue(cudaStream_t s, op o)
@@ -237,7 +292,24 @@ void sl_sim_set_sms(int n)
 }
 void sl_sim_set_devices(int n)
 {
+    if (n > SIM_DEVICES_MAX)
+        sim_fail("%d devices: there are at most %d", n, SIM_DEVICES_MAX);
     n_devices = n;
+}
+void sl_sim_set_peers(bool can)
+{
+    can_peer = can;
+}
+void sl_sim_set_clock(uint64_t times)
+{
+    clock_times = times;
+}
+uint64_t sl_sim_clock_ns()
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec)) *
+           clock_times;
 }
 void sl_sim_set_eager(bool on)
 {
@@ -349,6 +421,27 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    API();
+    if (device < 0 || device >= n_devices || peer < 0 || peer >= n_devices)
+        return fail(cudaErrorInvalidDevice);
+    *can = can_peer && device != peer;
+    return cudaSuccess;
+}
+
+/* Of the current device to that one's memory, all there is and will be. */
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int)
+{
+    API();
+    if (peer < 0 || peer >= n_devices || peer == current_device)
+        return fail(cudaErrorInvalidDevice);
+    if (!can_peer)
+        return fail(cudaErrorPeerAccessUnsupported);
+    return fail(sim_add_peer(current_device, peer) ? cudaSuccess
+                                                   : cudaErrorPeerAccessAlreadyEnabled);
+}
+
 cudaError_t cudaDriverGetVersion(int *version)
 {
     *version = 13000;
@@ -392,8 +485,9 @@ cudaError_t sl_sim_malloc(void **p, size_t n)
     *p = nullptr;
     if (n == 0)
         return cudaSuccess;
-    return fail(sim_device_alloc(p, n, __builtin_return_address(0)) ? cudaSuccess
-                                                                    : cudaErrorMemoryAllocation);
+    return fail(sim_device_alloc(p, n, current_device, __builtin_return_address(0))
+                    ? cudaSuccess
+                    : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFree(void *p)
@@ -435,7 +529,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     API();
     *total = sim_device_total();
-    *free_bytes = *total - sim_count.bytes;
+    *free_bytes = *total - sim_device_used(current_device);
     return fail(broken);
 }
 
@@ -565,6 +659,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
         return fail(broken);
     *stream = new sl_sim_stream();
     (*stream)->flags = flags;
+    (*stream)->device = current_device;
     streams.push_back(*stream);
     return cudaSuccess;
 }
@@ -610,13 +705,15 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     API();
     cudaStream_t s = stream_of(stream);
-    if (s->queue.empty() || sim_chance(4))
-        run_stream(s);
-    else
-        run_before(s, s->queue.front().seq + 1);
+    run_few(s, sim_chance(4) ? UINT64_MAX : 2);
+    if (s->queue.empty() && s->pending) {
+        sim_open_memory();
+        advance(s, UINT64_MAX);
+        sim_close_memory();
+    }
     if (broken)
         return fail(broken);
-    return s->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    return s->queue.empty() && !s->pending ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
@@ -641,6 +738,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
         return fail(broken);
     *event = new sl_sim_event();
     (*event)->flags = flags;
+    (*event)->device = current_device;
     return cudaSuccess;
 }
 
@@ -663,6 +761,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     if (broken)
         return fail(broken);
     cudaStream_t s = stream_of(stream);
+    if (s != &default_stream && s->device != event->device)
+        return fail(cudaErrorInvalidResourceHandle);
     event->capture = s->capture;
     if (s->capture)
         return cudaSuccess; /* a dependency of the graph, which keeps the order of the calls */
@@ -714,10 +814,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     API();
     if (event->done < event->recorded) {
-        if (sim_chance(4))
-            run_to_event(event);
-        else
-            run_before(event->stream, event->stream->queue.front().seq + 1);
+        const bool all = sim_chance(4);
+        for (int i = 0; i < (all ? 1000 : 2) && event->done < event->recorded; i++)
+            run_few(event->stream, 1);
     }
     if (broken)
         return fail(broken);
@@ -873,6 +972,8 @@ cudaError_t sl_sim_launch(const cudaLaunchConfig_t *cfg, const void *kernel,
     if (fail_launch > 0 && --fail_launch == 0)
         return fail(cudaErrorLaunchOutOfResources);
     cudaError_t e = check_launch(cfg, kernel);
+    if (e == cudaSuccess && cfg->stream && stream_of(cfg->stream)->device != current_device)
+        e = cudaErrorInvalidResourceHandle; /* of another device than the current one */
     if (e != cudaSuccess)
         return fail(e);
     op o = {};
@@ -883,6 +984,7 @@ cudaError_t sl_sim_launch(const cudaLaunchConfig_t *cfg, const void *kernel,
     o.kernel->block = cfg->blockDim;
     o.kernel->smem = cfg->dynamicSmemBytes;
     o.kernel->cluster = 1;
+    o.kernel->device = current_device;
     for (unsigned i = 0; i < cfg->numAttrs; i++) {
         const cudaLaunchAttribute *a = &cfg->attrs[i];
         if (a->id == cudaLaunchAttributeProgrammaticStreamSerialization)
@@ -936,6 +1038,14 @@ const char *cudaGetErrorName(cudaError_t e)
         return "cudaErrorIllegalAddress";
     case cudaErrorLaunchOutOfResources:
         return "cudaErrorLaunchOutOfResources";
+    case cudaErrorInvalidResourceHandle:
+        return "cudaErrorInvalidResourceHandle";
+    case cudaErrorPeerAccessUnsupported:
+        return "cudaErrorPeerAccessUnsupported";
+    case cudaErrorPeerAccessAlreadyEnabled:
+        return "cudaErrorPeerAccessAlreadyEnabled";
+    case cudaErrorLaunchTimeout:
+        return "cudaErrorLaunchTimeout";
     case cudaErrorLaunchFailure:
         return "cudaErrorLaunchFailure";
     case cudaErrorStreamCaptureUnsupported:

@@ -30,6 +30,8 @@ void __attribute__((weak)) __sanitizer_print_stack_trace();
 std::string sim_where(); /* the running kernel, block and thread, or "" */
 std::string sim_symbol(const void *pc);
 
+#define SIM_DEVICES_MAX 8
+
 uint64_t sim_rand();
 static inline bool sim_chance(unsigned one_in)
 {
@@ -57,13 +59,16 @@ void sim_open_memory(); /* the device runs: its memory is there */
 void sim_close_memory();
 int sim_hide_memory(); /* while the host runs in between; gives what to show it with */
 void sim_show_memory(int hidden);
-bool sim_device_alloc(void **p, size_t n, const void *by);
+void sim_reach(int device);
+bool sim_add_peer(int device, int peer); /* false: it had access */
+bool sim_device_alloc(void **p, size_t n, int device, const void *by);
 bool sim_device_free(void *p);
 bool sim_host_alloc(void **p, size_t n, const void *by);
 bool sim_host_free(void *p);
 bool sim_is_arena(const void *p);
 bool sim_is_pinned(const void *p, size_t n);
-size_t sim_device_total();
+size_t sim_device_total(); /* of each device */
+size_t sim_device_used(int device);
 void sim_free_all();
 
 void sim_enter(); /* first use: reads the environment */
@@ -74,7 +79,8 @@ struct sim_kernel {
     const void *fn;
     dim3 grid, block;
     size_t smem;
-    bool pdl;         /* may start before the one ahead has ended */
+    bool pdl; /* may start before the one ahead has ended */
+    int device;
     uint32_t cluster; /* blocks along x that run at once and see each other's shared memory */
     std::function<void()> call;
 };
@@ -82,8 +88,10 @@ struct sim_kernel {
 struct sim_grid; /* a kernel under way */
 sim_grid *sim_grid_start(const sim_kernel &k);
 void sim_grid_run_ahead(sim_grid *g); /* some blocks, up to their sl_grid_wait */
-void sim_grid_finish(sim_grid *g);    /* all the rest; frees g */
-void sim_grid_drop(sim_grid *g);      /* never runs it: the device broke */
+/* Goes on with the rest, and frees g at the end of it. False: it is not there yet, and threads look
+ * again and again for what others have to do. most: blocks under way at once, then. */
+bool sim_grid_go_on(sim_grid *g, size_t most);
+void sim_grid_drop(sim_grid *g); /* never runs it: the device broke */
 
 /* Fibers. */
 struct sim_fiber {

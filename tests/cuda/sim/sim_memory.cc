@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ARENA_SIZE (size_t(1) << 36)
+#define ARENA_SIZE (size_t(1) << 36) /* of a device */
 #define RED_ZONE   512u
 #define FILL_MAX   (size_t(64) << 20) /* of a larger allocation only the ends are made 0xff */
 #define PAGE       4096u
@@ -26,11 +26,16 @@
 struct allocation {
     size_t n;
     const void *by; /* return address, for the leak report */
+    int device;     /* of device memory */
 };
 
-static char *arena;
-static size_t arena_used, device_total = size_t(8) << 30;
+static char *arena; /* of all devices, one behind the other */
+static size_t arena_used[SIM_DEVICES_MAX], device_bytes[SIM_DEVICES_MAX];
+static size_t device_total = size_t(8) << 30;
 static int open_depth;
+static uint32_t reached = UINT32_MAX;   /* devices whose memory is open when any is */
+static uint32_t have_memory;            /* devices with any yet */
+static uint32_t peers[SIM_DEVICES_MAX]; /* and those that a device has access to */
 static std::map<uintptr_t, allocation> device_allocs, host_allocs;
 static uint64_t seed_state = 1, seed_given = 1;
 static int fail_malloc, fail_malloc_host;
@@ -174,23 +179,26 @@ void sim_enter()
         sim_check_leaks = *s != '0';
     if (__sanitizer_set_death_callback)
         __sanitizer_set_death_callback(on_death);
-    void *m = mmap(nullptr, ARENA_SIZE + HUGE_PAGE, PROT_NONE,
+    const size_t size = SIM_DEVICES_MAX * ARENA_SIZE;
+    void *m = mmap(nullptr, size + HUGE_PAGE, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m == MAP_FAILED)
         sim_fail("no address space for device memory");
     arena = static_cast<char *>(m);
     arena += (0 - reinterpret_cast<uintptr_t>(arena)) % HUGE_PAGE;
     /* Memory is opened and closed all the time, which costs by the page. A hint. */
-    madvise(arena, ARENA_SIZE, MADV_HUGEPAGE);
+    madvise(arena, size, MADV_HUGEPAGE);
     atexit(report_leaks);
 }
 
 /* The huge pages that something allocated lies in: changes cost by the page, and most of what a
  * test has used is freed. */
-static void protect_arena(int prot)
+static void protect_devices(uint32_t devices, int prot)
 {
     uintptr_t from = 0, to = 0;
     for (auto &a : device_allocs) {
+        if (!(devices >> a.second.device & 1))
+            continue;
         uintptr_t first = (a.first - RED_ZONE) / HUGE_PAGE * HUGE_PAGE;
         uintptr_t end = (a.first + a.second.n + RED_ZONE + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
         if (first > to) {
@@ -202,6 +210,30 @@ static void protect_arena(int prot)
     }
     if (to > from)
         mprotect(reinterpret_cast<void *>(from), to - from, prot);
+}
+
+static void protect_arena(int prot)
+{
+    protect_devices(prot == PROT_NONE ? UINT32_MAX : reached, prot);
+}
+
+/* A kernel of this device runs, which reaches no other memory; below 0: it rests. */
+void sim_reach(int device)
+{
+    const uint32_t all = device < 0 ? UINT32_MAX : 1u << device | peers[device] | ~have_memory;
+    const uint32_t was = reached;
+    reached = all;
+    if (open_depth > 0 && was & ~all)
+        protect_devices(was & ~all, PROT_NONE);
+    if (open_depth > 0 && all & ~was)
+        protect_devices(all & ~was, PROT_READ | PROT_WRITE);
+}
+
+bool sim_add_peer(int device, int peer)
+{
+    const bool was = peers[device] >> peer & 1;
+    peers[device] |= 1u << peer;
+    return !was;
 }
 
 void sim_open_memory()
@@ -249,17 +281,19 @@ void sl_sim_set_memory(size_t total)
     device_total = total;
 }
 
-bool sim_device_alloc(void **p, size_t n, const void *by)
+bool sim_device_alloc(void **p, size_t n, int device, const void *by)
 {
     sim_count.mallocs++;
-    if (due(&fail_malloc) || n > device_total - sim_count.bytes)
+    if (due(&fail_malloc) || n > device_total - device_bytes[device])
         return false;
-    size_t start = arena_used + RED_ZONE;
+    size_t start = arena_used[device] + RED_ZONE;
     size_t room = (n + 255) / 256 * 256;
     if (start + room + RED_ZONE > ARENA_SIZE)
         return false;
-    arena_used = start + room + RED_ZONE; /* which is the next one's, too */
-    device_allocs[reinterpret_cast<uintptr_t>(arena + start)] = {n, by};
+    arena_used[device] = start + room + RED_ZONE; /* which is the next one's, too */
+    start += static_cast<size_t>(device) * ARENA_SIZE;
+    have_memory |= 1u << device;
+    device_allocs[reinterpret_cast<uintptr_t>(arena + start)] = {n, by, device};
     sim_open_memory();
     protect_arena(PROT_READ | PROT_WRITE); /* if it was open already */
     char *at = arena + start;
@@ -274,6 +308,7 @@ bool sim_device_alloc(void **p, size_t n, const void *by)
     sim_poison(at + n, room - n);
     sim_close_memory();
     sim_count.bytes += n;
+    device_bytes[device] += n;
     *p = at;
     return true;
 }
@@ -289,6 +324,7 @@ bool sim_device_free(void *p)
     if (to > from)
         madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
     sim_count.bytes -= n;
+    device_bytes[it->second.device] -= n;
     if (open_depth > 0)
         protect_arena(PROT_NONE);
     device_allocs.erase(it);
@@ -306,7 +342,7 @@ bool sim_host_alloc(void **p, size_t n, const void *by)
     if (posix_memalign(&at, PAGE, n ? n : 1))
         return false;
     memset(at, 0xff, n);
-    host_allocs[reinterpret_cast<uintptr_t>(at)] = {n, by};
+    host_allocs[reinterpret_cast<uintptr_t>(at)] = {n, by, 0};
     sim_count.host_bytes += n;
     *p = at;
     return true;
@@ -341,7 +377,7 @@ bool sl_sim_is_device(const void *p, size_t n)
 bool sim_is_arena(const void *p)
 {
     return arena && static_cast<const char *>(p) >= arena &&
-           static_cast<const char *>(p) < arena + ARENA_SIZE;
+           static_cast<const char *>(p) < arena + SIM_DEVICES_MAX * ARENA_SIZE;
 }
 
 bool sim_is_pinned(const void *p, size_t n)
@@ -359,12 +395,36 @@ size_t sim_device_total()
     return device_total;
 }
 
+size_t sim_device_used(int device)
+{
+    return device_bytes[device];
+}
+
+/* The device whose memory p is, or -1. */
+static int device_of(const void *p)
+{
+    return !sim_is_arena(p)
+               ? -1
+               : static_cast<int>(static_cast<size_t>(static_cast<const char *>(p) - arena) /
+                                  ARENA_SIZE);
+}
+
+void sl_sim_peer(const void *p, size_t n)
+{
+    const int device = device_of(p);
+    if (!sl_sim_is_device(p, n))
+        sim_fail("%zu bytes at %p are not one allocation of device memory", n, p);
+    if (!(reached >> device & 1))
+        sim_fail("memory of device %d, to which this one has no peer access", device);
+}
+
 void sim_free_all()
 {
     while (!device_allocs.empty())
         sim_device_free(reinterpret_cast<void *>(device_allocs.begin()->first));
     while (!host_allocs.empty())
         sim_host_free(reinterpret_cast<void *>(host_allocs.begin()->first));
+    memset(peers, 0, sizeof peers);
 }
 
 void sl_sim_peek(void *dst, const void *src, size_t n)
