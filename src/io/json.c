@@ -36,7 +36,7 @@ static bool depth_ok(const char *s, size_t n)
 #define INFINITY_NUMBER "1e308   "
 _Static_assert(sizeof INFINITY_WORD == sizeof INFINITY_NUMBER, "no byte moves");
 
-/* Where the word stands outside of quotes, from s[i] on; n: nowhere. */
+/* Where the word stands, from s[i] on, neither in quotes nor behind digits; n: nowhere. */
 static size_t find_infinity(const char *s, size_t n, size_t i)
 {
     const size_t n_word = strlen(INFINITY_WORD);
@@ -45,7 +45,8 @@ static size_t find_infinity(const char *s, size_t n, size_t i)
             i++;
         else if (s[i] == '"')
             quoted = !quoted;
-        else if (!quoted && n - i >= n_word && memcmp(s + i, INFINITY_WORD, n_word) == 0)
+        else if (!quoted && n - i >= n_word && memcmp(s + i, INFINITY_WORD, n_word) == 0 &&
+                 (i == 0 || strchr("0123456789.", s[i - 1]) == NULL))
             return i;
     }
     return n;

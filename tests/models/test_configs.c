@@ -237,6 +237,7 @@ static void test_infinity(void **state)
         {"[Infinity, Infinity]", 0},
         {"[0.0, Infinit]", 0},
         {"[0.0, InfinityInfinity]", 0},
+        {"[0.0, 0.5Infinity]", 0},
     };
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         struct sl_synth s;
