@@ -90,6 +90,6 @@ extern const int sl_n_flags_sampling;
 /* The commands, one file each. */
 extern const struct sl_command sl_cmd_run, sl_cmd_chat, sl_cmd_serve, sl_cmd_bench, sl_cmd_inspect,
     sl_cmd_embed, sl_cmd_tokenize, sl_cmd_template, sl_cmd_grammar, sl_cmd_pull, sl_cmd_list,
-    sl_cmd_rm, sl_cmd_batch, sl_cmd_calibrate, sl_cmd_ps, sl_cmd_top, sl_cmd_stop;
+    sl_cmd_rm, sl_cmd_batch, sl_cmd_calibrate, sl_cmd_ps, sl_cmd_top, sl_cmd_stop, sl_cmd_doctor;
 
 #endif

@@ -50,6 +50,20 @@ void sl_cuda_comm_rooms(const struct sl_comm *c, int rank, void *rooms[2]);
 /* When no backend has work enqueued, and before they are destroyed. NULL is fine. */
 void sl_cuda_comm_destroy(struct sl_comm *c);
 
+/* measure.cu: for reports about a machine. False, or 0: it cannot be found out. */
+struct sl_cuda_facts {
+    char pci[16]; /* 0000:1b:00.0 */
+    bool served;  /* this build has kernels for it */
+};
+struct sl_cuda_rates {         /* bytes per second */
+    double memory;             /* read and written by copies inside of it */
+    double from_host, to_host; /* of pinned memory */
+};
+bool sl_cuda_facts(int device, struct sl_cuda_facts *out);
+bool sl_cuda_measure(int device, size_t n_bytes, struct sl_cuda_rates *out);
+/* Copies from one device's memory to another's, which it can reach. */
+double sl_cuda_measure_pair(int from, int to, size_t n_bytes);
+
 #ifdef __cplusplus
 }
 #endif

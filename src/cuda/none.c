@@ -42,3 +42,26 @@ void sl_cuda_comm_destroy(struct sl_comm *c)
 {
     (void)c;
 }
+
+bool sl_cuda_facts(int device, struct sl_cuda_facts *out)
+{
+    (void)device;
+    (void)out;
+    return false;
+}
+
+bool sl_cuda_measure(int device, size_t n_bytes, struct sl_cuda_rates *out)
+{
+    (void)device;
+    (void)n_bytes;
+    (void)out;
+    return false;
+}
+
+double sl_cuda_measure_pair(int from, int to, size_t n_bytes)
+{
+    (void)from;
+    (void)to;
+    (void)n_bytes;
+    return 0;
+}

@@ -26,7 +26,7 @@ def ok(*args: str, stdin: bytes = b"") -> str:
 
 
 COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar", "embed", "batch", "pull",
-            "list", "rm", "calibrate", "ps", "top", "stop"]
+            "list", "rm", "calibrate", "ps", "top", "stop", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS + ["bench serve"])
@@ -415,6 +415,14 @@ def test_chat_names_an_unreadable_stdin():
     r = subprocess.run([BIN, "chat"], stdin=folder, capture_output=True, timeout=60)
     os.close(folder)
     assert r.returncode == 1 and b"standard input" in r.stderr
+
+
+def test_doctor_knows_this_machine():
+    r = sluice("doctor", "--no-measure", "--json")
+    j = json.loads(r.stdout)
+    assert j["threads"] >= 1 and 0 < j["ram_bytes"] <= j["ram_bytes_of"] * 1.01
+    assert r.returncode == any(f["problem"] for f in j["findings"])
+    assert b"default" in sluice("doctor", "--no-measure").stdout
 
 
 def test_calibrate_finds_what_factors_leave_out(tmp_path):

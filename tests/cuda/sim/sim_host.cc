@@ -367,6 +367,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->sharedMemPerMultiprocessor = 228 << 10;
     p->regsPerBlock = 65536;
     p->warpSize = 32;
+    p->pciBusID = 16 + device;
     p->maxThreadsPerBlock = SIM_MAX_THREADS;
     p->major = 9;
     p->multiProcessorCount = n_sms;

@@ -94,7 +94,7 @@ struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
     int regsPerBlock, warpSize, maxThreadsPerBlock, major, minor, multiProcessorCount, l2CacheSize;
-    int maxThreadsPerMultiProcessor, integrated;
+    int maxThreadsPerMultiProcessor, integrated, pciDomainID, pciBusID, pciDeviceID;
 };
 struct cudaFuncAttributes {
     size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
