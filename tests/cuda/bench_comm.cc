@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: MIT
+ * bench_comm - how long a gather between GPUs takes, beside NCCL in the same run.
+ *
+ * A measurement is a graph of CALLS calls on every rank, each with a thread and a stream of its
+ * own, replayed between events; the figure is the median over the replays, divided by the calls, of
+ * the slowest rank. A part is `bytes` on each rank, so out has that times the ranks. "behind" is
+ * what a gather adds to a kernel that writes the part, as in a step a product does. NCCL's figures
+ * are of ncclAllGather of the same parts, and of ncclAllReduce of as many bytes as a part.
+ */
+#include "cuda/comm/comm.h"
+
+#include "cuda/cuda.h"
+#include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
+
+#include <algorithm>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MUST(call)                                                        \
+    do {                                                                  \
+        const cudaError_t must_e = (call);                                \
+        if (must_e != cudaSuccess) {                                      \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                    cudaGetErrorString(must_e));                          \
+            exit(1);                                                      \
+        }                                                                 \
+    } while (0)
+
+#define CALLS    100
+#define REPLAYS  15
+#define MOST     (4u << 20)
+#define LINK_BPS 450e9 /* NVLink 4, one way: 18 links of 25 GB/s */
+
+/* ------------------------------------------------------------------ NCCL, if there is one */
+
+struct nccl_id {
+    char bytes[128];
+};
+typedef void *nccl_comm;
+#define NCCL_UINT8   1
+#define NCCL_FLOAT32 7
+#define NCCL_SUM     0
+
+struct nccl {
+    int (*version)(int *v);
+    int (*unique_id)(nccl_id *id);
+    int (*init_rank)(nccl_comm *c, int n, nccl_id id, int rank);
+    int (*all_gather)(const void *from, void *to, size_t n, int type, nccl_comm c, cudaStream_t s);
+    int (*all_reduce)(const void *from, void *to, size_t n, int type, int op, nccl_comm c,
+                      cudaStream_t s);
+    const char *(*text)(int rc);
+};
+
+static struct nccl nccl;
+static nccl_id id_of_all;
+
+template <typename F> static bool find(void *lib, const char *name, F *f)
+{
+    *f = reinterpret_cast<F>(dlsym(lib, name));
+    return *f != nullptr;
+}
+
+/* False: it is said why. */
+static bool load_nccl(const char *path)
+{
+    void *lib = dlopen(path, RTLD_NOW);
+    if (lib == nullptr) {
+        printf("no NCCL: %s (--nccl PATH)\n", dlerror());
+        return false;
+    }
+    int v = 0;
+    if (!find(lib, "ncclGetVersion", &nccl.version) ||
+        !find(lib, "ncclGetUniqueId", &nccl.unique_id) ||
+        !find(lib, "ncclCommInitRank", &nccl.init_rank) ||
+        !find(lib, "ncclAllGather", &nccl.all_gather) ||
+        !find(lib, "ncclAllReduce", &nccl.all_reduce) ||
+        !find(lib, "ncclGetErrorString", &nccl.text)) {
+        printf("no NCCL: %s lacks functions\n", path);
+        return false;
+    }
+    nccl.version(&v);
+    printf("NCCL %d.%d.%d, NVLink multicast off\n", v / 10000, v / 100 % 100, v % 100);
+    return nccl.unique_id(&id_of_all) == 0;
+}
+
+static void must_nccl(int rc)
+{
+    if (rc != 0) {
+        fprintf(stderr, "NCCL: %s\n", nccl.text(rc));
+        exit(1);
+    }
+}
+
+/* ------------------------------------------------------------------ ranks */
+
+enum what { WRITE_ONLY, GATHER, WRITE_GATHER, NCCL_GATHER, NCCL_REDUCE, N_WHATS };
+
+struct job {
+    enum what what;
+    uint32_t bytes, small;
+};
+
+struct rank {
+    int idx;
+    struct sl_backend *be;
+    struct sl_rank rank;
+    nccl_comm nccl;
+    uint8_t *out, *part;
+    cudaEvent_t from, to;
+    double us; /* of the last job */
+};
+
+static int n_ranks = 2;
+static struct rank ranks[SL_MAX_RANKS];
+static pthread_barrier_t all_here;
+static struct sl_comm *comm;
+static struct job now;
+static bool ended, with_nccl;
+
+static __global__ void write_kernel(uint4 *part, uint32_t n, uint32_t with)
+{
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        part[i] = make_uint4(i, with, i, with);
+}
+
+static void gather_once(struct rank *r)
+{
+    struct sl_cuda *cu = sl_cuda(r->be);
+    void *part = sl_rank_room(&r->rank);
+    if (now.what != GATHER)
+        sl_launch(cu, write_kernel, dim3(std::min((now.bytes + 4095) / 4096, 132u)), dim3(256), 0,
+                  static_cast<uint4 *>(part), now.bytes / 16, static_cast<uint32_t>(r->rank.turn));
+    const struct sl_op_all_gather op = {&r->rank, part, now.bytes, 1, r->out, false};
+    if (now.what != WRITE_ONLY)
+        r->be->vt->all_gather(r->be, &op);
+}
+
+static void once(struct rank *r)
+{
+    struct sl_cuda *cu = sl_cuda(r->be);
+    if (now.what == NCCL_GATHER)
+        must_nccl(nccl.all_gather(r->part, r->out, now.bytes, NCCL_UINT8, r->nccl, cu->stream));
+    else if (now.what == NCCL_REDUCE)
+        must_nccl(nccl.all_reduce(r->part, r->out, now.bytes / 4, NCCL_FLOAT32, NCCL_SUM, r->nccl,
+                                  cu->stream));
+    else
+        gather_once(r);
+}
+
+/* Of replays of the graph, each from where all ranks are there. */
+static double measure(struct rank *r, cudaGraphExec_t exec)
+{
+    struct sl_cuda *cu = sl_cuda(r->be);
+    const struct sl_op_all_gather meet = {&r->rank, r->rank.room[0], 16, 1, r->out, false};
+    double us[REPLAYS];
+    for (int i = -3; i < REPLAYS; i++) {
+        float ms = 0;
+        pthread_barrier_wait(&all_here);
+        r->be->vt->all_gather(r->be, &meet);
+        MUST(cudaEventRecord(r->from, cu->stream));
+        MUST(cudaGraphLaunch(exec, cu->stream));
+        MUST(cudaEventRecord(r->to, cu->stream));
+        MUST(cudaEventSynchronize(r->to));
+        MUST(cudaEventElapsedTime(&ms, r->from, r->to));
+        if (i >= 0)
+            us[i] = static_cast<double>(ms) * 1e3 / CALLS;
+    }
+    std::sort(us, us + REPLAYS);
+    return us[REPLAYS / 2];
+}
+
+static void run_job(struct rank *r)
+{
+    struct sl_cuda *cu = sl_cuda(r->be);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    MUST(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < CALLS; i++)
+        once(r);
+    MUST(cudaStreamEndCapture(cu->stream, &graph));
+    MUST(cudaGraphInstantiate(&exec, graph, 0));
+    MUST(cudaGraphUpload(exec, cu->stream));
+    MUST(cudaStreamSynchronize(cu->stream));
+    r->us = measure(r, exec);
+    pthread_barrier_wait(&all_here); /* nobody destroys while another runs */
+    MUST(cudaGraphExecDestroy(exec));
+    MUST(cudaGraphDestroy(graph));
+    if (cu->error != cudaSuccess) {
+        fprintf(stderr, "rank %d: %s\n", r->idx, cu->error_what);
+        exit(1);
+    }
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *r = static_cast<struct rank *>(arg);
+    sl_cuda_use(sl_cuda(r->be));
+    if (with_nccl)
+        must_nccl(nccl.init_rank(&r->nccl, n_ranks, id_of_all, r->idx));
+    for (;;) {
+        pthread_barrier_wait(&all_here); /* `now` is there */
+        if (ended)
+            return nullptr;
+        run_job(r);
+        pthread_barrier_wait(&all_here); /* its result is */
+    }
+}
+
+static void make_ranks()
+{
+    struct sl_error err = {};
+    struct sl_backend *be[SL_MAX_RANKS];
+    for (int i = 0; i < n_ranks; i++) {
+        const struct sl_cuda_config cfg = {i, 1, false};
+        if (sl_cuda_create(&cfg, &be[i], &err) != 0) {
+            fprintf(stderr, "%s\n", err.msg);
+            exit(2);
+        }
+    }
+    if (sl_cuda_comm_create(be, n_ranks, MOST, &comm, &err) != 0) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(2);
+    }
+    for (int i = 0; i < n_ranks; i++) {
+        struct rank *r = &ranks[i];
+        r->idx = i;
+        r->be = be[i];
+        r->rank.comm = comm;
+        r->rank.idx = i;
+        sl_cuda_comm_rooms(comm, i, r->rank.room);
+        sl_cuda_use(sl_cuda(r->be));
+        MUST(cudaMalloc(&r->out, static_cast<size_t>(n_ranks) * MOST));
+        MUST(cudaMalloc(&r->part, MOST));
+        MUST(cudaMemset(r->part, 0, MOST));
+        MUST(cudaEventCreate(&r->from));
+        MUST(cudaEventCreate(&r->to));
+        MUST(cudaDeviceSynchronize());
+    }
+}
+
+/* Microseconds of a call; below 0: it cannot be. */
+static double time_of(enum what what, uint32_t bytes, uint32_t small)
+{
+    double us = 0;
+    if ((what == NCCL_GATHER || what == NCCL_REDUCE) && !with_nccl)
+        return -1;
+    if (small > 0 && bytes > small)
+        return -1;
+    now = {what, bytes, small};
+    sl_cuda_comm_tune(comm, comm->bound_ns, small);
+    pthread_barrier_wait(&all_here);
+    for (int i = 0; i < 3 + REPLAYS + 1; i++) /* as many as run_job has */
+        pthread_barrier_wait(&all_here);
+    pthread_barrier_wait(&all_here);
+    for (int i = 0; i < n_ranks; i++)
+        us = std::max(us, ranks[i].us);
+    return us;
+}
+
+static void cell(double us)
+{
+    if (us < 0)
+        printf(" %8s", "-");
+    else
+        printf(" %8.2f", us);
+}
+
+static void table()
+{
+    cudaDeviceProp prop;
+    MUST(cudaGetDeviceProperties(&prop, 0));
+    printf("%d x %s, us of a gather in a graph of %d; limit: %d parts over %.0f GB/s\n", n_ranks,
+           prop.name, CALLS, n_ranks - 1, LINK_BPS / 1e9);
+    printf("%8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "limit", "lines", "behind", "in place",
+           "behind", "NCCL ag", "NCCL ar");
+    for (uint32_t bytes = 4096; bytes <= MOST; bytes *= bytes < 16384 || bytes >= 65536 ? 2 : 4) {
+        const double write = time_of(WRITE_ONLY, bytes, 0);
+        printf("%8u", bytes);
+        cell((n_ranks - 1) * static_cast<double>(bytes) / LINK_BPS * 1e6);
+        for (uint32_t small = SL_COMM_SMALL;; small = 0) {
+            cell(time_of(GATHER, bytes, small));
+            const double both = time_of(WRITE_GATHER, bytes, small);
+            cell(both < 0 ? both : both - write);
+            if (small == 0)
+                break;
+        }
+        cell(time_of(NCCL_GATHER, bytes, 0));
+        cell(time_of(NCCL_REDUCE, bytes, 0));
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = "libnccl.so.2";
+    pthread_t threads[SL_MAX_RANKS];
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--ranks") == 0)
+            n_ranks = static_cast<int>(strtol(argv[i + 1], nullptr, 10));
+        else if (strcmp(argv[i], "--nccl") == 0)
+            path = argv[i + 1];
+    }
+    if (n_ranks < 1 || n_ranks > SL_MAX_RANKS || sl_cuda_count() < n_ranks) {
+        fprintf(stderr, "bench_comm: %d ranks, %d devices\n", n_ranks, sl_cuda_count());
+        return 2;
+    }
+    with_nccl = load_nccl(path);
+    make_ranks();
+    pthread_barrier_init(&all_here, nullptr, static_cast<unsigned>(n_ranks) + 1);
+    for (int i = 0; i < n_ranks; i++)
+        if (pthread_create(&threads[i], nullptr, rank_main, &ranks[i]) != 0)
+            return 2;
+    table();
+    ended = true;
+    pthread_barrier_wait(&all_here);
+    for (int i = 0; i < n_ranks; i++)
+        pthread_join(threads[i], nullptr);
+    for (int i = 0; i < n_ranks; i++) {
+        sl_cuda_use(sl_cuda(ranks[i].be));
+        MUST(cudaFree(ranks[i].out));
+        MUST(cudaFree(ranks[i].part));
+        MUST(cudaEventDestroy(ranks[i].from));
+        MUST(cudaEventDestroy(ranks[i].to));
+    }
+    sl_cuda_comm_destroy(comm);
+    for (int i = 0; i < n_ranks; i++)
+        ranks[i].be->vt->destroy(ranks[i].be);
+    return 0;
+}
