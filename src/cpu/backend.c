@@ -254,6 +254,7 @@ static const struct sl_backend_vt vtable = {
     .upload = backend_upload,
     .kv_dtype = SL_DTYPE_BF16, /* range of f32, and the fastest routes */
     .delta_bytes = sl_cpu_delta_bytes,
+    .delta_room = sl_cpu_delta_room,
     .weight_create = weight_create,
     .weight_bytes = weight_bytes,
     .weight_destroy = weight_destroy,

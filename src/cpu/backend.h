@@ -78,6 +78,7 @@ int sl_cpu_stack_create(struct sl_backend *be, const struct sl_weight *mats, int
                         struct sl_stack *out, struct sl_error *err);
 void sl_cpu_stack_destroy(struct sl_backend *be, struct sl_stack *s);
 size_t sl_cpu_delta_bytes(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row);
+size_t sl_cpu_delta_room(int32_t n, int32_t n_heads, int32_t n_k_heads, int32_t k_dim, bool by_row);
 size_t sl_cpu_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
                             int64_t hidden, int64_t intermediate);
 

@@ -158,6 +158,12 @@ size_t sl_cpu_delta_bytes(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by
     return sizeof(float) * (size_t)n_heads * (size_t)k_dim * (size_t)v_dim;
 }
 
+size_t sl_cpu_delta_room(int32_t n, int32_t n_heads, int32_t n_k_heads, int32_t k_dim, bool by_row)
+{
+    (void)n, (void)n_heads, (void)n_k_heads, (void)k_dim, (void)by_row;
+    return 0; /* q, k, decay_in and beta_in have room */
+}
+
 void sl_cpu_delta_rule(struct sl_backend *be, const struct sl_op_delta_rule *a)
 {
     struct rec_job j = {.cpu = sl_cpu(be), .a = a};

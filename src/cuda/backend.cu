@@ -245,6 +245,7 @@ static const struct sl_backend_vt vtable = {
     backend_upload,
     SL_DTYPE_F16, /* as fast as BF16, with three bits more */
     sl_cuda_delta_bytes,
+    sl_cuda_delta_room,
     sl_cuda_weight_create,
     sl_cuda_weight_bytes,
     sl_cuda_weight_destroy,

@@ -74,6 +74,9 @@ struct sl_cuda {
                           the plan before that one has ended */
     int32_t plan_heads, plan_kv_heads, plan_dim; /* what that plan is for */
     bool plan_whole;
+    /* For tests and benches, of which all choices have the same bits; 0: chosen by size. */
+    int32_t delta_cols;      /* warps with columns in a block of the delta rule for prompts; -1:
+                                prompts are prepared, not computed */
     float *lin_partial;      /* of products (linear.h): SL_LIN_PARTIAL_BYTES */
     uint32_t *lin_arrived;   /* SL_LIN_TILES */
     float *lin_mixed;        /* gate and up apart, lin_mixed_bytes */
@@ -125,6 +128,8 @@ extern "C" {
 
 /* state/delta.cu */
 size_t sl_cuda_delta_bytes(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row);
+size_t sl_cuda_delta_room(int32_t n, int32_t n_heads, int32_t n_k_heads, int32_t k_dim,
+                          bool by_row);
 
 /* backend.cu. Makes the device current for this thread: what starts a backend need not be what runs
  * it. Every function that may be the first a thread calls does this; operations come after one. */

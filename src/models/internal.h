@@ -410,6 +410,7 @@ struct sl_run {
     float *state_y;  /* [T, H] what comes of it */
     float *state_dt, *state_beta; /* [T, heads], DELTA by_row [T, heads, k_dim]; LRU: dt [T,
                                      channels], gates of decays */
+    void *delta_room;             /* scratch of the delta rule */
     float *pair;       /* [T, 2 H] of shared blocks: the stream and the embedding side by side, */
     void *pair_norm;   /* activations: normed */
     float *use_down;   /* [3, T, adapter_rank] of what each use adds, */

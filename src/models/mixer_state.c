@@ -199,6 +199,7 @@ static void delta_rule(struct sl_run *r, int32_t layer, const struct sl_batch *b
                                            .k_dim = s->k_dim,
                                            .v_dim = s->v_dim,
                                            .state = heads_view(r, layer),
+                                           .scratch = r->delta_room,
                                            .out = r->state_out,
                                        });
 }

@@ -44,7 +44,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 }
 
 enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 12, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
-enum { N_CUTS = 54 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 55 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -68,6 +68,20 @@ static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int
                 ? 0
                 : be->vt->experts_bytes(be, n, l->n_experts, l->top_experts,
                                         sl_layer_dim(&m->hp, l, SL_DIM_EXPERT_H), l->intermediate);
+        most = SL_MAX(most, room);
+    }
+    return most;
+}
+
+/* The same of the delta rule. */
+static uint64_t delta_room(const struct sl_model *m, struct sl_backend *be, int32_t n)
+{
+    uint64_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_state_desc *s = &m->layers[i].state;
+        if (m->layers[i].mixer != SL_MIX_DELTA)
+            continue;
+        const uint64_t room = be->vt->delta_room(n, s->n_heads, s->n_groups, s->k_dim, s->by_row);
         most = SL_MAX(most, room);
     }
     return most;
@@ -250,6 +264,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, state_dt), t * dt * f},
         {offsetof(struct sl_run, state_beta),
          t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_STATE_HEADS) * f},
+        {offsetof(struct sl_run, delta_room), delta_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},

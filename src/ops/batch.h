@@ -38,9 +38,12 @@ struct sl_batch {
     /* Where spans is device memory, what the host knows of them: bit n is set if a span has n
      * tokens, the last bit if one has as many or more; 0: nothing is known. */
     uint64_t span_sizes;
+    int32_t n_long; /* likewise, so many have more than SL_BATCH_SHORT tokens; 0: none has, or it is
+                       not known */
 };
 
 #define SL_BATCH_SIZES 64 /* bits */
+#define SL_BATCH_SHORT 8
 
 static inline uint64_t sl_batch_sizes_of(const struct sl_span *spans, int32_t n)
 {
@@ -48,6 +51,14 @@ static inline uint64_t sl_batch_sizes_of(const struct sl_span *spans, int32_t n)
     for (int32_t i = 0; i < n; i++)
         sizes |= (uint64_t)1 << (spans[i].n < SL_BATCH_SIZES ? spans[i].n : SL_BATCH_SIZES - 1);
     return sizes;
+}
+
+static inline int32_t sl_batch_n_long(const struct sl_span *spans, int32_t n)
+{
+    int32_t n_long = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_long += spans[i].n > SL_BATCH_SHORT;
+    return n_long;
 }
 
 /* A group's table. */

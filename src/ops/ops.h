@@ -473,6 +473,7 @@ struct sl_op_delta_rule {
     float l2_eps, scale, beta_scale;
     int32_t n_heads, n_k_heads, k_dim, v_dim;
     struct sl_state_view state; /* of sl_backend.delta_bytes, as the backend lays it out */
+    void *scratch;              /* of sl_backend.delta_room */
     float *out;                 /* [T, n_heads, v_dim] */
 };
 
@@ -808,6 +809,8 @@ struct sl_backend_vt {
     enum sl_dtype kv_dtype; /* of pages, unless the user says */
     /* Bytes of the state of delta_rule, a multiple of 4. */
     size_t (*delta_bytes)(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row);
+    /* Bytes of scratch that calls of delta_rule with up to n tokens need. */
+    size_t (*delta_room)(int32_t n, int32_t n_heads, int32_t n_k_heads, int32_t k_dim, bool by_row);
     /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
      * then, data and the values of scales must stay valid as long as it. scales: of FP8 for
      * products, or NULL. A format without a route is SL_EUNSUPPORTED. */

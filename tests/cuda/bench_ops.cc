@@ -21,8 +21,9 @@ static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
     "  --only PART      ceilings, linear, layers, experts, attention, decode, verify, few, "
     "widths,\n"
-    "                   state, rows, sample or step; default all. The ceilings are always "
-    "measured\n"
+    "                   state, prompts, rows, sample or step; default all. The ceilings are "
+    "\n"
+    "                   always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -96,7 +97,7 @@ static void parse(int argc, char **argv, struct args *a)
     }
     static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
                                         "decode",   "verify", "few",    "widths",  "state",
-                                        "rows",     "sample", "step"};
+                                        "rows",     "sample", "step",   "prompts"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -163,6 +164,8 @@ int main(int argc, char **argv)
         run_step(formats, step_widths);
     if (wanted(&a, "state"))
         run_state();
+    if (wanted(&a, "prompts"))
+        run_prompts();
     if (wanted(&a, "rows"))
         run_rows();
     if (wanted(&a, "sample"))

@@ -43,6 +43,10 @@ struct state_shape {
             ssm ? 4 * head_floats() : sl_cuda_delta_bytes(n_heads, k_dim, v_dim, false);
         return 4 * tail_floats() + heads;
     }
+    size_t room_bytes(int n) const
+    {
+        return ssm ? 0 : sl_cuda_delta_room(n, n_heads, n_groups, k_dim, false);
+    }
 };
 
 static std::vector<struct state_shape> state_shapes()
@@ -61,6 +65,7 @@ struct state_bench {
     int n_spans, n_each, n_copies; /* tokens of a span */
     size_t rows_in, pool_floats;
     dev<float> in, conv_out, out, gate, small, w, pool;
+    dev<uint8_t> room; /* of the delta rule */
     dev<uint16_t> act;
     dev<struct sl_span> spans;
     dev<int32_t> table;
@@ -91,8 +96,8 @@ struct state_bench {
           out(rows_in * static_cast<size_t>(s.rows())), gate(out.n),
           small(rows_in * static_cast<size_t>(2 * s.n_heads)),
           w(static_cast<size_t>(s.channels() * (s.n_taps + 2))),
-          pool(pool_floats * static_cast<size_t>(copies)), act(out.n),
-          spans(make_spans(n, each, pos)), table(make_table(n, each, pos))
+          pool(pool_floats * static_cast<size_t>(copies)), room(shape.room_bytes(n * each) + 16),
+          act(out.n), spans(make_spans(n, each, pos)), table(make_table(n, each, pos))
     {
         fill(in.p, in.n, FILL_F32, 1);
         fill(conv_out.p, conv_out.n, FILL_F32, 2);
@@ -124,7 +129,8 @@ struct state_bench {
         a.n_taps = s.n_taps, a.silu = true, a.state = view(copy, 0), a.out = conv_out.p;
         b.be->vt->short_conv(b.be, &a);
     }
-    void recur(const struct sl_batch *all, int copy) const
+    /* prepares: chunks of prompts are prepared by a kernel of their own. */
+    void recur(const struct sl_batch *all, int copy, bool prepares = true) const
     {
         const struct sl_state_view v = view(copy, 4 * s.tail_floats());
         if (s.ssm) {
@@ -143,6 +149,7 @@ struct state_bench {
         a.beta_in = small.p + rows_in * static_cast<size_t>(s.n_heads), a.a = a.dt_bias = w.p;
         a.l2_eps = 1e-6f, a.scale = 0.0884f, a.beta_scale = 1.0f, a.n_heads = s.n_heads;
         a.n_k_heads = s.n_groups, a.k_dim = s.k_dim, a.v_dim = s.v_dim, a.state = v;
+        a.scratch = prepares ? room.p : nullptr;
         a.out = out.p;
         b.be->vt->delta_rule(b.be, &a);
     }
@@ -191,6 +198,54 @@ static void state_prefill(const struct state_shape &s, int n, int each)
     printf("%-22s %3d x %5d %10.1f %10.1f %9.1f %8s %9.1f\n", s.name, n, each, conv, recur,
            recur * 1e3 / each, share(ops / recur * 1e6, peak), norm);
     fflush(stdout);
+}
+
+/* Prompts of the delta rule: us of each way; what its bytes take, each read or written once: q, k,
+ * v and out, and those and the scratch; and that its outputs have the same bits. */
+static void delta_prompts(const struct state_shape &s, int n, int each)
+{
+    state_bench r(s, n, each, 0, b.tiny ? 2 : 1);
+    struct sl_batch batch = r.batch();
+    const int32_t ways[] = {0, 2, 4, -1};
+    const double in = 4.0 * n * each * (s.channels() + s.rows());
+    std::vector<float> want(1 << 16), got(want.size());
+    const size_t n_got = std::min(want.size(), r.out.n), from = r.out.n - n_got;
+    batch.n_long = n;
+    r.recur(&batch, 0, false);
+    wait_all();
+    r.out.get(from, want.data(), n_got);
+    const double within = time_us(1, 2 * ROW_MS, [&](int c) { r.recur(&batch, c, false); });
+    printf("%-22s %3d x %5d %9.1f", s.name, n, each, within);
+    for (int32_t cols : ways) {
+        b.cu->delta_cols = cols;
+        fill(r.out.p, r.out.n, FILL_F32, 7);
+        const double us = time_us(1, 2 * ROW_MS, [&](int c) { r.recur(&batch, c); });
+        wait_all();
+        r.out.get(from, got.data(), n_got);
+        CHECK(cols < 0 || memcmp(got.data(), want.data(), 4 * n_got) == 0, "bits of %d x %d", n,
+              each);
+        printf(" %9.1f", us);
+    }
+    b.cu->delta_cols = 0;
+    printf(" %9.1f %9.1f\n", in / b.rw_bps * 1e6,
+           (in + 2.0 * static_cast<double>(r.room.n)) / b.rw_bps * 1e6);
+    fflush(stdout);
+}
+
+static void run_prompts()
+{
+    static const int sizes[][2] = {{1, 8192}, {1, 2048}, {1, 512}, {1, 128},  {1, 16},   {4, 2048},
+                                   {8, 1024}, {64, 128}, {64, 16}, {16, 512}, {2, 4096}, {128, 64}};
+    printf(
+        "\n== delta rule, prompts, us: blocks prepare their own chunks; a kernel of its own does: "
+        "as is, two,\n   four warps with columns, that kernel alone; bytes of q, k, v, out, and "
+        "with scratch\n%-22s %11s %9s %9s %9s %9s %9s %9s %9s\n",
+        "shape", "seqs x len", "within", "prepared", "two", "four", "prepare", "bytes", "all");
+    for (const struct state_shape &s : state_shapes())
+        for (const auto &size : sizes)
+            if (!s.ssm)
+                delta_prompts(s, b.tiny ? 1 + size[0] % 3 : size[0],
+                              b.tiny ? 9 + size[1] % 30 : size[1]);
 }
 
 static void run_state()

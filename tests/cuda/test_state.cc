@@ -82,6 +82,7 @@ struct operation {
     int32_t width[MAX_INPUTS]; /* values of a token's row, of each input */
     int32_t out_width;
     bool activations; /* out is in the backend's format */
+    bool prepares;    /* long spans take a kernel more */
     int32_t state_floats;
     double tolerance; /* of outputs and states, where nothing is rounded to 16 bits on the GPU */
     /* The state of a GPU's page as the CPU has it, but behind 16 n tokens only: what came after
@@ -190,6 +191,8 @@ static void run_step(const operation &op, pages *pages_of, const std::vector<pie
     b.spans = spans.data(), b.block_tables = table.data();
     if (n % 2 == 0)
         b.span_sizes = sl_batch_sizes_of(b.spans, b.n_spans);
+    if (n % 4 == 0)
+        b.n_long = sl_batch_n_long(b.spans, b.n_spans);
     struct sl_state_view view = {pool, pg.page_bytes, pg.offset, pg.block_size, 0};
     floats got(n_out);
     if (!gpu) {
@@ -209,8 +212,9 @@ static void run_step(const operation &op, pages *pages_of, const std::vector<pie
 #ifdef SL_CUDA_SIM /* spans of few tokens alone, or of many, are one kernel's */
         const uint64_t few = (2u << SL_STATE_FEW) - 1;
         const bool alike = b.span_sizes != 0 && ((b.span_sizes & few) == 0 || b.span_sizes <= few);
-        CHECK(sl_sim_get_counts().kernels - before <= (alike ? 1 : 2), "%s: launches",
-              op.name.c_str());
+        const bool many = b.span_sizes == 0 || (b.span_sizes & ~few) != 0;
+        CHECK(sl_sim_get_counts().kernels - before <= (alike ? 1u : 2u) + (many && op.prepares),
+              "%s: launches", op.name.c_str());
 #endif
         CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "%s", op.name.c_str());
         const floats raw = d_out.get();
@@ -452,6 +456,9 @@ static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_
         op.tolerance = 1e-2; /* products of BF16 */
         op.unpack = [=](const floats &page) { return unpack_delta(page, n_heads, k_dim, v_dim); };
     }
+    op.prepares = !by_row;
+    dev<uint8_t> scratch(
+        std::max(sl_cuda_delta_room(N_TOKENS + 3, n_heads, n_k_heads, k_dim, by_row), size_t{16}));
     constant by(random_floats(static_cast<size_t>(n_heads), -0.5f, -0.01f));
     constant bias(random_floats(n_decay, -1, 1));
     op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
@@ -465,12 +472,86 @@ static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_
         a.beta_scale = n_heads % 2 != 0 ? 2.0f : 1.0f;
         a.n_heads = n_heads, a.n_k_heads = n_k_heads, a.k_dim = k_dim, a.v_dim = v_dim;
         a.state = *state, a.out = static_cast<float *>(out);
+        a.scratch = below(3) > 0 ? scratch.p : nullptr;
+        cu.delta_cols = 2 * below(3);
         if (gpu)
             sl_cuda_delta_rule(&cu.base, &a);
         else
             cpu->vt->delta_rule(cpu, &a);
     };
     check(op);
+}
+
+/* More prompts in a step than are prepared together: first a few tokens of each, then the rest. All
+ * at once have the bits of one after the other. */
+static void many_prompts(bool n_known)
+{
+    enum { N = 70, MOST = 40, BLOCK = 48, HEADS = 2, DIM = 16, LD = (1 + 1 + HEADS) * DIM };
+    const size_t page = sl_cuda_delta_bytes(HEADS, DIM, DIM, false);
+    int32_t first[N + 1] = {}, cut_at[N];
+    for (int32_t s = 0; s < N; s++) {
+        cut_at[s] = 1 + below(17);
+        first[s + 1] = first[s] + cut_at[s] + (s % 9 == 0 ? 1 : 9) + below(MOST - 26);
+    }
+    const size_t n = static_cast<size_t>(first[N]);
+    constant by(random_floats(HEADS, -0.5f, -0.01f)), bias(random_floats(HEADS, -1, 1));
+    const floats all = random_floats(n * LD, -1, 1), gates = random_floats(n * HEADS, -1, 1);
+    dev<uint8_t> scratch(sl_cuda_delta_room(first[N], HEADS, 1, DIM, false));
+    auto step = [&](bool rest, int32_t from, int32_t to, uint8_t *pool, floats *out) {
+        std::vector<struct sl_span> spans;
+        std::vector<int32_t> table;
+        floats in, decays;
+        for (int32_t s = from; s < to; s++) {
+            const int32_t pos = rest ? cut_at[s] : 0;
+            const int32_t len = rest ? first[s + 1] - first[s] - pos : cut_at[s];
+            spans.push_back({static_cast<int32_t>(decays.size()) / HEADS, len, pos,
+                             static_cast<int32_t>(table.size()), 0});
+            table.push_back(s);
+            const long at = first[s] + pos;
+            in.insert(in.end(), all.begin() + at * LD, all.begin() + (at + len) * LD);
+            decays.insert(decays.end(), gates.begin() + at * HEADS,
+                          gates.begin() + (at + len) * HEADS);
+        }
+        dev<struct sl_span> d_spans(spans);
+        dev<int32_t> d_table(table);
+        dev<float> d_in(in), d_decays(decays), d_betas(decays), d_out(decays.size() * DIM);
+        struct sl_batch b = {};
+        b.n_tokens = static_cast<int32_t>(decays.size()) / HEADS, b.n_spans = to - from;
+        b.n_tables = 1, b.spans = d_spans.p, b.block_tables = d_table.p;
+        if (n_known) {
+            b.span_sizes = sl_batch_sizes_of(spans.data(), b.n_spans);
+            b.n_long = sl_batch_n_long(spans.data(), b.n_spans);
+        }
+        struct sl_op_delta_rule a = {};
+        a.batch = &b, a.q = d_in.p, a.k = d_in.p + DIM, a.v = d_in.p + 2 * DIM, a.ld = LD;
+        a.decay_in = d_decays.p, a.beta_in = d_betas.p, a.a = by.at(true),
+        a.dt_bias = bias.at(true);
+        a.l2_eps = 1e-6f, a.scale = 0.25f, a.beta_scale = 1, a.n_heads = HEADS, a.n_k_heads = 1;
+        a.k_dim = a.v_dim = DIM, a.state = {pool, page, 0, BLOCK, 0}, a.scratch = scratch.p;
+        a.out = d_out.p;
+        sl_cuda_delta_rule(&cu.base, &a);
+        CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "many prompts");
+        const floats got = d_out.get();
+        size_t done = 0;
+        for (int32_t s = from; s < to; s++) {
+            const struct sl_span &span = spans[static_cast<size_t>(s - from)];
+            const size_t len = static_cast<size_t>(span.n) * HEADS * DIM;
+            std::copy(got.begin() + static_cast<long>(done),
+                      got.begin() + static_cast<long>(done + len),
+                      out->begin() + (first[s] + span.pos) * HEADS * DIM);
+            done += len;
+        }
+    };
+    const std::vector<uint8_t> fresh(N * page, 0xFF);
+    dev<uint8_t> alone(fresh), together(fresh);
+    floats want(n * HEADS * DIM), got(n * HEADS * DIM);
+    for (int32_t s = 0; s < N; s++)
+        for (bool rest : {false, true})
+            step(rest, s, s + 1, alone.p, &want);
+    for (bool rest : {false, true})
+        step(rest, 0, N, together.p, &got);
+    CHECK(same_bits(got, want), "many prompts: outputs");
+    CHECK(alone.get() == together.get(), "many prompts: states");
 }
 
 static void ssm_case(int32_t n_heads, int32_t n_groups, int32_t head_dim, int32_t n_state,
@@ -577,6 +658,8 @@ int main(int argc, char **argv)
     delta_case(2, 1, 24, 20, true, 0);
     delta_case(1, 1, 128, 64, true, 0);
     delta_case(1, 1, 200, 18, true, 1);
+    many_prompts(true);
+    many_prompts(false);
     ssm_case(4, 1, 64, 128, false, false);
     ssm_case(6, 2, 16, 16, false, false);
     ssm_case(4, 4, 10, 64, false, true);

@@ -49,9 +49,10 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
         cols.load(old, tile, span.pos % SL_DELTA_CHUNK != 0);
     else
         cols.clear();
-    delta_recall<KS>(span.pos % SL_DELTA_CHUNK, old, &room->stage, thread, n_threads);
+    delta_recall_k<KS>(span.pos % SL_DELTA_CHUNK, old, &room->stage, thread, n_threads);
+    delta_recall_d<KS>(span.pos % SL_DELTA_CHUNK, old, &room->stage, thread, n_threads);
     sl_grid_wait();
-    int32_t end = a.pages.next_end(span, 0);
+    delta_end end = delta_end_from(a.pages, span, 0);
     for (int32_t t = 0; t < span.n;) {
         const delta_piece p = delta_piece_at(span, t);
         float *out = a.out + p.row * ld_out + static_cast<int64_t>(head) * a.v_dim + col;
@@ -65,15 +66,17 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
         sl_cp_async_wait<0>();
         __syncthreads();
         if (warp == 0) {
-            delta_products<KS>(p, &room->stage);
+            delta_pairs pairs;
+            delta_pair<KS>(room->stage, &pairs);
+            delta_mix<KS>(p, pairs, &room->stage);
             __syncwarp();
             delta_invert<KS>(p, &room->stage);
         }
         if (computes)
-            cols.template ask<false>(room->stage, p, &asked);
+            cols.template ask<false, false>(room->stage, p, &asked);
         __syncthreads();
         if (computes)
-            cols.template solve<delta_room<KS>::ld_v>(
+            cols.template solve<delta_room<KS>::ld_v, false>(
                 room->stage, p, asked, room->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, head, v_tiles);
@@ -83,7 +86,8 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
             if (computes && !whole)
                 cols.store_tokens(to, tile);
             if (warp == 0 && !whole && part == 0)
-                delta_keep<KS>(room->stage, to, page == begin && t == 0 ? p.from : 0, n);
+                delta_keep<KS>(room->stage, room->stage.g, room->stage.d, to,
+                               page == begin && t == 0 ? p.from : 0, n);
             if (whole)
                 lies = page;
         };
@@ -124,13 +128,15 @@ template <int KS> static void few(struct sl_cuda *cu, const struct sl_batch *b, 
         dim3(static_cast<unsigned>(32 * n_warps)), sizeof(delta_room<KS>), a);
 }
 
-static void by_chunks(struct sl_cuda *cu, const struct sl_batch *b, delta_args a)
+static void by_chunks(struct sl_cuda *cu, const struct sl_batch *b, delta_args a, void *scratch)
 {
     const int ks = delta_k_tiles(a.k_dim), most = ks > 8 ? DELTA_WARPS(16) : DELTA_WARPS(8);
     const bool whole = SL_CEIL_DIV(a.v_dim, 16) <= most;
     a.few = whole || b->n_tokens == b->n_spans ? SL_STATE_FEW : 0;
     const int32_t n_rows = sl_wide_rows(b, a.few);
-    if (n_rows > 0)
+    if (n_rows > 0 && scratch != nullptr)
+        sl_cuda_delta_prompt(cu, b, &a, scratch);
+    else if (n_rows > 0)
         sl_cuda_delta_wide(cu, &a, n_rows);
     if (sl_wide_leaves(b, a.few))
         (ks <= 1   ? few<1>
@@ -183,5 +189,5 @@ extern "C" void sl_cuda_delta_rule(struct sl_backend *be, const struct sl_op_del
     if (a->by_row)
         sl_cuda_delta_rows(sl_cuda(be), a->batch, k);
     else
-        by_chunks(sl_cuda(be), a->batch, k);
+        by_chunks(sl_cuda(be), a->batch, k, a->scratch);
 }

@@ -26,6 +26,10 @@ struct delta_args {
 /* delta_wide.cu. Spans of more than a->few tokens. */
 void sl_cuda_delta_wide(struct sl_cuda *cu, const delta_args *a, int32_t n_rows);
 
+/* delta_prompt.cu. The same, with scratch of sl_cuda_delta_room. */
+void sl_cuda_delta_prompt(struct sl_cuda *cu, const struct sl_batch *b, const delta_args *a,
+                          void *scratch);
+
 /* delta_rows.cu: by row. */
 void sl_cuda_delta_rows(struct sl_cuda *cu, const struct sl_batch *batch, delta_args a);
 

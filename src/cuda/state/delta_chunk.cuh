@@ -91,40 +91,57 @@ static __device__ __forceinline__ delta_piece delta_piece_at(const struct sl_spa
     return p;
 }
 
+/* The next place of a span where its state is stored: behind token t, in this page, which is known
+ * before it is wanted; below 0: in none. */
+struct delta_end {
+    int32_t t, page;
+};
+
+static __device__ __forceinline__ delta_end delta_end_from(const struct sl_state_pages &pages,
+                                                           const struct sl_span &span, int32_t t)
+{
+    delta_end e = {pages.next_end(span, t), -1};
+    if (e.t < span.n)
+        e.page = pages.page_of(span, e.t);
+    return e;
+}
+
 /* Where the state is stored in a piece that begins with token t: keep(page, n) behind n tokens of
- * the chunk; advance() before that of a whole chunk. *end: the span's next place. */
+ * the chunk; advance() before that of a whole chunk. */
 template <typename Keep, typename Advance>
 static __device__ __forceinline__ void delta_ends(const struct sl_state_pages &pages,
                                                   const struct sl_span &span, int32_t t,
-                                                  const delta_piece &p, int32_t *end, Keep keep,
+                                                  const delta_piece &p, delta_end *end, Keep keep,
                                                   Advance advance)
 {
     const bool full = p.to == SL_DELTA_CHUNK;
     const int32_t next = t + p.to - p.from;
-    for (; *end < next - full; *end = pages.next_end(span, *end + 1)) {
-        const int32_t page = pages.page_of(span, *end);
-        if (page >= 0)
-            keep(pages.page(page), p.from + *end - t + 1);
-    }
+    for (; end->t < next - full; *end = delta_end_from(pages, span, end->t + 1))
+        if (end->page >= 0)
+            keep(pages.page(end->page), p.from + end->t - t + 1);
     if (!full)
         return;
     advance();
-    if (*end < next) {
-        const int32_t page = pages.page_of(span, *end);
-        if (page >= 0)
-            keep(pages.page(page), SL_DELTA_CHUNK);
-        *end = pages.next_end(span, next);
+    if (end->t < next) {
+        if (end->page >= 0)
+            keep(pages.page(end->page), SL_DELTA_CHUNK);
+        *end = delta_end_from(pages, span, next);
     }
 }
 
-/* What all columns of a head need of a chunk. */
-template <int KS> struct delta_stage {
+/* What columns need of a chunk: k and q of the key head, the rest of the head. */
+template <int KS> struct delta_used {
     static constexpr int ld = 16 * KS + 8;
     uint16_t k[SL_DELTA_CHUNK * ld], q[SL_DELTA_CHUNK * ld];
     uint16_t mix[SL_DELTA_CHUNK * SL_DELTA_LD], inverse[SL_DELTA_CHUNK * SL_DELTA_LD];
-    float l[SL_DELTA_CHUNK * SL_DELTA_L];
+    float exp_g[SL_DELTA_CHUNK], beta[SL_DELTA_CHUNK], tail[SL_DELTA_CHUNK];
+};
+
+/* And what pages keep, and L. */
+template <int KS> struct delta_stage : delta_used<KS> {
+    float g[SL_DELTA_CHUNK];
     float d[SL_DELTA_CHUNK * SL_DELTA_CHUNK];
-    float g[SL_DELTA_CHUNK], exp_g[SL_DELTA_CHUNK], beta[SL_DELTA_CHUNK], tail[SL_DELTA_CHUNK];
+    float l[SL_DELTA_CHUNK * SL_DELTA_L];
 };
 
 static __device__ __forceinline__ uint32_t delta_pack(float lo, float hi)
@@ -142,6 +159,17 @@ static __device__ __forceinline__ const uint16_t *delta_rows_of(const uint16_t *
     return m + lane % 16 * ld + col + lane / 16 * 8;
 }
 
+/* The key head of a head, and the n-th head of a key head. */
+static __device__ __forceinline__ int delta_k_head(const delta_args &a, int head)
+{
+    return a.tiled ? head % a.n_k_heads : head / (a.n_heads / a.n_k_heads);
+}
+
+static __device__ __forceinline__ int delta_head_of(const delta_args &a, int k_head, int n)
+{
+    return a.tiled ? k_head + n * a.n_k_heads : k_head * (a.n_heads / a.n_k_heads) + n;
+}
+
 /* ------------------------------------------------------------------ what a warp prepares */
 
 /* q and k of new tokens: eight lanes make a vector; AT_ONCE vectors of each lane are under way.
@@ -154,8 +182,7 @@ static __device__ __forceinline__ void delta_vectors(const delta_args &a, int he
     constexpr int J = (KS + 1) / 2;
     const int group = static_cast<int>(threadIdx.x % SL_STATE_GROUPS);
     const int place = static_cast<int>(threadIdx.x % 32) / SL_STATE_GROUPS;
-    const int k_head = a.tiled ? head % a.n_k_heads : head / (a.n_heads / a.n_k_heads);
-    const int64_t first = static_cast<int64_t>(k_head) * a.k_dim;
+    const int64_t first = static_cast<int64_t>(delta_k_head(a, head)) * a.k_dim;
 #pragma unroll 1
     for (int i = 2 * p.from + 4 * AT_ONCE * warp; i < 2 * p.to; i += 4 * AT_ONCE * n_warps) {
         float4 v[AT_ONCE][J];
@@ -224,37 +251,61 @@ static __device__ __forceinline__ void delta_gates(const delta_args &a, int head
     to->tail[i] = p.to == SL_DELTA_CHUNK ? sl_exp(__fadd_rn(last, -g)) : 0.0f;
 }
 
-/* The first n tokens of the chunk, by threads of which this is the thread-th; on its way until
- * sl_cp_async_wait. */
+/* k of the first n tokens of the chunk, and the rows of D, by threads of which this is the
+ * thread-th; on its way until sl_cp_async_wait. */
 template <int KS>
-static __device__ __forceinline__ void delta_recall(int n, const delta_head &old,
-                                                    delta_stage<KS> *to, int thread, int n_threads)
+static __device__ __forceinline__ void delta_recall_k(int n, const delta_head &old,
+                                                      delta_stage<KS> *to, int thread,
+                                                      int n_threads)
 {
     for (int i = thread; i < n * 2 * KS; i += n_threads)
         sl_cp_async16(to->k + i / (2 * KS) * delta_stage<KS>::ld + i % (2 * KS) * 8, old.k + i * 8,
                       true);
+}
+
+template <int KS>
+static __device__ __forceinline__ void delta_recall_d(int n, const delta_head &old,
+                                                      delta_stage<KS> *to, int thread,
+                                                      int n_threads)
+{
     for (int i = thread; i < n * SL_DELTA_CHUNK / 4; i += n_threads)
         sl_cp_async16(to->d + 4 * i, old.d + 4 * i, true);
 }
 
-/* L in float and mix in BF16, of new tokens. */
+/* k k^T and q k^T of a chunk, as a lane of a warp has them: the same for heads that share k and q.
+ */
+struct delta_pairs {
+    float kk[2][4], qk[2][4];
+};
+
 template <int KS>
-static __device__ __forceinline__ void delta_products(const delta_piece &p, delta_stage<KS> *to)
+static __device__ __forceinline__ void delta_pair(const delta_stage<KS> &of, delta_pairs *to)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    float kk[2][4] = {}, qk[2][4] = {};
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            to->kk[n][e] = to->qk[n][e] = 0.0f;
 #pragma unroll
     for (int ks = 0; ks < KS; ks++) {
         uint32_t k[4], q[4];
-        sl_ldmatrix_x4(k, delta_rows_of(to->k, delta_stage<KS>::ld, 16 * ks));
-        sl_ldmatrix_x4(q, delta_rows_of(to->q, delta_stage<KS>::ld, 16 * ks));
+        sl_ldmatrix_x4(k, delta_rows_of(of.k, delta_stage<KS>::ld, 16 * ks));
+        sl_ldmatrix_x4(q, delta_rows_of(of.q, delta_stage<KS>::ld, 16 * ks));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const uint32_t b[2] = {k[n], k[n + 2]};
-            sl_mma_bf16(kk[n], k, b);
-            sl_mma_bf16(qk[n], q, b);
+            sl_mma_bf16(to->kk[n], k, b);
+            sl_mma_bf16(to->qk[n], q, b);
         }
     }
+}
+
+/* L in float and mix in BF16, of new tokens. */
+template <int KS>
+static __device__ __forceinline__ void delta_mix(const delta_piece &p, const delta_pairs &of,
+                                                 delta_stage<KS> *to)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -267,8 +318,8 @@ static __device__ __forceinline__ void delta_products(const delta_piece &p, delt
                 float l = 0.0f;
                 if (is_new && j + e <= i) {
                     const float by = sl_exp(__fadd_rn(to->g[i], -to->g[j + e]));
-                    mix[e] = __fmul_rn(by, qk[n][2 * h + e]);
-                    l = __fmul_rn(to->beta[i], __fmul_rn(by, kk[n][2 * h + e]));
+                    mix[e] = __fmul_rn(by, of.qk[n][2 * h + e]);
+                    l = __fmul_rn(to->beta[i], __fmul_rn(by, of.kk[n][2 * h + e]));
                 }
                 to->l[i * SL_DELTA_L + j + e] = l;
             }
@@ -330,19 +381,21 @@ static __device__ __forceinline__ void delta_values(const delta_args &a, int hea
     }
 }
 
-/* A warp keeps tokens from .. to - 1 of a chunk in a page, but what the columns' warps keep. */
+/* A warp keeps tokens from .. to - 1 of a chunk in a page, but what the columns' warps keep: k of
+ * the stage, g and d [16, 16]. */
 template <int KS>
-static __device__ __forceinline__ void delta_keep(const delta_stage<KS> &s, const delta_head &page,
-                                                  int from, int to)
+static __device__ __forceinline__ void delta_keep(const delta_used<KS> &s, const float *g,
+                                                  const float *d, const delta_head &page, int from,
+                                                  int to)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     for (int i = from * 2 * KS + lane; i < to * 2 * KS; i += 32)
         *reinterpret_cast<uint4 *>(page.k + i * 8) = *reinterpret_cast<const uint4 *>(
-            s.k + i / (2 * KS) * delta_stage<KS>::ld + i % (2 * KS) * 8);
+            s.k + i / (2 * KS) * delta_used<KS>::ld + i % (2 * KS) * 8);
     for (int i = from * SL_DELTA_CHUNK + lane; i < to * SL_DELTA_CHUNK; i += 32)
-        page.d[i] = s.d[i];
+        page.d[i] = d[i];
     if (lane >= from && lane < to)
-        page.g[lane] = s.g[lane];
+        page.g[lane] = g[lane];
 }
 
 /* ------------------------------------------------------------------ sixteen columns */
@@ -399,13 +452,14 @@ template <int KS> struct delta_columns {
     }
 
     /* k S and q S, of even and of odd sixteens of rows. AHEAD: the next operands are under way
-     * while products are computed, for 16 registers more. */
-    template <bool AHEAD>
-    __device__ __forceinline__ void ask(const delta_stage<KS> &c, const delta_piece &p,
+     * while products are computed, for 16 registers more. ALL: of tokens that are not wanted too,
+     * without branches. */
+    template <bool AHEAD, bool ALL>
+    __device__ __forceinline__ void ask(const delta_used<KS> &c, const delta_piece &p,
                                         delta_asked *to) const
     {
-        constexpr int N = AHEAD ? 2 : 1, LD = delta_stage<KS>::ld;
-        const bool wants[2] = {p.from<8, p.to> 8};
+        constexpr int N = AHEAD ? 2 : 1, LD = delta_used<KS>::ld;
+        const bool wants[2] = {ALL || p.from < 8, ALL || p.to > 8};
         uint32_t k[N][4], q[N][4];
         if (AHEAD) {
             sl_ldmatrix_x4(k[0], delta_rows_of(c.k, LD, 0));
@@ -437,13 +491,13 @@ template <int KS> struct delta_columns {
     }
     /* R, X and the outputs of new tokens. v: in shared memory, of token 0 and the lane's first
      * column, rows LD_V apart; out: likewise, ld apart; n_cols: there are so many from there on. */
-    template <int LD_V>
-    __device__ __forceinline__ void solve(const delta_stage<KS> &c, const delta_piece &p,
+    template <int LD_V, bool ALL>
+    __device__ __forceinline__ void solve(const delta_used<KS> &c, const delta_piece &p,
                                           const delta_asked &asked, const float *v, float *out,
                                           int64_t ld, int n_cols)
     {
         const int lane = static_cast<int>(threadIdx.x % 32);
-        const bool wants[2] = {p.from<8, p.to> 8};
+        const bool wants[2] = {ALL || p.from < 8, ALL || p.to > 8};
         uint32_t d[4], mix[4];
         sl_ldmatrix_x4(d, delta_rows_of(c.inverse, SL_DELTA_LD, 0));
         sl_ldmatrix_x4(mix, delta_rows_of(c.mix, SL_DELTA_LD, 0));
@@ -490,7 +544,7 @@ template <int KS> struct delta_columns {
         }
     }
     /* S behind the chunk's last token. */
-    __device__ __forceinline__ void advance(const delta_stage<KS> &c)
+    __device__ __forceinline__ void advance(const delta_used<KS> &c)
     {
         const int lane = static_cast<int>(threadIdx.x % 32);
         const float by = c.exp_g[SL_DELTA_CHUNK - 1];
@@ -504,12 +558,12 @@ template <int KS> struct delta_columns {
                                           __fmul_rn(tail[1], x[n][2 * h + 1]));
         }
         uint32_t k[2][4];
-        sl_ldmatrix_x4_trans(k[0], delta_rows_of(c.k, delta_stage<KS>::ld, 0));
+        sl_ldmatrix_x4_trans(k[0], delta_rows_of(c.k, delta_used<KS>::ld, 0));
 #pragma unroll
         for (int ks = 0; ks < KS; ks++) {
             if (ks + 1 < KS)
                 sl_ldmatrix_x4_trans(k[(ks + 1) % 2],
-                                     delta_rows_of(c.k, delta_stage<KS>::ld, 16 * ks + 16));
+                                     delta_rows_of(c.k, delta_used<KS>::ld, 16 * ks + 16));
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 s[ks][i] = __fmul_rn(by, s[ks][i]);

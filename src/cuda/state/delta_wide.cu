@@ -44,7 +44,7 @@ static __device__ __forceinline__ void bring(const delta_args &a, const delta_wo
     const bool starts_inside = w.span.pos % SL_DELTA_CHUNK != 0;
     const delta_head old =
         delta_head_at<KS>(const_cast<float *>(a.pages.begin(w.span)), w.head, v_tiles);
-    int32_t end = a.pages.next_end(w.span, 0);
+    delta_end end = delta_end_from(a.pages, w.span, 0);
     typename delta_ring<KS>::place *place = &ring->places[warp];
     for (int32_t t = 0; t < w.span.n; ++*turn) {
         const delta_piece p = delta_piece_at(w.span, t);
@@ -53,14 +53,18 @@ static __device__ __forceinline__ void bring(const delta_args &a, const delta_wo
             sl_mbar_wait(&ring->empty[warp], (*turn / DELTA_PREPARERS(KS) & 1) ^ 1);
             delta_values(a, w.head, p, 16 * w.tile, delta_ring<KS>::n_cols, lane, 32, place->v,
                          delta_ring<KS>::ld_v);
-            if (t == 0)
-                delta_recall<KS>(p.from, old, &place->stage, lane, 32);
+            if (t == 0) {
+                delta_recall_k<KS>(p.from, old, &place->stage, lane, 32);
+                delta_recall_d<KS>(p.from, old, &place->stage, lane, 32);
+            }
             sl_cp_async_commit();
             delta_gates<KS>(a, w.head, p, old, &place->stage);
             delta_vectors<KS, (KS > 8 ? 1 : 2)>(a, w.head, p, &place->stage, 0, 1);
             sl_cp_async_wait<0>();
             __syncwarp();
-            delta_products<KS>(p, &place->stage);
+            delta_pairs pairs;
+            delta_pair<KS>(place->stage, &pairs);
+            delta_mix<KS>(p, pairs, &place->stage);
             __syncwarp();
             delta_invert<KS>(p, &place->stage);
             __syncwarp();
@@ -70,7 +74,8 @@ static __device__ __forceinline__ void bring(const delta_args &a, const delta_wo
             sl_bar_sync(1, 32 * DELTA_PREPARERS(KS));
         auto keep = [&](float *page, int n) {
             if (mine && w.keeps && n < SL_DELTA_CHUNK)
-                delta_keep<KS>(place->stage, delta_head_at<KS>(page, w.head, v_tiles), 0, n);
+                delta_keep<KS>(place->stage, place->stage.g, place->stage.d,
+                               delta_head_at<KS>(page, w.head, v_tiles), 0, n);
         };
         delta_ends(a.pages, w.span, t, p, &end, keep, [] {});
         if (mine)
@@ -88,7 +93,7 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
     const bool computes = tile < v_tiles;
     const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
     const float *begin = a.pages.begin(w.span), *lies = begin;
-    int32_t end = a.pages.next_end(w.span, 0);
+    delta_end end = delta_end_from(a.pages, w.span, 0);
     delta_columns<KS> cols;
     if (computes && begin != nullptr)
         cols.load(delta_head_at<KS>(const_cast<float *>(begin), w.head, v_tiles), tile,
@@ -104,10 +109,10 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
         sl_mbar_wait(&ring->full[at], *turn / DELTA_PREPARERS(KS) & 1);
         delta_asked asked;
         if (computes) {
-            cols.template ask<(KS <= 8)>(place->stage, p, &asked);
-            cols.template solve<delta_ring<KS>::ld_v>(place->stage, p, asked,
-                                                      place->v + 16 * warp + lane / 4, out, ld_out,
-                                                      a.v_dim - col);
+            cols.template ask<(KS <= 8), false>(place->stage, p, &asked);
+            cols.template solve<delta_ring<KS>::ld_v, false>(place->stage, p, asked,
+                                                             place->v + 16 * warp + lane / 4, out,
+                                                             ld_out, a.v_dim - col);
         }
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, w.head, v_tiles);

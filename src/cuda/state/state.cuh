@@ -18,9 +18,9 @@
 
 #define SL_STATE_GROUPS 8
 #define SL_STATE_STRIDE 32 /* rows from a group's four to its next four */
-#define SL_STATE_FEW                                                        \
-    8 /* tokens: a span of more is computed by a kernel for many, and so is \
-         every span of a state that cannot be read 16 bytes at a time */
+#define SL_STATE_FEW                                                                     \
+    SL_BATCH_SHORT /* tokens: a span of more is computed by a kernel for many, and so is \
+                      every span of a state that cannot be read 16 bytes at a time */
 
 /* The pages of a layer, and the spans of a step. */
 struct sl_state_pages {
@@ -323,13 +323,21 @@ static inline uint64_t sl_few_sizes(int32_t few)
     return (static_cast<uint64_t>(2) << few) - 1;
 }
 
-/* Rows of blocks for the spans of a step that may have more than `few` tokens; 0: none has. */
-static inline int32_t sl_wide_rows(const struct sl_batch *b, int32_t few)
+/* No more spans of a step have more than `few` tokens. */
+static inline int32_t sl_wide_most(const struct sl_batch *b, int32_t few)
 {
     if (b->span_sizes != 0 && (b->span_sizes & ~sl_few_sizes(few)) == 0)
         return 0;
+    if (few == SL_BATCH_SHORT && b->n_long > 0)
+        return b->n_long;
     const int32_t most = few > 0 ? (b->n_tokens - b->n_spans) / few : b->n_spans;
-    return SL_MIN(SL_MIN(most, b->n_spans), SL_WIDE_SPANS);
+    return SL_MIN(most, b->n_spans);
+}
+
+/* Rows of blocks for them; 0: there are none. */
+static inline int32_t sl_wide_rows(const struct sl_batch *b, int32_t few)
+{
+    return SL_MIN(sl_wide_most(b, few), SL_WIDE_SPANS);
 }
 
 /* Whether some span may have few tokens. */

@@ -437,6 +437,8 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     dev->batch.n_spans = b->n_spans + n_pad;
     dev->batch.n_logits = b->n_logits + pad_logits;
     dev->batch.span_sizes = sl_batch_sizes_of(b->spans, b->n_spans); /* padding has no other */
+    dev->batch.n_long =
+        sl_batch_n_long(b->spans, b->n_spans) + (width > SL_BATCH_SHORT ? n_pad : 0);
     dev->batch.tokens = reinterpret_cast<const int32_t *>(s->in + l.tokens);
     dev->batch.positions = reinterpret_cast<const int32_t *>(s->in + l.positions);
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
