@@ -75,6 +75,7 @@ struct sl_cuda {
     int32_t plan_heads, plan_kv_heads, plan_dim; /* what that plan is for */
     bool plan_whole;
     /* For tests and benches, of which all choices have the same bits; 0: chosen by size. */
+    int32_t attn_narrow;     /* most rows of a narrow tile of attention */
     int32_t delta_cols;      /* warps with columns in a block of the delta rule for prompts; -1:
                                 prompts are prepared, not computed */
     float *lin_partial;      /* of products (linear.h): SL_LIN_PARTIAL_BYTES */

@@ -358,6 +358,8 @@ static std::vector<uint8_t> anything(size_t n_bytes)
 /* slot_rows: rows of partial results the workspace holds besides the lists, -1: all that could be
  * wanted. layers: times the operation is called on one plan, which must not change anything. */
 static struct sl_skip_counts n_skipped[2]; /* of all runs */
+/* Most rows of a narrow tile, by the number of multiprocessors: it changes no bit. */
+static const int narrows[] = {0, 0, 8, 0, 1, 4, 0};
 
 static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms, int slot_rows = -1,
                    int layers = 1)
@@ -383,6 +385,7 @@ static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
     b.positions = positions.p, b.spans = dspans.p, b.block_tables = tables.p;
     if (n_sms % 2 == 0) /* what the host knows of spans changes no bit */
         b.span_sizes = sl_batch_sizes_of(in.spans.data(), n_spans);
+    d.cu.attn_narrow = narrows[n_sms % SL_COUNT(narrows)];
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;

@@ -21,8 +21,8 @@ static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
     "  --only PART      ceilings, linear, layers, experts, attention, decode, verify, few, "
     "widths,\n"
-    "                   state, prompts, rows, sample or step; default all. The ceilings are "
-    "\n"
+    "                   state, prompts, rows, sample or step; default all; or choice. The ceilings "
+    "are\n"
     "                   always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
@@ -97,7 +97,7 @@ static void parse(int argc, char **argv, struct args *a)
     }
     static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
                                         "decode",   "verify", "few",    "widths",  "state",
-                                        "rows",     "sample", "step",   "prompts"};
+                                        "rows",     "sample", "step",   "prompts", "choice"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -158,6 +158,8 @@ int main(int argc, char **argv)
         run_decode();
     if (wanted(&a, "verify"))
         run_verify();
+    if (a.only != nullptr && wanted(&a, "choice"))
+        run_choice();
     if (wanted(&a, "few"))
         run_few(formats);
     if (wanted(&a, "widths"))

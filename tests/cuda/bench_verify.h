@@ -9,6 +9,7 @@
 #include "bench_linear.h"
 
 #define VERIFY_MS 12.0 /* of replays */
+#define CHOICE_MS 3.0
 
 /* One line: the rows of a sequence from 1 on, us and the share of the read stream that reading each
  * key and value once is; behind that the time of one row. */
@@ -56,6 +57,60 @@ static void run_verify()
                     d.n_heads = d.n_kv * group;
                     verify_line(d, &pool, batch, context);
                 }
+    }
+}
+
+/* Up to 16 rows of a sequence: us of the narrow kernel, of the medium one, and of the one that is
+ * chosen, at several contexts. */
+static void choice_line(struct attn_dims d, const dev<uint16_t> *pool, int batch, int n)
+{
+    static const int real[] = {1024, 4096, 8192, 32768}, tiny[] = {50, 300};
+    const int32_t ways[] = {16, 1, 0};
+    printf("%5s %2d/%d %3d %4d", decode_pages(d.dtype), d.n_heads, d.n_kv, n * d.n_heads / d.n_kv,
+           batch);
+    for (int i = 0; i < (b.tiny ? 2 : 4); i++) {
+        const int context = b.tiny ? tiny[i] : real[i];
+        struct attn_case c = attn_make(d, batch, n, context - n, b.tiny ? 2 : 8);
+        if (attn_pool_bytes(&c) > pool->n * 2)
+            continue;
+        double us[3];
+        for (int way = 0; way < 3; way++) {
+            b.cu->attn_narrow = ways[way];
+            us[way] = attn_time(&c, d, pool, CHOICE_MS, b.tiny).us;
+        }
+        printf(" | %7.1f %7.1f %4.2f %c", us[0], us[1], us[1] / us[0],
+               fabs(us[2] - us[0]) <= fabs(us[2] - us[1]) ? 'n' : 'm');
+        fflush(stdout);
+    }
+    b.cu->attn_narrow = 0;
+    printf("\n");
+}
+
+static void run_choice()
+{
+    static const int batches[] = {1, 2, 4, 8, 16, 32, 64};
+    static const int shapes[][3] = {/* heads of a key head, tokens, key heads */
+                                    {4, 2, 8}, {4, 3, 8},  {4, 4, 8}, {8, 1, 8}, {8, 2, 8},
+                                    {5, 1, 8}, {1, 8, 32}, {8, 2, 4}, {16, 1, 2}};
+    struct attn_dims d = attn_dims_of();
+    size_t free_bytes = 0, total = 0;
+    MUST(cudaMemGetInfo(&free_bytes, &total));
+    const size_t want = (b.tiny ? static_cast<size_t>(8) << 20 : static_cast<size_t>(16) << 30);
+    dev<uint16_t> pool(std::min(want, free_bytes / 2) / 2);
+    printf("\n== attention of up to 16 rows, contexts %s: narrow us, medium us, over narrow, and "
+           "which is\n   chosen; %d dimensions\npages heads rows seqs\n",
+           b.tiny ? "50, 300" : "1,024, 4,096, 8,192, 32,768", d.hd);
+    for (enum sl_dtype dtype : {SL_DTYPE_F16, SL_DTYPE_FP8_E4M3}) {
+        d.dtype = dtype;
+        attn_fill(reinterpret_cast<uint8_t *>(pool.p), pool.n * 2, d);
+        for (const auto &shape : shapes)
+            for (int batch : batches) {
+                if ((b.tiny && batch > 2) || (d.dtype != SL_DTYPE_F16 && shape[0] % 4 != 0))
+                    continue;
+                d.n_kv = b.tiny ? d.n_kv : shape[2];
+                d.n_heads = d.n_kv * shape[0];
+                choice_line(d, &pool, batch, shape[1]);
+            }
     }
 }
 

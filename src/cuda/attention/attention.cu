@@ -132,25 +132,33 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype)
     return run_of(dtype, 16) != nullptr;
 }
 
-void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATTN_CLASSES])
+int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b,
+                            const struct sl_attn_layout *l, int32_t n_kv_heads)
+{
+    (void)b, (void)l, (void)n_kv_heads;
+    return cu->attn_narrow > 0 ? SL_MIN(cu->attn_narrow, SL_ATTN_NARROW) : SL_ATTN_NARROW;
+}
+
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, int32_t narrow,
+                        bool has[SL_ATTN_CLASSES])
 {
     for (int cls = 0; cls < SL_ATTN_CLASSES; cls++)
         has[cls] = false;
     if (b->n_spans == 0)
         return;
     if (b->n_spans == 1 || b->n_tokens == b->n_spans) {
-        has[sl_attn_class_of(b->n_tokens / b->n_spans, group)] = true;
+        has[sl_attn_class_of(b->n_tokens / b->n_spans, group, narrow)] = true;
         return;
     }
     if (b->span_sizes == 0) { /* not known */
-        has[SL_ATTN_CLASS_NARROW] = group <= SL_ATTN_NARROW;
+        has[SL_ATTN_CLASS_NARROW] = group <= narrow;
         has[SL_ATTN_CLASS_MEDIUM] = group <= SL_ATTN_MEDIUM;
         has[SL_ATTN_CLASS_WIDE] = true;
         return;
     }
     for (int32_t n = 1; n < SL_BATCH_SIZES; n++)
         if (b->span_sizes >> n & 1)
-            has[sl_attn_class_of(n, group)] = true;
+            has[sl_attn_class_of(n, group, narrow)] = true;
     if (b->span_sizes >> (SL_BATCH_SIZES - 1) & 1) /* or longer */
         has[SL_ATTN_CLASS_WIDE] = true;
 }
@@ -203,7 +211,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
     bool has[SL_ATTN_CLASSES];
-    sl_attn_classes_of(b, l.group, has);
+    sl_attn_classes_of(b, l.group, sl_attn_narrow_rows(cu, b, &l, op->n_kv_heads), has);
     for (int cls = 0; cls < SL_ATTN_CLASSES; cls++) {
         if (!has[cls])
             continue;

@@ -128,11 +128,11 @@ enum {
     SL_ATTN_CLASSES
 };
 
-/* Of a span of n tokens. */
-static __host__ __device__ __forceinline__ int sl_attn_class_of(int64_t n, int group)
+/* Of a span of n tokens; narrow: sl_attn_narrow_rows. */
+static __host__ __device__ __forceinline__ int sl_attn_class_of(int64_t n, int group, int narrow)
 {
     const int64_t rows = n * group;
-    return rows <= SL_ATTN_NARROW   ? SL_ATTN_CLASS_NARROW
+    return rows <= narrow           ? SL_ATTN_CLASS_NARROW
            : rows <= SL_ATTN_MEDIUM ? SL_ATTN_CLASS_MEDIUM
                                     : SL_ATTN_CLASS_WIDE;
 }
@@ -203,8 +203,14 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                         int32_t n_kv_heads, int32_t head_dim, bool whole);
 
+/* Most rows of a narrow tile of the step, up to SL_ATTN_NARROW: above that its spans are medium. A
+ * choice of speed alone. */
+int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b,
+                            const struct sl_attn_layout *l, int32_t n_kv_heads);
+
 /* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
-void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[SL_ATTN_CLASSES]);
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, int32_t narrow,
+                        bool has[SL_ATTN_CLASSES]);
 
 /* ---------------------------------------------------------------- kernels */
 

@@ -37,7 +37,8 @@
 struct plan_args {
     const struct sl_span *spans;
     int32_t n_spans, n_tokens, n_kv_heads;
-    bool whole; /* rows see keys after their own */
+    int32_t narrow; /* sl_attn_narrow_rows */
+    bool whole;     /* rows see keys after their own */
     bool has[SL_ATTN_CLASSES];
     struct sl_attn_layout at;
 };
@@ -124,12 +125,12 @@ static __device__ __forceinline__ bool only_decodes(const struct plan_args &p)
 /* One of the spans and its tile are the same number. */
 static __device__ __forceinline__ bool is_plain(const struct plan_args &p, int cls)
 {
-    return cls == SL_ATTN_CLASS_NARROW && only_decodes(p) && p.at.group <= SL_ATTN_NARROW;
+    return cls == SL_ATTN_CLASS_NARROW && only_decodes(p) && p.at.group <= p.narrow;
 }
 
 static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, int cls)
 {
-    if (span_idx >= p.n_spans || sl_attn_class_of(p.spans[span_idx].n, p.at.group) != cls)
+    if (span_idx >= p.n_spans || sl_attn_class_of(p.spans[span_idx].n, p.at.group, p.narrow) != cls)
         return 0;
     int32_t rows = p.spans[span_idx].n * p.at.group;
     return cls != SL_ATTN_CLASS_WIDE ? 1 : (rows + p.at.shape.wide - 1) / p.at.shape.wide;
@@ -510,14 +511,16 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                             int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
-    struct plan_args p = {batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, whole, {}, {}};
+    struct plan_args p = {
+        batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, SL_ATTN_NARROW, whole, {}, {}};
     bool ok = sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, batch->n_tokens,
                                 batch->n_spans, n_heads, n_kv_heads, head_dim, &p.at);
     if (!ok || p.at.list_bytes > cu->workspace_bytes) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "workspace of attention");
         return;
     }
-    sl_attn_classes_of(batch, p.at.group, p.has);
+    p.narrow = sl_attn_narrow_rows(cu, batch, &p.at, n_kv_heads);
+    sl_attn_classes_of(batch, p.at.group, p.narrow, p.has);
     int32_t threads = SL_MIN(SL_CEIL_DIV(batch->n_tokens, 32) * 32, PLAN_THREADS);
     if (batch->n_spans > 0)
         sl_launch(cu, plan_kernel, dim3(1), dim3(static_cast<unsigned>(threads)),
