@@ -8,6 +8,7 @@
 #define SL_ENGINE_CORE_H
 
 #include "engine/adapters.h"
+#include "engine/ahead.h"
 #include "engine/engine.h"
 #include "engine/flight.h"
 #include "engine/fund.h"
@@ -46,6 +47,7 @@ struct sl_engine {
     const struct sl_mode *drafting;  /* of requests that may draft; NULL: none may */
     uint64_t n_proposals;            /* turns in which it was asked for drafts */
     struct sl_fund fund;             /* what drafts may cost */
+    struct sl_ahead ahead;           /* and what keeps steps from following one another */
     struct sl_drafter *drafter;      /* a model that drafts; NULL: there is none */
     struct sl_suffix_corpus *corpus; /* past outputs; NULL: none are kept */
     /* Drafts lately that were right and wrong, by the length of their match: of 2^i tokens or more.

@@ -754,8 +754,7 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
     *r = (struct sl_runner){.ctx = d,
                             .n_vocab = d->n_vocab,
                             .max_logits = d->cfg.max_logits,
-                            .max_flights =
-                                d->pooled != NULL || d->draft != NULL ? 1 : SL_MAX_FLIGHTS,
+                            .max_flights = d->pooled != NULL ? 1 : SL_MAX_FLIGHTS,
                             .blind = d->pooled != NULL,
                             .n_pooled = d->pooled != NULL ? f->n_out : 0,
                             .whole = f->whole,

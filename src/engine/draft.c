@@ -40,7 +40,7 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     const struct sl_model_info *i = &eng->info;
     const size_t n_seqs = (size_t)i->max_num_seqs, n_tokens = (size_t)i->max_num_batched_tokens;
     const struct sl_kv_group *g = &eng->kv.groups[0];
-    SL_ASSERT(eng->runner.draft != NULL && eng->max_flights == 1);
+    SL_ASSERT(eng->runner.draft != NULL);
     SL_ASSERT(g->cfg.kind == SL_GROUP_FULL && eng->runner.n_draft_vocab > 0);
     struct sl_drafter *d = eng->drafter = sl_calloc(1, sizeof *d);
     if (d == NULL)
@@ -182,7 +182,7 @@ static void find_rows(struct sl_engine *eng, const struct sl_flight *f, int32_t 
         if (rs == NULL || rs->seq.state != SL_SEQ_RUNNING || rs->seq.n_preempted != fs->epoch)
             continue;
         const int32_t end = SL_MIN(fs->pos + fs->n, sl_seq_n_known(&rs->seq) - 1);
-        SL_ASSERT(f->spans[i].n == fs->n && f->spans[i].pos == fs->pos);
+        SL_ASSERT(f->spans[i].n >= fs->n && f->spans[i].pos == fs->pos); /* a row rolled back */
         rs->model.row = f->spans[i].first;
         rs->model.pos = fs->pos;
         rs->model.n_rows = SL_MAX(end - fs->pos, 0);
@@ -205,18 +205,30 @@ static bool drafter_could_pay(const struct sl_engine *eng, const struct sl_rseq 
 
 /* n tokens from `has` on are given to the drafter before it drafts, and then it shows in the time
  * of `tokens` what its drafts are worth: what that costs is lent. */
+static bool drafter_would_lend(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t has,
+                               int32_t n, double trial, double *seconds)
+{
+    const struct sl_fund *f = &eng->fund;
+    bool known;
+    *seconds = trial + eng->ahead.late_s +
+               sl_cost_of(&eng->drafter->cost, sl_work_add((struct sl_work){0}, has, n));
+    if (f->step_s == 0)
+        return f->seconds == 0;
+    return drafter_could_pay(eng, rs, &known) &&
+           (known || sl_fund_most(f, rs->credit) >= *seconds) &&
+           sl_fund_lends(f, rs->credit, *seconds);
+}
+
 static bool drafter_lends(struct sl_engine *eng, struct sl_rseq *rs, int32_t has, int32_t n,
                           double tokens)
 {
     struct sl_fund *f = &eng->fund;
     const double trial = tokens * f->token_s;
-    const double seconds =
-        trial + sl_cost_of(&eng->drafter->cost, sl_work_add((struct sl_work){0}, has, n));
-    bool known;
-    if (f->step_s == 0)
-        return f->seconds == 0;
-    if (!drafter_could_pay(eng, rs, &known) || (!known && sl_fund_most(f, rs->credit) < seconds))
+    double seconds;
+    if (!drafter_would_lend(eng, rs, has, n, trial, &seconds))
         return false;
+    if (f->step_s == 0)
+        return true;
     if (rs->after == 0)
         rs->after = rs->credit + trial;
     return sl_fund_lend(f, &rs->credit, seconds);
@@ -334,6 +346,7 @@ static int32_t give_drafts(struct sl_engine *eng, int32_t most)
     bool known;
     double best = sum_rate(eng, &sum);
     int32_t n = 0, n_best = 0;
+    sum.draft_s = eng->ahead.late_s; /* what goes without drafts may be one step ahead */
     for (int32_t i = 0; i < sched->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(sched->running[i]);
         rs->comes = sl_engine_draft_comes(eng, rs->each);
@@ -531,6 +544,7 @@ static void pay_pass(struct sl_engine *eng)
         for (int32_t k = 1; i < b->n_logits && k < d->wanted[i]; k++)
             seconds += d->pass.seconds[k] / n_wanting[k];
         sl_fund_pay(&eng->fund, &d->of[i]->credit, seconds);
+        d->of[i]->drafted_at = eng->n_proposals;
         if (i < b->n_logits && d->of[i]->after > 0) { /* it has all that it lacked */
             sl_fund_keep(&eng->fund, &d->of[i]->credit, d->of[i]->after);
             d->of[i]->after = 0;
@@ -569,11 +583,13 @@ static void run_pass(struct sl_engine *eng)
     d->pass.wanted = d->wanted;
     d->pass.drafts = d->drafts;
     d->pass.odds = d->odds;
+    SL_ASSERT(eng->n_flights == 0); /* what is known of each text is all of it */
     sl_engine_part(eng, SL_PART_DEVICE);
     sl_engine_leave(eng);
     const int rc = eng->runner.draft(eng->runner.ctx, &d->pass, &err);
     sl_engine_return(eng);
     sl_engine_part(eng, SL_PART_OUTPUT);
+    eng->ahead.pass_s += (double)(sl_now_ns() - eng->now_ns) / 1e9;
     eng->now_ns = sl_now_ns();
     if (rc != 0) { /* no output depends on it; what it wrote is not trusted */
         for (int32_t i = 0; i < d->pass.batch.n_spans; i++) {
@@ -608,6 +624,10 @@ void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
 {
     if (eng->drafter == NULL)
         return;
+    if (eng->n_flights > 0) { /* nobody waited for f, and its rows may be gone */
+        ask_masks(eng, f, n_seqs);
+        return;
+    }
     if (eng->runner.draft_rows) {
         find_rows(eng, f, n_seqs);
         choose_rows(eng);
@@ -619,10 +639,54 @@ void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
     ask_masks(eng, f, n_seqs);
 }
 
+/* As choose_rows will decide. */
+static bool awaits_rows(const struct sl_engine *eng, const struct sl_flight_seq *fs)
+{
+    const struct sl_rseq *rs = fs->rs;
+    const struct sl_draft_seq *m = &rs->model;
+    const bool met = m->writer != 0 && m->epoch == rs->seq.n_preempted;
+    double seconds;
+    if (rs->seq.state != SL_SEQ_RUNNING || rs->seq.n_preempted != fs->epoch || fs->n == 0)
+        return false;
+    if (fs->pos > 0 && met && m->n_fed == fs->pos)
+        return eng->fund.step_s == 0 || sl_fund_most(&eng->fund, rs->credit) > 0;
+    return drafter_would_lend(eng, rs, fs->pos, fs->n, TRIAL_ROWS * eng->fund.token_s, &seconds);
+}
+
+/* As choose_drafts will, but for what the step is still to choose. */
+static bool awaits_drafts(struct sl_engine *eng, const struct sl_flight_seq *fs)
+{
+    struct sl_rseq *rs = fs->rs;
+    double seconds;
+    if (rs->seq.state != SL_SEQ_RUNNING || rs->seq.n_preempted != fs->epoch || fs->n_picks == 0 ||
+        rs->req->mode->propose == NULL || sl_engine_n_drafts(eng, rs) == 0)
+        return false;
+    if (!sl_engine_prices_drafts(eng))
+        return true;
+    rs->model.has = drafter_has(eng, rs);
+    const int32_t n = drafter_lacks(rs) + 1;
+    return n <= LACKS_USUALLY
+               ? sl_fund_most(&eng->fund, rs->credit) > 0
+               : drafter_would_lend(eng, rs, rs->model.has, n, TRIAL * eng->fund.token_s, &seconds);
+}
+
+bool sl_engine_draft_awaits(struct sl_engine *eng, const struct sl_flight *f)
+{
+    const bool rows = eng->runner.draft_rows, priced = sl_engine_prices_drafts(eng);
+    bool awaits = rows && !priced;
+    SL_ASSERT(eng->drafter != NULL && eng->n_flights == 1);
+    if (!rows && sl_engine_is_plain(eng))
+        return false;
+    for (int32_t i = 0; i < f->n_seqs && !awaits; i++)
+        awaits = f->seqs[i].rs != NULL &&
+                 (rows ? awaits_rows(eng, &f->seqs[i]) : awaits_drafts(eng, &f->seqs[i]));
+    return awaits;
+}
+
 int32_t sl_draft_waiting(const struct sl_rseq *rs, int32_t n)
 {
     const struct sl_draft_seq *m = &rs->model;
-    return m->at == sl_seq_n_known(&rs->seq) ? SL_MIN(n, m->n) : 0;
+    return m->at == sl_seq_n_known(&rs->seq) && rs->seq.n_pending == 0 ? SL_MIN(n, m->n) : 0;
 }
 
 static int32_t propose_model(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)

@@ -73,6 +73,8 @@ void sl_drafter_deinit(struct sl_engine *eng); /* there may be none */
 /* A step has landed, and what its n_seqs sequences chose was consumed: makes drafts, then asks for
  * the masks that waited for them. */
 void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs);
+/* Is the drafter to have its turn when f, which alone is in flight, has landed? */
+bool sl_engine_draft_awaits(struct sl_engine *eng, const struct sl_flight *f);
 /* How many of up to n drafts wait in rs->drafts for what is known of its text. */
 int32_t sl_draft_waiting(const struct sl_rseq *rs, int32_t n);
 

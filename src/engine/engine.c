@@ -75,8 +75,7 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
                            c.n_pages, i->block_size, c.window,
                            sl_group_least(&c, i->n_pages, i->block_size));
     }
-    if (sl_speculative_loads(&p->speculative) &&
-        (p->runner.draft == NULL || p->runner.max_flights > 1))
+    if (sl_speculative_loads(&p->speculative) && p->runner.draft == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: what computes this model has no model that drafts");
     if (p->tiers.store.host_bytes > 0 &&

@@ -43,6 +43,12 @@ struct sl_flight {
     uint64_t launched_ns;
     struct sl_work work;
     bool undecided; /* its tokens are to be chosen by sl_flight_choose */
+    /* ahead.h: nothing was in flight before it, since from_ns, as drafts were waited for; passes
+     * took so much of that; what its drafts have paid; its work without them. */
+    bool late;
+    uint64_t from_ns;
+    double pass_s, paid_s;
+    struct sl_work plain;
 };
 
 SL_MUST_CHECK int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng,

@@ -67,13 +67,17 @@ void sl_fund_bring(struct sl_fund *f, double *credit, double n)
     sl_fund_keep(f, credit, most);
 }
 
+bool sl_fund_lends(const struct sl_fund *f, double credit, double seconds)
+{
+    const double more = seconds - credit;
+    return more <= 0 || f->seconds >= SL_MIN(more, START * f->step_s);
+}
+
 bool sl_fund_lend(struct sl_fund *f, double *credit, double seconds)
 {
-    const double more = seconds - *credit;
-    if (more <= 0)
-        return true;
-    if (f->seconds < SL_MIN(more, START * f->step_s))
+    if (!sl_fund_lends(f, *credit, seconds))
         return false;
+    const double more = SL_MAX(seconds - *credit, 0);
     f->seconds -= more;
     *credit += more;
     return true;

@@ -41,6 +41,8 @@ void sl_fund_bring(struct sl_fund *f, double *credit, double n);
 /* What a sequence needs before it can bring anything: lent if the fund has as much, or all that it
  * ever has. Whether its credit is enough now. */
 bool sl_fund_lend(struct sl_fund *f, double *credit, double seconds);
+/* Whether it would be. */
+bool sl_fund_lends(const struct sl_fund *f, double credit, double seconds);
 /* The sequence is over. */
 void sl_fund_close(struct sl_fund *f, double *credit);
 

@@ -3,7 +3,7 @@
  *
  * A sequence is drafted for when all its text is known and nothing but its last token is left to
  * compute. With a runner that is one step ahead, its next token is usually pending: then it is held
- * for a turn if there would be something to draft.
+ * for a turn if there would be something to draft, or all are, whatever costs less (ahead.h).
  *
  * A draft is worth its row if the step makes more tokens a second with it: what it adds to them,
  * the probability that it and all before it are right, against what it adds to the time of the
@@ -192,6 +192,16 @@ static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl
     return find_drafts(eng, rs, most);
 }
 
+/* Where steps follow one another, one with drafts comes late, and so does the one behind it. That
+ * is shared by all that draft; who does alone loses at most its own tokens. */
+static double propose_late(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    if (eng->max_flights == 1 || eng->drafter != NULL)
+        return 0;
+    const int32_t n = rs->seq.n_pending > 0 ? 2 : 1; /* steps */
+    return n * SL_MIN(eng->ahead.late_s / eng->sched.n_running, eng->fund.token_s);
+}
+
 /* May rs have one draft more in the step? Then the step has it. */
 static bool propose_one(const struct sl_engine *eng, struct sl_drafting *step, struct sl_fund *left,
                         struct sl_rseq *rs)
@@ -200,7 +210,8 @@ static bool propose_one(const struct sl_engine *eng, struct sl_drafting *step, s
     struct sl_drafting with = *step;
     if (!sl_cost_draft(c, &with, rs->seq.n_computed, rs->n_worth, (double)rs->comes))
         return false;
-    const double price = sl_cost_of(c, with.work) - sl_cost_of(c, step->work);
+    double price = sl_cost_of(c, with.work) - sl_cost_of(c, step->work);
+    price += rs->n_worth == 0 ? propose_late(eng, rs) : 0;
     if (!sl_engine_afford_draft(eng, left, rs, price))
         return false;
     rs->price += SL_MAX(price, 0);
@@ -238,13 +249,51 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
         }
 }
 
-void sl_engine_propose(struct sl_engine *eng)
+static void propose_pay(struct sl_engine *eng, struct sl_rseq *rs, double seconds)
+{
+    rs->drafted_at = eng->n_proposals;
+    if (sl_engine_prices_drafts(eng))
+        sl_fund_pay(&eng->fund, &rs->credit, seconds);
+}
+
+/* Those whose next token is pending, though there would be something to draft behind it, are held
+ * for a turn while others go on. Where they are many all are: true. */
+static bool propose_hold(struct sl_engine *eng)
+{
+    const struct sl_sched *s = &eng->sched;
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        if (!propose_asks(rs) || rs->seq.n_pending == 0)
+            continue;
+        const bool holds = rs->n_worth > 0 && find_drafts(eng, rs, 1) > 0;
+        rs->seq.holds = rs->never_ahead || holds;
+        rs->n_worth = holds ? rs->n_worth : 0;
+        n += holds;
+    }
+    if (n == 0)
+        return false;
+    const bool all = sl_ahead_awaits(eng, n);
+    const double left_out_s = all || s->n_running == 1 ? 0 : eng->fund.token_s;
+    eng->ahead.awaited = true;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        if (propose_asks(rs) && rs->seq.n_pending > 0 && rs->n_worth > 0)
+            propose_pay(eng, rs, left_out_s);
+    }
+    return all;
+}
+
+bool sl_engine_propose(struct sl_engine *eng)
 {
     const struct sl_sched *s = &eng->sched;
     const int32_t room = sl_engine_is_plain(eng) ? 0 : sl_engine_draft_room(eng);
     SL_ASSERT(room >= 0);
     eng->n_proposals++;
+    eng->ahead.paid_s = 0;
     propose_worth(eng, room);
+    if (propose_hold(eng))
+        return false;
     bool idle = true;
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
@@ -255,17 +304,18 @@ void sl_engine_propose(struct sl_engine *eng)
         idle = idle && n == 0;
         if (n == 0)
             rs->right *= KEEP_IDLE, rs->wrong *= KEEP_IDLE;
-        if (seq->n_pending > 0) {
-            seq->holds = rs->never_ahead || (n > 0 && find_drafts(eng, rs, 1) > 0);
+        if (seq->n_pending > 0)
             continue;
-        }
         seq->n_drafted = n > 0 && propose_may(seq) ? find_drafts(eng, rs, n) : 0;
         SL_ASSERT(seq->n_drafted <= n);
-        if (seq->n_drafted > 0)
-            sl_fund_pay(&eng->fund, &rs->credit, rs->price * seq->n_drafted / n);
+        if (seq->n_drafted == 0)
+            continue;
+        eng->ahead.paid_s += rs->price * seq->n_drafted / n;
+        propose_pay(eng, rs, rs->price * seq->n_drafted / n);
     }
     for (int32_t i = 0; i < SL_MATCH_SIZES && idle; i++)
         eng->match_right[i] *= KEEP_IDLE, eng->match_wrong[i] *= KEEP_IDLE;
+    return true;
 }
 
 /* Up to the first one that no row can choose. */

@@ -62,8 +62,10 @@ struct sl_rseq {
     float right, wrong; /* drafts lately */
     float each, comes;  /* probabilities that one is right, and with all before the next one */
     int32_t n_worth;    /* drafts of the next step that pay */
-    double credit;      /* seconds that its drafts may cost (fund.h) */
-    double after;       /* what it may be at most when what was lent is used; 0: nothing was lent */
+    uint64_t
+        drafted_at; /* the proposal in which it had drafts last, or was held for some; 0: none */
+    double credit;  /* seconds that its drafts may cost (fund.h) */
+    double after;   /* what it may be at most when what was lent is used; 0: nothing was lent */
     double left,
         price; /* while drafts are chosen: of it, what is left; what they add to the step */
     struct sl_draft_seq model; /* of a model that drafts (draft.h) */

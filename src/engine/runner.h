@@ -90,7 +90,7 @@ struct sl_runner {
      * are to be read anew. */
     void (*forget)(void *ctx, const struct sl_counts *counts);
     /* Optional: the runner has a model that drafts. Each draft is what that model finds most
-     * likely. Only with max_flights 1, right after a collect. */
+     * likely. Right after a collect, while nothing is in flight. */
     int (*draft)(void *ctx, struct sl_draft_pass *pass, struct sl_error *err);
     int32_t n_draft_vocab; /* ids that it knows; others are not given to it */
     int32_t draft_context; /* positions that it knows */

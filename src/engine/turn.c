@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "engine/ahead.h"
 #include "engine/stats.h"
 
 #include <string.h>
@@ -84,6 +85,7 @@ static bool launch(struct sl_engine *eng)
         f->n_seqs = 0;
         return false;
     }
+    sl_ahead_launched(eng, f);
     turn_advance(eng, f);
     eng->n_flights++;
     return true;
@@ -93,9 +95,10 @@ static bool launch(struct sl_engine *eng)
 static void drop_flight(struct sl_engine *eng, struct sl_flight *f)
 {
     SL_ASSERT(eng->n_flights > 0 && f == &eng->flights[eng->first_flight]);
-    f->n_seqs = 0;
     eng->first_flight = (eng->first_flight + 1) % eng->max_flights;
     eng->n_flights--;
+    sl_ahead_over(eng, f);
+    f->n_seqs = 0;
     atomic_fetch_add(&eng->n_moves, 1);
 }
 
@@ -175,6 +178,7 @@ static void land(struct sl_engine *eng)
     const int32_t n_seqs = f->n_seqs;
     int rc = sl_flight_land(eng, f, &err);
     eng->now_ns = sl_now_ns();
+    sl_ahead_landed(eng, f);
     note_duration(eng, f);
     sl_engine_part(eng, SL_PART_OUTPUT);
     for (int32_t i = 0; i < f->n_seqs && rc == 0; i++)
@@ -333,7 +337,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     SL_ASSERT(eng->n_flights < eng->max_flights); /* there is room for a step */
     sl_engine_take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
-    int32_t ahead = 0;         /* steps that may stay in flight */
+    bool ahead = false;        /* may a step stay in flight? */
     eng->sched.n_plan = 0;
     if (atomic_load(&eng->abort_all))
         abort_live(eng);
@@ -343,19 +347,20 @@ bool sl_engine_turn(struct sl_engine *eng)
     sl_kv_share_turn(&eng->kv);
     if (!sl_sched_idle(&eng->sched)) {
         sl_engine_raise_overdue(eng);
-        if (eng->drafting != NULL)
-            sl_engine_propose(eng);
-        sl_sched_plan(&eng->sched);
+        if (eng->drafting == NULL || sl_engine_propose(eng))
+            sl_sched_plan(&eng->sched);
         dropped = sl_engine_drop_cold(eng);
         if (eng->sched.n_plan > 0 && launch(eng))
-            ahead = eng->max_flights - 1;
+            ahead = true;
     }
     eng->starved = eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 &&
                    (eng->masker.n_open > 0 || eng->tiers.n_waiting > 0);
+    if (eng->sched.n_plan == 0 && eng->n_flights == 0) /* nothing waits for a device */
+        eng->ahead.free_ns = 0;
     while (eng->n_flights > 1)
         land(eng);
     decide(eng);
-    while (eng->n_flights > ahead)
+    if (eng->n_flights > 0 && !(ahead && sl_ahead_stays(eng, &eng->flights[eng->first_flight])))
         land(eng);
     eng->starved &= !sl_tiers_busy(&eng->tiers);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0 ||

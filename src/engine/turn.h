@@ -26,8 +26,9 @@ void sl_engine_take_masks(struct sl_engine *eng);
  * a device computes meanwhile all the same. */
 void sl_engine_await_masks(struct sl_engine *eng, uint64_t free_ns);
 
-/* propose.c: drafts for what can be planned. */
-void sl_engine_propose(struct sl_engine *eng);
+/* propose.c: drafts for what can be planned. False: nothing is to be planned before the step in
+ * flight has landed. */
+bool sl_engine_propose(struct sl_engine *eng);
 /* How many drafts are worth it after the known tokens of a sequence; any thread that owns it. */
 int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs);
 /* The next step without drafts, as far as it is known. */

@@ -123,6 +123,13 @@ static inline void rig_start(struct rig *g, const struct sl_engine_parts *parts)
         g->model = (struct sl_host_model){.ctx = g, .n_vocab = g->n_vocab, .forward = rig_step};
     if (p.runner.submit == NULL && rig_late) {
         late_init(&g->late, &g->model, p.info.max_num_batched_tokens, g->max_logits, &p.runner);
+        if (g->model.draft != NULL) {
+            struct sl_runner drafter;
+            if (sl_host_runner_create(&g->model, g->max_logits, &g->host, &err) != 0)
+                fail_msg("runner: %s", err.msg);
+            sl_host_runner_use(g->host, &drafter);
+            late_drafts(&g->late, &drafter, &p.runner);
+        }
     } else if (p.runner.submit == NULL) {
         if (sl_host_runner_create(&g->model, g->max_logits, &g->host, &err) != 0)
             fail_msg("runner: %s", err.msg);

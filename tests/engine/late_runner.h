@@ -33,6 +33,8 @@ struct late_runner {
     uint64_t n_halves, n_skipped; /* steps decided later; rows of them that nobody wanted */
     int32_t refuse_at;            /* the submit of this number from now is refused; 0: none */
     bool refused;                 /* the last one was */
+    struct sl_runner drafter;     /* who makes drafts; draft NULL: nobody */
+    uint64_t n_passes;
 };
 
 static inline void late_row(struct late_runner *l, const struct sl_pick *pick, const float *row,
@@ -146,6 +148,30 @@ static inline void late_init(struct late_runner *l, const struct sl_host_model *
                               .submit = late_submit,
                               .choose = late_choose,
                               .collect = late_collect};
+}
+
+/* A model that drafts reads what the last step left: nothing may be in flight. */
+static inline int late_draft(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
+{
+    struct late_runner *l = ctx;
+    SL_ASSERT(l->n_steps == 0);
+    l->n_passes++;
+    return l->drafter.draft(l->drafter.ctx, pass, err);
+}
+
+/* Drafts are made by the drafter of another runner, which is not used for anything else. */
+static inline void late_drafts(struct late_runner *l, const struct sl_runner *drafter,
+                               struct sl_runner *out)
+{
+    SL_ASSERT(drafter->draft != NULL);
+    l->drafter = *drafter;
+    out->draft = late_draft;
+    out->n_draft_vocab = drafter->n_draft_vocab;
+    out->draft_context = drafter->draft_context;
+    out->draft_rows = drafter->draft_rows;
+    out->draft_odds = drafter->draft_odds;
+    out->draft_at_once = drafter->draft_at_once;
+    out->draft_block = drafter->draft_block;
 }
 
 static inline void late_deinit(struct late_runner *l)

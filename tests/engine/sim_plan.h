@@ -134,13 +134,13 @@ static void draw_states(struct config *c, uint64_t seed)
         c->state_drafts = below(&r, chance(&r, 50) ? c->n_drafts + 2 : 24);
 }
 
-/* A model that drafts has pages beside those of layers that see everything, and no step is ahead.
- */
+/* A model that drafts has pages beside those of layers that see everything. Where drafts are priced
+ * and do not pay, steps are ahead. */
 static void draw_drafter(struct config *c, uint64_t seed)
 {
-    c->draft_model = c->n_drafts > 0 && !c->late && !c->no_full && seed % 3 != 0;
+    c->draft_model = c->n_drafts > 0 && !c->no_full && seed % 3 != 0;
     c->draft_rows = c->draft_model && seed % 3 == 1;
-    c->priced = c->draft_model && seed % 4 == 1;
+    c->priced = c->draft_model && seed % 4 % (c->late ? 2 : 4) == 1;
 }
 
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds

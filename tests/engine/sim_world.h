@@ -199,7 +199,7 @@ struct world {
 struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
-    uint64_t fed; /* steps of a model that drafts */
+    uint64_t fed, fed_ahead; /* steps of a model that drafts; of the other, ahead beside it */
     uint64_t drafted, accepted, state_drafted, state_accepted;
     uint64_t window_evictions, state_evictions;
     uint64_t loaded; /* pages from outside the pool */

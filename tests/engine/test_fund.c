@@ -18,13 +18,20 @@
 struct prices { /* of a step, in nanoseconds */
     const char *name;
     double base, row;
+    double wide; /* of one with drafts, beside its rows */
 };
 
 static const struct prices profiles[] = {
-    {"reads weights", 10e6, 0.1e6},
-    {"between both", 6e6, 2e6},
-    {"computes", 0.5e6, 5e6},
+    {"reads weights", 10e6, 0.1e6, 0},
+    {"between both", 6e6, 2e6, 0},
+    {"computes", 0.5e6, 5e6, 0},
 };
+
+/* Of a runner that computes while the next step is planned. What the host needs for a step shows
+ * only where nothing is in flight. */
+static const struct prices ahead_prices = {"one step ahead", 4e6, 0.02e6, 0.5e6};
+#define HOST_NS   250000u
+#define NOTICE_NS 50000u /* until the host knows that a step is over */
 
 struct world {
     struct rig rig;
@@ -34,6 +41,11 @@ struct world {
     int32_t from;      /* before this position no draft is */
     float *rows;
     uint64_t n_draws;
+    bool ahead;
+    struct late_runner late;
+    uint64_t step_ns, free_ns; /* of the step submitted last: what it takes, and when it is over */
+    uint64_t over_ns[SL_MAX_FLIGHTS];
+    uint64_t n_submitted, n_collected;
 };
 
 static uint64_t clock_ns;
@@ -44,10 +56,11 @@ static uint64_t virtual_now(void)
 }
 
 /* A step takes some percent more or less than it should. */
-static void pass_time(struct world *w, int32_t n_rows, double part)
+static uint64_t time_of(struct world *w, const struct sl_batch *b, double part)
 {
     const double noise = 0.95 + 0.1 * sl_rng_unit(sl_rng_at(7, w->n_draws++));
-    clock_ns += (uint64_t)((w->prices.base + w->prices.row * n_rows) * part * noise);
+    const double wide = b->n_logits > b->n_spans ? w->prices.wide : 0;
+    return (uint64_t)((w->prices.base + w->prices.row * b->n_tokens + wide) * part * noise);
 }
 
 static int32_t class_of(int32_t token)
@@ -83,7 +96,8 @@ static int target_step(void *ctx, const struct sl_batch *b, const float **rows,
             w->rows[r * T_N + id] = 0;
         w->rows[r * T_N + (token == T_EOS ? 1 : next_token(token, b->positions[i]))] = 1;
     }
-    pass_time(w, b->n_tokens, 1);
+    w->step_ns = time_of(w, b, 1);
+    clock_ns += w->ahead ? 0 : w->step_ns;
     *rows = w->rows;
     return 0;
 }
@@ -102,9 +116,55 @@ static int draft_step(void *ctx, const struct sl_batch *b, const int32_t *source
     }
     (void)sources;
     (void)own;
-    pass_time(w, b->n_tokens, w->draft_part);
+    clock_ns += time_of(w, b, w->draft_part);
     *rows = w->rows;
     return 0;
+}
+
+static int ahead_submit(void *ctx, const struct sl_batch *b, const struct sl_pick *picks,
+                        struct sl_error *err)
+{
+    struct world *w = ctx;
+    clock_ns += HOST_NS;
+    const int rc = late_submit(&w->late, b, picks, err);
+    w->free_ns = SL_MAX(w->free_ns, clock_ns) + w->step_ns;
+    w->over_ns[w->n_submitted++ % SL_MAX_FLIGHTS] = w->free_ns;
+    return rc;
+}
+
+static int ahead_choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
+{
+    struct world *w = ctx;
+    return late_choose(&w->late, picks, err);
+}
+
+static int ahead_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
+{
+    struct world *w = ctx;
+    const uint64_t over_ns = w->over_ns[w->n_collected++ % SL_MAX_FLIGHTS];
+    clock_ns = SL_MAX(clock_ns, over_ns + NOTICE_NS);
+    return late_collect(&w->late, out, err);
+}
+
+static int ahead_draft(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
+{
+    struct world *w = ctx;
+    return late_draft(&w->late, pass, err);
+}
+
+/* A device behind what computes in the call. */
+static void go_ahead(struct world *w, int32_t max_tokens, int32_t max_logits, struct sl_runner *r)
+{
+    const struct sl_runner host = *r;
+    late_init(&w->late, &w->rig.model, max_tokens, max_logits, r);
+    if (w->rig.model.draft != NULL) {
+        late_drafts(&w->late, &host, r);
+        r->draft = ahead_draft;
+    }
+    r->ctx = w;
+    r->submit = ahead_submit;
+    r->choose = ahead_choose;
+    r->collect = ahead_collect;
 }
 
 /* As a search in the text would find them. */
@@ -129,6 +189,7 @@ struct how {
     struct prices prices;
     int32_t conc, right[2], n_reqs, from;
     double draft_part;
+    bool ahead;
 };
 
 /* Returns the seconds that all requests take, conc of them at once. */
@@ -142,6 +203,7 @@ static double run(const struct how *h, struct sl_stats *s)
     memset(&w, 0, sizeof w);
     w.prices = h->prices;
     w.from = h->from;
+    w.ahead = h->ahead;
     w.draft_part = h->draft_part;
     memcpy(w.right, h->right, sizeof w.right);
     w.rows = sl_calloc((size_t)(h->conc + N_ROWS), T_N * sizeof *w.rows);
@@ -172,6 +234,8 @@ static double run(const struct how *h, struct sl_stats *s)
     if (sl_host_runner_create(&w.rig.model, h->conc + N_ROWS, &host, &err) != 0)
         fail_msg("%s", err.msg);
     sl_host_runner_use(host, &p.runner);
+    if (h->ahead)
+        go_ahead(&w, p.info.max_num_batched_tokens, h->conc + N_ROWS, &p.runner);
     rig_start(&w.rig, &p);
     if (h->who == LOOK_UP)
         w.rig.eng->drafting = &look_up_mode;
@@ -199,7 +263,11 @@ static double run(const struct how *h, struct sl_stats *s)
         sl_request_release(reqs[i]);
     }
     sl_engine_stats(w.rig.eng, s);
+    if (h->ahead && h->who == NONE) /* what drafts are compared with */
+        assert_true(10 * w.late.n_overlaps > 9 * s->steps);
     rig_stop(&w.rig);
+    if (h->ahead)
+        late_deinit(&w.late);
     sl_host_runner_destroy(host);
     sl_sys = &sl_sys_real;
     sl_free(w.rows);
@@ -238,6 +306,39 @@ static void nothing_comes_out(void **state)
                                                 .conc = conc[k],
                                                 .n_reqs = conc[k] > 1 ? 3 * conc[k] : 4,
                                                 .draft_part = 0.15}) > 0.98);
+}
+
+/* Nor if a step that waits for drafts keeps the next one from running ahead. */
+static void nothing_is_kept_from_running_ahead(void **state)
+{
+    static const int32_t conc[] = {1, 4, 16, 64};
+    (void)state;
+    for (enum drafter who = LOOK_UP; who <= ROWS; who++)
+        for (size_t k = 0; k < SL_COUNT(conc); k++)
+            assert_true(factor((struct how){.who = who,
+                                            .prices = ahead_prices,
+                                            .conc = conc[k],
+                                            .n_reqs = conc[k] > 1 ? 3 * conc[k] : 4,
+                                            .draft_part = 0.1,
+                                            .ahead = true}) > 0.98);
+}
+
+static void what_comes_out_pays_one_step_ahead(void **state)
+{
+    (void)state;
+    for (enum drafter who = LOOK_UP; who <= ROWS; who++) {
+        struct how h = {.who = who,
+                        .prices = ahead_prices,
+                        .conc = 1,
+                        .n_reqs = 6,
+                        .right = {80, 80},
+                        .draft_part = 0.05,
+                        .ahead = true};
+        assert_true(factor(h) > 2.0);
+        h.conc = 16;
+        h.n_reqs = 32;
+        assert_true(factor(h) > 1.2);
+    }
 }
 
 static void most_come_out(void **state)
@@ -293,6 +394,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_comes_out),
+        cmocka_unit_test(nothing_is_kept_from_running_ahead),
+        cmocka_unit_test(what_comes_out_pays_one_step_ahead),
         cmocka_unit_test(most_come_out),
         cmocka_unit_test(some_texts_pay),
         cmocka_unit_test(texts_begin_to_pay),

@@ -391,10 +391,17 @@ static void start_world(struct world *w)
         drafter_open(w, &m);
     const int32_t n_rows = c->max_seqs + c->extra_rows;
     int rc = 0;
-    if (c->late)
+    if (!c->late || c->draft_model) {
+        rc = sl_host_runner_create(&m, n_rows, &w->host, &err);
+        if (rc == 0)
+            sl_host_runner_use(w->host, &parts.runner);
+    }
+    if (c->late && rc == 0) {
+        const struct sl_runner host = parts.runner;
         late_init(&w->late, &m, c->max_tokens, n_rows, &parts.runner);
-    else if ((rc = sl_host_runner_create(&m, n_rows, &w->host, &err)) == 0)
-        sl_host_runner_use(w->host, &parts.runner);
+        if (c->draft_model)
+            late_drafts(&w->late, &host, &parts.runner);
+    }
     parts.runner.progress = device_progress;
     store_start(w, &parts);
     sl_sampling_default(&parts.sampling);
@@ -456,6 +463,7 @@ static void stop_world(struct world *w)
 {
     sl_engine_destroy(w->eng);
     total.overlaps += w->late.n_overlaps;
+    total.fed_ahead += w->late.n_passes > 0 ? w->late.n_overlaps : 0;
     total.halves += w->late.n_halves;
     if (w->cfg.late)
         late_deinit(&w->late);
@@ -537,7 +545,8 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
-        "%llu of %llu with recurrent layers; %llu steps of models that draft; %llu pages loaded\n"
+        "%llu of %llu with recurrent layers; %llu steps of models that draft, beside which %llu "
+        "steps were planned ahead; %llu pages loaded\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -549,10 +558,10 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.late_masks, (unsigned long long)total.forced,
         (unsigned long long)total.accepted, (unsigned long long)total.drafted,
         (unsigned long long)total.state_accepted, (unsigned long long)total.state_drafted,
-        (unsigned long long)total.fed, (unsigned long long)total.loaded,
-        (unsigned long long)total.http, (unsigned long long)total.http_ok,
-        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
-        (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.fed, (unsigned long long)total.fed_ahead,
+        (unsigned long long)total.loaded, (unsigned long long)total.http,
+        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
+        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }
