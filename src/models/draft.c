@@ -267,22 +267,23 @@ int sl_draft_share(struct sl_model *m, struct sl_error *err)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "a drafter shares weights of a model that is loaded before it on the same "
                        "device");
-    for (size_t i = 0; i < m->n_params; i++) {
+    const int rc = sl_draft_head_load(m, err);
+    for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];
-        if (p->shared == NULL)
+        if (p->shared == NULL || p->loaded)
             continue;
         SL_ASSERT(p->shared->loaded);
         p->mat = p->shared->mat;
         p->vec = p->shared->vec;
     }
-    return 0;
+    return rc;
 }
 
 void sl_draft_unshare(struct sl_model *m)
 {
     for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];
-        if (p->shared == NULL)
+        if (p->shared == NULL || p->loaded)
             continue;
         p->mat = (struct sl_weight){0};
         p->vec = NULL;

@@ -380,6 +380,7 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
         if (ties_head(m))
             *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, rows.n, t->dims[1]);
     }
+    *allocated += sl_draft_head_bytes(m, be);
 }
 
 void sl_model_host_memory(const struct sl_model *m, uint64_t *allocated, uint64_t *mapped)

@@ -3,7 +3,9 @@
  * make of them and of their own, against transformers and speculators
  * (tools/gen_golden_drafts.py).
  */
+#include "models/internal.h"
 #include "models/model_rig.h"
+#include "synth/synth.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -370,11 +372,73 @@ static void test_block_goldens(void **state)
         }
 }
 
+/* ------------------------------------------------------------------ a large head */
+
+#define LARGE "build/testdata/models/large_head"
+
+static void write_large(const char *name, bool tied, int32_t n_vocab)
+{
+    struct sl_error err = {0};
+    struct sl_synth s = {
+        .name = name, .dtype = SL_DTYPE_BF16, .format = SL_CKPT_HF, .seed = 3, .mtp = true};
+    if (sl_synth_shape(name, "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.hidden = 128;
+    s.hp.n_vocab = n_vocab;
+    if (tied)
+        s.hp.has &= ~(unsigned)SL_HAS_HEAD;
+    if (sl_synth_write(&s, LARGE, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
+/* The drafter's rows of logits, by its own matrix and by that of the model, which are said to be
+ * the same but for what 8 bits lose. */
+static void check_head(const char *name, bool tied, int32_t n_vocab, bool copied)
+{
+    enum { N = 6, H = 128 };
+    static const int32_t ids[N + 1] = {5, 17, 1003, 9, 400, 88, 2};
+    static float rows[N * H];
+    struct pair p;
+    write_large(name, tied, n_vocab);
+    open_pair(&p, LARGE, NULL, "c");
+    struct sl_param *head = sl_param(p.draft.model, 0, SL_SLOT_HEAD);
+    assert_int_equal(sl_model_facts(p.draft.model)->draft_width, H);
+    assert_true((head->mat.dtype == SL_DTYPE_Q8_0) == copied);
+    assert_true((sl_draft_head_bytes(p.draft.model, p.draft.be) > 0) == copied);
+    struct sl_batch b = batch_of(ids, 0, N, false);
+    sl_run_enqueue(p.target.run, &b);
+    memcpy(rows, sl_run_taps(p.target.run), sizeof rows);
+    const size_t n = (size_t)N * (size_t)n_vocab;
+    float *own = sl_calloc(n, sizeof *own);
+    assert_non_null(own);
+    b = batch_of(ids + 1, 0, N, true);
+    memcpy(own, sl_run_enqueue_draft(p.draft.run, &b, rows, NULL, false), n * sizeof *own);
+    const struct sl_weight mat = head->mat;
+    head->mat = head->shared->mat;
+    const float *theirs = sl_run_enqueue_draft(p.draft.run, &b, rows, NULL, false);
+    const double e = rig_nmse(own, theirs, n);
+    printf("%s, %s, %d tokens: NMSE %.2e beside the model's matrix\n", name,
+           tied ? "tied" : "a head", n_vocab, e);
+    assert_true(copied ? e > 0 && e < 1e-4 : e == 0);
+    head->mat = mat;
+    sl_free(own);
+    close_pair(&p);
+}
+
+static void test_large_heads(void **state)
+{
+    (void)state;
+    check_head("mimo", false, 70000, true);
+    check_head("mimo", true, 70000, true);
+    check_head("mimo", false, 60000, false); /* 15 MiB */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_block_goldens),
+        cmocka_unit_test(test_large_heads),
     };
     return cmocka_run_group_tests_name("drafts", tests, NULL, NULL);
 }
