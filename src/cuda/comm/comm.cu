@@ -60,10 +60,7 @@ struct comm_args {
 };
 
 struct comm_shared {
-    uint32_t number;
-    uint32_t lost;
-    uint32_t bytes[SL_MAX_RANKS]; /* of a row */
-    uint32_t at[SL_MAX_RANKS];
+    uint32_t number, lost;
 };
 
 static inline __host__ __device__ size_t lines_at(int parity, int n_ranks, int from)
@@ -90,6 +87,22 @@ static __device__ __forceinline__ comm_state *comm_own(const comm_args &a)
     return &reinterpret_cast<comm_piece *>(a.piece[a.rank])->state;
 }
 
+static __device__ __forceinline__ uint32_t comm_first()
+{
+    return blockIdx.x * COMM_THREADS + threadIdx.x;
+}
+
+static __device__ __forceinline__ uint32_t comm_stride()
+{
+    return gridDim.x * COMM_THREADS;
+}
+
+/* The first of the other ranks. */
+static __device__ __forceinline__ int comm_other(const comm_args &a)
+{
+    return a.rank == 0 && a.n_ranks > 1 ? 1 : 0;
+}
+
 /* ------------------------------------------------------------------ waiting */
 
 /* Whether rank `from` will not come any more, or the gather is lost anyway. */
@@ -109,23 +122,23 @@ static __device__ __forceinline__ bool comm_gives_up(const comm_args &a, int fro
     return true;
 }
 
-/* The two words of a line that has this number. False: it does not come. */
+static __device__ __forceinline__ bool comm_has(const ulonglong2 &line, uint32_t number)
+{
+    return line.x >> 32 == number && line.y >> 32 == number;
+}
+
+/* The line once it has this number, which it may have had before. False: it does not come. */
 static __device__ __forceinline__ bool comm_wait(const comm_args &a, const ulonglong2 *line,
-                                                 uint32_t number, int from, uint32_t *x,
-                                                 uint32_t *y)
+                                                 uint32_t number, int from, ulonglong2 *v)
 {
     uint64_t since = 0;
-    for (uint32_t looks = 1;; looks++) {
-        const ulonglong2 v = sl_peer_load2(line);
-        if (v.x >> 32 == number && v.y >> 32 == number) {
-            *x = static_cast<uint32_t>(v.x);
-            *y = static_cast<uint32_t>(v.y);
-            return true;
-        }
+    for (uint32_t looks = 1; !comm_has(*v, number); looks++) {
+        *v = sl_peer_load2(line);
         if (looks % COMM_LOOKS == 0 && comm_gives_up(a, from, &since))
             return false;
         sl_peer_pause();
     }
+    return true;
 }
 
 static __device__ __forceinline__ void comm_put(ulonglong2 *line, uint32_t number, uint32_t x,
@@ -189,8 +202,8 @@ static __device__ __forceinline__ void comm_copy(const comm_rows &r, const uint8
 {
     const W *from = reinterpret_cast<const W *>(part);
     const uint32_t n = static_cast<uint32_t>(static_cast<uint64_t>(r.bytes) * r.n / sizeof(W));
-    const uint32_t stride = gridDim.x * COMM_THREADS;
-    for (uint32_t i = blockIdx.x * COMM_THREADS + threadIdx.x; i < n; i += COMM_UNROLL * stride) {
+    const uint32_t stride = comm_stride();
+    for (uint32_t i = comm_first(); i < n; i += COMM_UNROLL * stride) {
         W v[COMM_UNROLL] = {};
         for (uint32_t k = 0; k < COMM_UNROLL; k++)
             if (i + k * stride < n)
@@ -233,76 +246,110 @@ static __device__ __forceinline__ void comm_number(const comm_args &a, comm_shar
     sh->lost = *reinterpret_cast<volatile uint32_t *>(&s->lost);
 }
 
-/* This rank's head to rank threadIdx.x, and the head of that one. */
-static __device__ __forceinline__ void comm_heads(const comm_args &a, comm_shared *sh, bool small)
+/* This rank's head to rank threadIdx.x. */
+static __device__ __forceinline__ void comm_say(const comm_args &a, uint32_t number, bool small)
 {
     const int other = static_cast<int>(threadIdx.x);
-    const uint32_t number = sh->number;
-    if (other == a.rank) {
-        sh->bytes[other] = a.part_bytes;
-        sh->at[other] = a.at;
-    }
-    if (other >= a.n_ranks || other == a.rank)
+    if (blockIdx.x != 0 || other >= a.n_ranks || other == a.rank)
         return;
-    if (blockIdx.x == 0) {
-        if (!small) /* the others read what kernels before this one have written */
-            sl_fence_peers();
-        comm_put(comm_head(a, other, number, a.rank), number, a.part_bytes, a.at);
-    }
-    if (a.out == nullptr && blockIdx.x != 0)
-        return;
-    uint32_t bytes, at;
-    if (!comm_wait(a, comm_head(a, a.rank, number, other), number, other, &bytes, &at)) {
-        sh->lost = 1;
-        return;
-    }
-    const uint64_t total = static_cast<uint64_t>(bytes) * a.n;
-    if (total > a.small_bytes)
+    if (!small) /* the others read what kernels before this one have written */
         sl_fence_peers();
-    sh->bytes[other] = bytes;
-    sh->at[other] = at;
-    const uint32_t line = number / 2 % COMM_LINES;
-    const bool used = a.out != nullptr && total <= a.small_bytes && line < (total + 7) / 8;
-    if (blockIdx.x == 0 && !used)
-        sl_peer_store2(comm_lines(a, a.rank, number, other) + line, 0, 0);
+    comm_put(comm_head(a, other, number, a.rank), number, a.part_bytes, a.at);
 }
 
-/* The parts of all ranks to out. `first` is what this thread read of its own. */
-static __device__ __forceinline__ void comm_take(const comm_args &a, const comm_shared *sh,
-                                                 bool small, uint64_t first)
+struct comm_seen {      /* by a lane */
+    uint32_t bytes, at; /* lane r: the head of rank r */
+    ulonglong2 line;    /* its first one of the first other rank, which may have come meanwhile */
+};
+
+/* Every warp waits for all heads. False: one does not come. */
+static __device__ __forceinline__ bool comm_hear(const comm_args &a, uint32_t number,
+                                                 const ulonglong2 *line, comm_seen *seen)
 {
-    const uint32_t number = sh->number;
-    const uint32_t begin = blockIdx.x * COMM_THREADS + threadIdx.x;
-    const uint32_t stride = gridDim.x * COMM_THREADS;
-    uint32_t row_bytes = 0;
-    uintptr_t all = reinterpret_cast<uintptr_t>(a.out);
-    for (int r = 0; r < a.n_ranks; r++) {
-        row_bytes += sh->bytes[r];
-        all |= sh->bytes[r] | sh->at[r];
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const bool waits = lane < a.n_ranks && lane != a.rank;
+    const ulonglong2 *head = comm_head(a, a.rank, number, waits ? lane : a.rank);
+    uint64_t since = 0;
+    bool here = !waits;
+    seen->bytes = lane == a.rank ? a.part_bytes : 0;
+    seen->at = lane == a.rank ? a.at : 0;
+    for (uint32_t looks = 1;; looks++) {
+        const ulonglong2 v = sl_peer_load2(head);
+        seen->line = sl_peer_load2(line); /* both are under way at once */
+        if (waits && comm_has(v, number)) {
+            seen->bytes = static_cast<uint32_t>(v.x);
+            seen->at = static_cast<uint32_t>(v.y);
+            here = true;
+        }
+        if (__all_sync(0xFFFFFFFFu, here))
+            return true;
+        if (looks % COMM_LOOKS == 0 &&
+            __any_sync(0xFFFFFFFFu, !here && comm_gives_up(a, lane, &since)))
+            return false;
+        sl_peer_pause();
     }
-    const uint32_t unit = comm_unit(all);
+}
+
+/* Zeroes one of the lines that nobody has written this time. */
+static __device__ __forceinline__ void comm_sweep(const comm_args &a, uint32_t number,
+                                                  uint32_t bytes)
+{
+    const int other = static_cast<int>(threadIdx.x);
+    const uint32_t line = number / 2 % COMM_LINES;
+    const uint64_t total = static_cast<uint64_t>(bytes) * a.n;
+    if (blockIdx.x != 0 || other >= a.n_ranks || other == a.rank ||
+        (a.out != nullptr && total <= a.small_bytes && line < (total + 7) / 8))
+        return;
+    sl_peer_store2(comm_lines(a, a.rank, number, other) + line, 0, 0);
+}
+
+/* The lines of rank r to out. v: what the first of this thread's was when it looked. */
+static __device__ __forceinline__ void comm_take_lines(const comm_args &a, const comm_rows &rows,
+                                                       uint32_t unit, uint32_t number, int r,
+                                                       ulonglong2 v)
+{
+    const ulonglong2 *lines = comm_lines(a, a.rank, number, r);
+    const uint32_t end = rows.bytes * rows.n;
+    for (uint32_t i = comm_first(); i < (end + 7) / 8; i += comm_stride()) {
+        if (!comm_wait(a, lines + i, number, r, &v))
+            return;
+        comm_store8(rows, unit, 8 * i, (v.x & 0xFFFFFFFFu) | v.y << 32);
+        v = make_ulonglong2(0, 0); /* no gather's number */
+    }
+}
+
+/* The parts of all ranks to out. `own` is what this thread read of its own. */
+static __device__ __forceinline__ void comm_take(const comm_args &a, uint32_t number,
+                                                 const comm_seen &seen, uint64_t own)
+{
+    const uint32_t all = 0xFFFFFFFFu;
+    const uint64_t own_bytes = static_cast<uint64_t>(a.part_bytes) * a.n;
+    const uint32_t row_bytes = __reduce_add_sync(all, seen.bytes);
+    const uint32_t places = __reduce_or_sync(all, seen.bytes | seen.at);
+    const uint32_t unit = comm_unit(reinterpret_cast<uintptr_t>(a.out) | places);
     comm_rows rows = {a.out, 0, row_bytes, a.n};
+    if (static_cast<uint64_t>(seen.bytes) * a.n > a.small_bytes)
+        sl_fence_peers();
+    __syncwarp();
     for (int r = 0; r < a.n_ranks; r++) {
-        rows.bytes = sh->bytes[r];
+        rows.bytes = __shfl_sync(all, seen.bytes, r);
+        const uint32_t at = __shfl_sync(all, seen.at, r);
         const uint64_t total = static_cast<uint64_t>(rows.bytes) * a.n;
         const uint32_t end = static_cast<uint32_t>(total);
-        if (r == a.rank && small) {
-            for (uint32_t i = begin; i < (end + 7) / 8; i += stride)
-                comm_store8(rows, unit, 8 * i, i == begin ? first : comm_load8(a.part, 8 * i, end));
+        if (r == a.rank && own_bytes <= a.small_bytes) {
+            for (uint32_t i = comm_first(); i < (end + 7) / 8; i += comm_stride())
+                comm_store8(rows, unit, 8 * i,
+                            i == comm_first() ? own : comm_load8(a.part, 8 * i, end));
         } else if (r == a.rank) {
-            comm_copy_by(rows, comm_unit(all | reinterpret_cast<uintptr_t>(a.part)), a.part);
+            comm_copy_by(rows, comm_unit(reinterpret_cast<uintptr_t>(a.part) | unit), a.part);
         } else if (total <= a.small_bytes) {
-            const ulonglong2 *lines = comm_lines(a, a.rank, number, r);
-            for (uint32_t i = begin; i < (end + 7) / 8; i += stride) {
-                uint32_t x, y;
-                if (!comm_wait(a, lines + i, number, r, &x, &y))
-                    return;
-                comm_store8(rows, unit, 8 * i, x | static_cast<uint64_t>(y) << 32);
-            }
+            comm_take_lines(a, rows, unit, number, r,
+                            r == comm_other(a) ? seen.line : make_ulonglong2(0, 0));
         } else {
-            comm_copy_by(rows, unit, a.piece[r] + sh->at[r]);
+            comm_copy_by(rows, unit, a.piece[r] + at);
         }
         rows.out += rows.bytes;
+        __syncwarp();
     }
 }
 
@@ -315,29 +362,33 @@ static __global__ void __launch_bounds__(COMM_THREADS)
     const uint64_t total = static_cast<uint64_t>(a.part_bytes) * a.n;
     const bool small = total <= a.small_bytes;
     const uint32_t end = static_cast<uint32_t>(total);
-    const uint32_t begin = blockIdx.x * COMM_THREADS + threadIdx.x;
     const uint32_t n_lines = small ? (end + 7) / 8 : 0;
-    uint64_t first = 0;
-    if (begin < n_lines)
-        first = comm_load8(a.part, 8 * begin, end);
+    uint64_t own = 0;
+    if (comm_first() < n_lines)
+        own = comm_load8(a.part, 8 * comm_first(), end);
     if (threadIdx.x == 0)
         comm_number(a, sh);
     __syncthreads();
+    const uint32_t number = sh->number;
     if (sh->lost != 0)
         return;
-    const uint32_t number = sh->number;
-    for (uint32_t i = begin; i < n_lines; i += gridDim.x * COMM_THREADS) {
-        const uint64_t v = i == begin ? first : comm_load8(a.part, 8 * i, end);
+    comm_say(a, number, small);
+    for (uint32_t i = comm_first(); i < n_lines; i += comm_stride()) {
+        const uint64_t v = i == comm_first() ? own : comm_load8(a.part, 8 * i, end);
         for (int r = 0; r < a.n_ranks; r++)
             if (a.to >> r & 1)
                 comm_put(comm_lines(a, r, number, a.rank) + i, number, static_cast<uint32_t>(v),
                          static_cast<uint32_t>(v >> 32));
     }
-    comm_heads(a, sh, small);
-    __syncthreads();
-    if (sh->lost != 0 || a.out == nullptr)
+    /* One warp waits for the others even if no row is wanted. */
+    if (a.out == nullptr && (blockIdx.x != 0 || threadIdx.x >= 32))
         return;
-    comm_take(a, sh, small, first);
+    comm_seen seen;
+    if (!comm_hear(a, number, comm_lines(a, a.rank, number, comm_other(a)) + comm_first(), &seen))
+        return;
+    comm_sweep(a, number, seen.bytes);
+    if (a.out != nullptr)
+        comm_take(a, number, seen, own);
 }
 
 /* ------------------------------------------------------------------ operations */
