@@ -212,15 +212,9 @@ void sl_sim_preempt()
         switch_to(choose(b, -1), false);
 }
 
-/* Some thread that can run, whatever the block's policy, or another block: a thread that asks again
- * and again for what others have to do must not keep them from it. */
-void sl_sim_let_others()
+/* Some thread that can run, whatever the block's policy. */
+static void switch_to_any(sim_block *b)
 {
-    sim_block *b = sim_now_block;
-    if (sim_chance(2) && b->grid->active.size() > 1) {
-        switch_to(nullptr, false);
-        return;
-    }
     if (!b->bulks.empty() && sim_chance(4))
         sim_bulk_land(b, sim_rand() % b->bulks.size());
     int warp = static_cast<int>(sim_rand() % static_cast<unsigned>(b->n_warps));
@@ -232,16 +226,27 @@ void sl_sim_let_others()
     switch_to(&b->threads[warp * 32 + lane], false);
 }
 
+/* Or another block: a thread that asks again and again for what others have to do must not keep
+ * them from it. */
+void sl_sim_let_others()
+{
+    sim_block *b = sim_now_block;
+    if (sim_chance(2) && b->grid->active.size() > 1)
+        switch_to(nullptr, false);
+    else
+        switch_to_any(b);
+}
+
 /* Of a thread that looks for what another device will have written: others go on, those of other
  * devices too. */
 void sl_sim_poll()
 {
     sim_block *b = sim_now_block;
     b->grid->polls = true;
-    if (sim_chance(2))
+    if (sim_chance(YIELD_TO_BLOCK))
         switch_to(nullptr, false);
     else
-        sl_sim_let_others();
+        switch_to_any(b);
 }
 
 uint32_t sl_sim_active_mask()

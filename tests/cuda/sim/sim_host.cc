@@ -213,7 +213,7 @@ static void run_others(cudaStream_t s)
     for (size_t i = 0; i < streams.size(); i++)
         if (streams[i] != s)
             moved |= advance(streams[i], UINT64_MAX) == MOVED;
-    if (moved)
+    if (moved || !sim_chance(8))
         return;
     const int hidden = sim_hide_memory();
     api_lock.unlock();
