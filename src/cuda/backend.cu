@@ -195,6 +195,9 @@ static int memory(struct sl_backend *be, struct sl_device_memory *out, struct sl
 static bool supports(struct sl_backend *be, const struct sl_heads *h, enum sl_dtype kv_dtype)
 {
     (void)be;
+    if (h->latent != 0)
+        return h->n_kv_heads == 1 &&
+               sl_cuda_latent_supports(h->head_dim, h->v_dim, h->n_heads, kv_dtype);
     return sl_cuda_attention_pages(kv_dtype) && h->n_kv_heads > 0 &&
            h->n_heads % h->n_kv_heads == 0 && h->v_dim == h->head_dim &&
            sl_cuda_attention_supports(h->head_dim, h->n_heads / h->n_kv_heads);

@@ -24,6 +24,10 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
         const bool as_up = m->layers[layer].plain_experts && slots[k] == SL_SLOT_EXPERTS_GATE;
         for (int32_t e = 0; e < n; e++)
             mats[e] = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k])[e].mat;
+        if (be->vt->device != NULL && mats[0].n_cols % 8 != 0)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "experts with %lld columns: a GPU runs multiples of 8",
+                           (long long)mats[0].n_cols);
         rc = be->vt->stack_create(be, mats, n, stacks[k], err);
     }
     return rc;

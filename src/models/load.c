@@ -34,6 +34,8 @@ static enum sl_weight_use use_of(const struct sl_model *m, const struct sl_param
 {
     if (sl_slot_is_rows(p->desc->slot))
         return SL_USE_ROWS;
+    if (p->desc->slot == SL_SLOT_MLA_V_UP) /* products of heads take floats alone */
+        return SL_USE_LINEAR;
     return sl_fp8_use(m, p->src->dtype);
 }
 
@@ -468,11 +470,6 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
             return sl_fail(err, SL_EUNSUPPORTED,
                            "blocks that layers share (Zamba 2) are not built for this device: "
                            "choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].mixer == SL_MIX_MLA && be->vt->latent_store == NULL)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "latent attention (MLA) has no kernel on this device: choose device "
-                           "cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].index.top_k > 0 && be->vt->sparse_attention == NULL)
             return sl_fail(

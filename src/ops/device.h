@@ -37,6 +37,7 @@ struct sl_device_times {
 /* What attention of a layer has. Layers of one model may differ. */
 struct sl_heads {
     int32_t n_heads, n_kv_heads, head_dim, v_dim;
+    int32_t latent; /* 1: values are a part of keys (struct sl_op_attention.v_in_k); 0: not */
 };
 
 #define SL_MAX_HEAD_KINDS 8 /* kinds of layers by their heads, on a device */

@@ -97,6 +97,7 @@ struct scene {
     uint64_t seed;
     /* values that are no numbers: of sequence 0 at this position, -1: none */
     int odd_pos = -1;
+    int odd_key = -1;                     /* the same of keys, all of them */
     enum sl_dtype format = SL_DTYPE_BF16; /* of the pages */
     bool fp8 = false;                     /* keys and values are numbers that pages of FP8 hold */
     float q_times = 1.0f;
@@ -135,6 +136,8 @@ struct scene {
     }
     float k(int seq, int pos, int head, int d) const
     {
+        if (seq == 0 && pos == odd_key)
+            return NAN;
         const float x = normal(key(1, seq, pos, head) + (uint64_t)d), of[] = {8, 1, 1, 16, 1};
         return rounded(format, skip > 0.0f ? (pos < 16 ? 2.0f : of[pos / 64 % 5] / 8) * x : x);
     }
@@ -361,8 +364,8 @@ static struct sl_skip_counts n_skipped[2]; /* of all runs */
 /* Most rows of a narrow tile, by the number of multiprocessors: it changes no bit. */
 static const int narrows[] = {0, 0, 8, 0, 1, 4, 0};
 
-static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms, int slot_rows = -1,
-                   int layers = 1)
+[[maybe_unused]] static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
+                                    int slot_rows = -1, int layers = 1)
 {
     inputs in = make_inputs(s, spans);
     const int n_spans = (int)spans.size();

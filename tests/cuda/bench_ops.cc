@@ -8,6 +8,7 @@
 #include "bench_ceilings.h"
 #include "bench_decode.h"
 #include "bench_experts.h"
+#include "bench_latent.h"
 #include "bench_layers.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
@@ -19,8 +20,8 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, experts, attention, decode, verify, few, "
-    "widths,\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, latent, decode, verify, "
+    "few, widths,\n"
     "                   state, prompts, rows, sample or step; default all; or choice. The ceilings "
     "are\n"
     "                   always measured\n"
@@ -95,9 +96,9 @@ static void parse(int argc, char **argv, struct args *a)
         fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
         exit(1);
     }
-    static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
-                                        "decode",   "verify", "few",    "widths",  "state",
-                                        "rows",     "sample", "step",   "prompts", "choice"};
+    static const char *const parts[] = {
+        "ceilings", "linear", "layers", "experts", "attention", "latent", "decode",  "verify",
+        "few",      "widths", "state",  "rows",    "sample",    "step",   "prompts", "choice"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -124,8 +125,10 @@ static void take_workspace()
     lim.max_context = b.tiny ? 512 : 131072;
     lim.block_size = ATTN_BLOCK;
     lim.max_table = lim.max_spans * (lim.max_context / ATTN_BLOCK);
-    lim.n_kinds = 1;
-    lim.heads[0] = {d.n_heads, d.n_kv, d.hd, d.hd};
+    lim.n_kinds = 2;
+    lim.heads[0] = {d.n_heads, d.n_kv, d.hd, d.hd, 0};
+    const struct latent_dims l = latent_dims_of(128);
+    lim.heads[1] = {l.n_heads, 1, l.rank + l.rope, l.rank, 1};
     CHECK(b.be->vt->device->steps_init(b.be, &lim, &err) == 0, "%s", err.msg);
 }
 
@@ -154,6 +157,8 @@ int main(int argc, char **argv)
         run_experts(a.model);
     if (wanted(&a, "attention"))
         run_attention();
+    if (wanted(&a, "latent"))
+        run_latent();
     if (wanted(&a, "decode"))
         run_decode();
     if (wanted(&a, "verify"))

@@ -178,6 +178,10 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype)
 {
     return dtype == SL_DTYPE_BF16;
 }
+bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages)
+{
+    return head_dim == 64 && v_dim == 48 && n_heads == 4 && pages == SL_DTYPE_BF16;
+}
 size_t sl_cuda_sample_scratch(int32_t, int32_t)
 {
     return 0;
@@ -255,7 +259,7 @@ static struct sl_step_limits limits(void)
     l.scratch_pages[0] = l.scratch_pages[1] = N_PAGES;
     l.max_context = N_PAGES * BLOCK;
     l.n_kinds = 1;
-    l.heads[0] = {4, 2, 64, 64};
+    l.heads[0] = {4, 2, 64, 64, 0};
     l.param_bytes = sizeof(struct param);
     l.result_bytes = sizeof(struct result);
     l.extra_bytes = MAX_SEQS * (sizeof(struct param) + sizeof(uint32_t));
@@ -443,12 +447,14 @@ static void test_device(void)
     be = create(0);
     CHECK(strcmp(be->vt->name, "cuda") == 0 && strcmp(be->vt->isa(be), "sm_90a") == 0);
     CHECK(be->vt->act_dtype == SL_DTYPE_BF16 && be->vt->n_threads(be) == 1);
-    const struct sl_heads heads[] = {
-        {4, 2, 64, 64}, {4, 3, 64, 64}, {4, 0, 64, 64}, {4, 4, 64, 64}, {4, 2, 64, 32}};
+    const struct sl_heads heads[] = {{4, 2, 64, 64, 0}, {4, 3, 64, 64, 0}, {4, 0, 64, 64, 0},
+                                     {4, 4, 64, 64, 0}, {4, 2, 64, 32, 0}, {4, 1, 64, 48, 1}};
     CHECK(be->vt->device->supports(be, &heads[0], SL_DTYPE_BF16));
     CHECK(!be->vt->device->supports(be, &heads[0], SL_DTYPE_F16));
     for (int i = 1; i < 5; i++)
         CHECK(!be->vt->device->supports(be, &heads[i], SL_DTYPE_BF16));
+    CHECK(be->vt->device->supports(be, &heads[5], SL_DTYPE_BF16));
+    CHECK(!be->vt->device->supports(be, &heads[5], SL_DTYPE_F16));
     struct sl_device_memory before, after;
     CHECK(be->vt->device->memory(be, &before, &err) == 0 && before.own_bytes == 0);
     void *p = be->vt->alloc(be, 1 << 20);

@@ -11,8 +11,16 @@
 #define SLOT_BYTES (256u << 20) /* of partial results at most; beyond, first parts grow longer */
 
 static const struct sl_attn_shape SHAPES[] = {
-    {16, 128, {2, 1, 2}}, {32, 128, {2, 1, 2}},  {64, 192, {2, 1, 2}},  {80, 128, {2, 1, 2}},
-    {96, 128, {2, 1, 2}}, {128, 128, {2, 1, 2}}, {256, 128, {1, 1, 1}},
+    {16, 128, {2, 1, 2}, 0, 0},  {32, 128, {2, 1, 2}, 0, 0}, {64, 192, {2, 1, 2}, 0, 0},
+    {80, 128, {2, 1, 2}, 0, 0},  {96, 128, {2, 1, 2}, 0, 0}, {128, 128, {2, 1, 2}, 0, 0},
+    {256, 128, {1, 1, 1}, 0, 0},
+};
+
+/* Of latent attention (latent.cuh), by the dimensions of a row. */
+static const struct sl_attn_shape LATENT[] = {
+    {128, 64, {0, 1, 0}, 128, SL_LATENT_SHIFT},
+    {256, 64, {0, 1, 0}, 320, SL_LATENT_SHIFT},
+    {512, 64, {0, 1, 0}, 576, SL_LATENT_SHIFT},
 };
 
 static const struct sl_attn_shape *shape_of(int32_t head_dim)
@@ -28,6 +36,14 @@ bool sl_cuda_attention_supports(int32_t head_dim, int32_t group)
     return shape_of(head_dim) != nullptr && group >= 1 && group <= MAX_GROUP;
 }
 
+static const struct sl_attn_shape *latent_of(int32_t head_dim)
+{
+    for (const struct sl_attn_shape &s : LATENT)
+        if (head_dim > 0 && head_dim % 8 == 0 && sl_kv_padded_dim(head_dim) <= s.keys)
+            return &s;
+    return nullptr;
+}
+
 /* ---------------------------------------------------------------- workspace */
 
 /* n elements more, 256-byte aligned. */
@@ -38,16 +54,44 @@ template <class T> static T *carve(uint8_t *base, size_t *at, int64_t n)
     return reinterpret_cast<T *>(p);
 }
 
+static bool shape_and_group(int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
+                            struct sl_attn_layout *l)
+{
+    const struct sl_attn_shape *s = n_kv_heads == 0 ? latent_of(head_dim) : shape_of(head_dim);
+    const int32_t kv = SL_MAX(n_kv_heads, 1);
+    if (s == nullptr || n_kv_heads < 0 || n_heads % kv != 0 || n_heads / kv < 1 ||
+        n_heads / kv > MAX_GROUP)
+        return false;
+    l->shape = *s;
+    l->group = n_heads / kv;
+    return true;
+}
+
+/* What blocks keep of a run and of all: words of their own for each thread. */
+static void carve_states(uint8_t *workspace, size_t *at, int32_t threads, struct sl_attn_layout *l)
+{
+    const int64_t frags = l->shape.dim / 8;
+    if (l->shape.keys > 0) { /* a thread has half a row's dimensions */
+        const int64_t n = static_cast<int64_t>(l->grid[SL_ATTN_CLASS_WIDE]) * SL_LATENT_WORKERS;
+        l->totals = carve<float4>(workspace, at, (frags / 2 + 1) * n);
+        l->states = carve<float4>(workspace, at, frags / 2 * n);
+        return;
+    }
+    l->totals = carve<float4>(workspace, at, (frags + 1) * threads);
+    if (l->shape.dim > 128)
+        l->states = carve<float4>(workspace, at,
+                                  frags * l->grid[SL_ATTN_CLASS_WIDE] * 2 *
+                                      static_cast<int64_t>(l->shape.wide));
+}
+
 bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms, int32_t n_tokens,
                        int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
                        struct sl_attn_layout *out)
 {
-    if (n_kv_heads < 1 || n_heads % n_kv_heads != 0 ||
-        !sl_cuda_attention_supports(head_dim, n_heads / n_kv_heads))
-        return false;
     struct sl_attn_layout l = {};
-    l.shape = *shape_of(head_dim);
-    l.group = n_heads / n_kv_heads;
+    if (!shape_and_group(n_heads, n_kv_heads, head_dim, &l))
+        return false;
+    n_kv_heads = SL_MAX(n_kv_heads, 1);
     const int64_t rows = static_cast<int64_t>(n_tokens) * l.group;
     const int32_t n_tiles[SL_ATTN_CLASSES] = {
         n_spans, static_cast<int32_t>(rows / l.shape.wide) + n_spans, n_spans};
@@ -68,10 +112,7 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
         threads = SL_MAX(threads, l.grid[cls] * 2 * most);
     }
     l.counters = carve<uint32_t>(workspace, &at, static_cast<int64_t>(n_tiles[0]) * n_kv_heads);
-    l.totals = carve<float4>(workspace, &at, static_cast<int64_t>(l.shape.dim / 8 + 1) * threads);
-    if (l.shape.dim > 128)
-        l.states = carve<float4>(
-            workspace, &at, static_cast<int64_t>(l.shape.dim / 8) * l.grid[1] * 2 * l.shape.wide);
+    carve_states(workspace, &at, threads, &l);
     l.list_bytes = at;
     size_t per_row =
         (static_cast<size_t>(l.shape.dim) + 2) * sizeof(float) * static_cast<size_t>(n_kv_heads);
@@ -92,9 +133,9 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,
     if (!sl_attn_layout_of(nullptr, 0, cu->n_sms, m->n_tokens, m->n_spans, m->n_heads,
                            m->n_kv_heads, m->head_dim, &l))
         return 0;
-    uint64_t splits = static_cast<uint64_t>(sl_attn_split_of(m->max_context)) + 1;
+    uint64_t splits = static_cast<uint64_t>(sl_attn_split_of(m->max_context >> l.shape.shift)) + 1;
     uint64_t rows = static_cast<uint64_t>(m->n_tokens) * static_cast<uint64_t>(l.group);
-    uint64_t n = rows * (splits + 1) * static_cast<uint64_t>(m->n_kv_heads) *
+    uint64_t n = rows * (splits + 1) * static_cast<uint64_t>(SL_MAX(m->n_kv_heads, 1)) *
                  (static_cast<uint64_t>(l.shape.dim) + 2) * sizeof(float);
     return l.list_bytes + static_cast<size_t>(SL_MIN(n, static_cast<uint64_t>(SLOT_BYTES))) + 1024;
 }
@@ -139,13 +180,18 @@ int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b,
     return cu->attn_narrow > 0 ? SL_MIN(cu->attn_narrow, SL_ATTN_NARROW) : SL_ATTN_NARROW;
 }
 
-void sl_attn_classes_of(const struct sl_batch *b, int32_t group, int32_t narrow,
+void sl_attn_classes_of(const struct sl_batch *b, const struct sl_attn_layout *l, int32_t narrow,
                         bool has[SL_ATTN_CLASSES])
 {
+    const int32_t group = l->group;
     for (int cls = 0; cls < SL_ATTN_CLASSES; cls++)
         has[cls] = false;
     if (b->n_spans == 0)
         return;
+    if (l->shape.keys > 0) {
+        has[SL_ATTN_CLASS_WIDE] = true;
+        return;
+    }
     if (b->n_spans == 1 || b->n_tokens == b->n_spans) {
         has[sl_attn_class_of(b->n_tokens / b->n_spans, group, narrow)] = true;
         return;
@@ -163,6 +209,77 @@ void sl_attn_classes_of(const struct sl_batch *b, int32_t group, int32_t narrow,
         has[SL_ATTN_CLASS_WIDE] = true;
 }
 
+/* ---------------------------------------------------------------- latent attention */
+
+static sl_latent_run_fn *latent_run_of(enum sl_dtype dtype, int32_t head_dim)
+{
+    static sl_latent_run_fn *const run[][2] = {
+        {sl_latent_run_bf16_128, sl_latent_run_f16_128},
+        {sl_latent_run_bf16_320, sl_latent_run_f16_320},
+        {sl_latent_run_bf16_576, sl_latent_run_f16_576},
+    };
+    const struct sl_attn_shape *s = latent_of(head_dim);
+    if (s == nullptr || (dtype != SL_DTYPE_BF16 && dtype != SL_DTYPE_F16))
+        return nullptr;
+    return run[s - LATENT][dtype == SL_DTYPE_F16];
+}
+
+bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages)
+{
+    return latent_run_of(pages, head_dim) != nullptr && v_dim > 0 && v_dim % 8 == 0 &&
+           v_dim <= latent_of(head_dim)->dim && v_dim <= head_dim && n_heads >= 1 &&
+           n_heads <= MAX_GROUP;
+}
+
+/* Skip-softmax leaves it alone. */
+static void latent_attention(struct sl_cuda *cu, const struct sl_op_attention *op)
+{
+    struct sl_attn_layout l;
+    const struct sl_batch *b = op->batch;
+    const int32_t v_dim = sl_v_dim(op->head_dim, op->v_dim);
+    if (op->n_kv_heads != 1 || op->whole || op->window != 0 || op->softcap > 0.0f ||
+        op->sinks != nullptr ||
+        !sl_cuda_latent_supports(op->head_dim, v_dim, op->n_heads, op->kv.dtype) ||
+        !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, b->n_spans,
+                           op->n_heads, 0, op->head_dim, &l)) {
+        sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of latent attention");
+        return;
+    }
+    sl_attn_plan_layer(cu, b, op->n_heads, 0, op->head_dim, false);
+    struct sl_attn_args a = {};
+    a.q = op->q;
+    a.out = static_cast<__nv_bfloat16 *>(op->out);
+    a.ld_q = op->ld_q;
+    a.ld_out = op->ld_out;
+    a.tables = sl_batch_tables(b, op->kv.group);
+    a.keys = op->kv.pool + op->kv.k_offset;
+    a.page_bytes = op->kv.page_bytes;
+    a.block_size = op->kv.block_size;
+    a.n_kv_heads = 1;
+    a.group = l.group;
+    a.by_kv = sl_attn_divisor_of(1);
+    a.by_group = sl_attn_divisor_of(l.group);
+    a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
+    a.head_dim = op->head_dim;
+    a.v_dim = v_dim;
+    a.shift = l.shape.shift;
+    a.scale2 = op->scale * 0x1.715476p0f;
+    a.skip_log2 = -INFINITY;
+    a.totals = l.totals;
+    a.states = l.states;
+    a.slots = l.slots;
+    a.slot_ml = l.slot_ml;
+    a.cls = l.cls + SL_ATTN_CLASS_WIDE;
+    a.cut = l.cut[SL_ATTN_CLASS_WIDE];
+    a.items = l.item[SL_ATTN_CLASS_WIDE];
+    a.cap_items = l.cap_items[SL_ATTN_CLASS_WIDE];
+    a.early = cu->plan_settled;
+    latent_run_of(op->kv.dtype, op->head_dim)(cu, &a, l.grid[SL_ATTN_CLASS_WIDE]);
+    cu->plan_settled = true;
+    a.head_dim = v_dim; /* of the output's rows */
+    sl_attn_combine_wide(cu, &a, l.shape.dim, l.shape.wide);
+}
+
 void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
 {
     struct sl_cuda *cu = sl_cuda(be);
@@ -170,6 +287,10 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     const struct sl_batch *b = op->batch;
     if (b->n_tokens == 0)
         return;
+    if (op->v_in_k) {
+        latent_attention(cu, op);
+        return;
+    }
     sl_attn_run_fn *run = run_of(op->kv.dtype, op->head_dim);
     if (run == nullptr || sl_v_dim(op->head_dim, op->v_dim) != op->head_dim ||
         !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, b->n_spans,
@@ -211,7 +332,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
     bool has[SL_ATTN_CLASSES];
-    sl_attn_classes_of(b, l.group, sl_attn_narrow_rows(cu, b, &l, op->n_kv_heads), has);
+    sl_attn_classes_of(b, &l, sl_attn_narrow_rows(cu, b, &l, op->n_kv_heads), has);
     for (int cls = 0; cls < SL_ATTN_CLASSES; cls++) {
         if (!has[cls])
             continue;

@@ -41,6 +41,11 @@
 #define SL_ATTN_MEDIUM 64   /* rows */
 #define SL_ATTN_SLACK  8.0f /* powers of two by which scores may exceed their reference */
 
+/* Latent attention (latent.cuh): a block's threads that multiply; splits and runs are 2^shift times
+ * as long. */
+#define SL_LATENT_WORKERS 256
+#define SL_LATENT_SHIFT   2
+
 /* ---------------------------------------------------------------- division */
 
 /* By a number the host knows, for dividends x with x * by < 2^32. */
@@ -166,9 +171,12 @@ struct sl_attn_class { /* of tiles */
 
 /* Shape of the kernels for a padded head dimension. */
 struct sl_attn_shape {
-    int32_t dim;
+    int32_t dim;                     /* of values */
     int32_t wide;                    /* rows of a wide tile */
     int32_t n_ctas[SL_ATTN_CLASSES]; /* blocks of an SM */
+    /* Of latent attention, where all tiles are wide: dimensions of a row, padded (else 0), and by
+     * how many powers of two splits and runs are longer. */
+    int32_t keys, shift;
 };
 
 /* The workspace of one batch. row_table is first, so that no argument moves it. */
@@ -194,7 +202,8 @@ struct sl_attn_layout {
 
 #define SL_ATTN_ROW_TABLE 256 /* offset in the workspace */
 
-/* false: the head is not supported. workspace_bytes below list_bytes leaves nothing usable. */
+/* false: the head is not supported. n_kv_heads 0: latent attention. workspace_bytes below
+ * list_bytes leaves nothing usable. */
 bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms, int32_t n_tokens,
                        int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
                        struct sl_attn_layout *out);
@@ -209,7 +218,7 @@ int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b,
                             const struct sl_attn_layout *l, int32_t n_kv_heads);
 
 /* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
-void sl_attn_classes_of(const struct sl_batch *b, int32_t group, int32_t narrow,
+void sl_attn_classes_of(const struct sl_batch *b, const struct sl_attn_layout *l, int32_t narrow,
                         bool has[SL_ATTN_CLASSES]);
 
 /* ---------------------------------------------------------------- kernels */
@@ -242,6 +251,9 @@ struct sl_attn_args {
     struct sl_skip_counts *skip_counts; /* of the class, or NULL */
     bool few;                           /* narrow: no tile has more than SL_ATTN_FEW rows */
     bool early;                         /* the plan was complete before the previous kernel began */
+    /* Of latent attention: dimensions of values, and by how many powers of two splits are longer;
+     * else 0. */
+    int32_t v_dim, shift;
 };
 
 /* Launchers, one per format of the pages and padded dimension: enqueue a class's kernel. */
@@ -253,6 +265,11 @@ sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_at
     sl_attn_run_f16_96, sl_attn_run_f16_128, sl_attn_run_f16_256;
 sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
     sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
+
+/* Those of latent attention: by format and padded dimensions of a row. */
+typedef void sl_latent_run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid);
+sl_latent_run_fn sl_latent_run_bf16_128, sl_latent_run_bf16_320, sl_latent_run_bf16_576,
+    sl_latent_run_f16_128, sl_latent_run_f16_320, sl_latent_run_f16_576;
 
 /* Combines the parts of tiles of up to so many rows: attention_combine_wide.cu. */
 void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t dim,

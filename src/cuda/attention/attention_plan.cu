@@ -130,7 +130,9 @@ static __device__ __forceinline__ bool is_plain(const struct plan_args &p, int c
 
 static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, int cls)
 {
-    if (span_idx >= p.n_spans || sl_attn_class_of(p.spans[span_idx].n, p.at.group, p.narrow) != cls)
+    if (span_idx >= p.n_spans)
+        return 0;
+    if (p.at.shape.keys == 0 && sl_attn_class_of(p.spans[span_idx].n, p.at.group, p.narrow) != cls)
         return 0;
     int32_t rows = p.spans[span_idx].n * p.at.group;
     return cls != SL_ATTN_CLASS_WIDE ? 1 : (rows + p.at.shape.wide - 1) / p.at.shape.wide;
@@ -139,7 +141,7 @@ static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, 
 struct plan_tile {
     struct sl_span span;
     int32_t row0, n_rows, tok_last, n_splits;
-    int32_t last; /* the last key that a row may see */
+    int32_t last; /* the last key that a row may see, in units of 2^shift keys */
 };
 
 /* Tile x of the class. */
@@ -165,7 +167,7 @@ static __device__ struct plan_tile tile_at(const struct plan_args &p, int cls, i
     if (cls == SL_ATTN_CLASS_WIDE)
         t.n_rows = min(p.at.shape.wide, t.n_rows);
     t.tok_last = (t.row0 + t.n_rows - 1) / p.at.group;
-    t.last = t.span.pos + (p.whole ? t.span.n - 1 : t.tok_last);
+    t.last = (t.span.pos + (p.whole ? t.span.n - 1 : t.tok_last)) >> p.at.shape.shift;
     t.n_splits = sl_attn_split_of(t.last) + 1;
     return t;
 }
@@ -511,8 +513,14 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                             int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
-    struct plan_args p = {
-        batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, SL_ATTN_NARROW, whole, {}, {}};
+    struct plan_args p = {batch->spans,
+                          batch->n_spans,
+                          batch->n_tokens,
+                          SL_MAX(n_kv_heads, 1),
+                          SL_ATTN_NARROW,
+                          whole,
+                          {},
+                          {}};
     bool ok = sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, batch->n_tokens,
                                 batch->n_spans, n_heads, n_kv_heads, head_dim, &p.at);
     if (!ok || p.at.list_bytes > cu->workspace_bytes) {
@@ -520,7 +528,7 @@ void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, in
         return;
     }
     p.narrow = sl_attn_narrow_rows(cu, batch, &p.at, n_kv_heads);
-    sl_attn_classes_of(batch, p.at.group, p.narrow, p.has);
+    sl_attn_classes_of(batch, &p.at, p.narrow, p.has);
     int32_t threads = SL_MIN(SL_CEIL_DIV(batch->n_tokens, 32) * 32, PLAN_THREADS);
     if (batch->n_spans > 0)
         sl_launch(cu, plan_kernel, dim3(1), dim3(static_cast<unsigned>(threads)),

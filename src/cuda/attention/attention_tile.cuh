@@ -771,7 +771,8 @@ struct sl_attn_combine_batch {
         const int pos = w.item.pos + sl_attn_token(a, w, row_idx);
         const int64_t state_at = sl_attn_slot(a, w, 0) + row_idx;
         int from = sl_attn_split_of(sl_attn_seen_from(a, pos));
-        to = min(w.item.n_splits, sl_attn_split_of(sl_attn_seen_to(a, w, pos) - 1) + 1);
+        to =
+            min(w.item.n_splits, sl_attn_split_of((sl_attn_seen_to(a, w, pos) - 1) >> a.shift) + 1);
         d = first_d;
         by_run = sl_attn_by_run(w);
         total.clear();

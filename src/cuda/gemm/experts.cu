@@ -48,9 +48,6 @@ static int check_mats(const struct sl_weight *mats, int32_t n, struct sl_error *
 {
     if (n > SL_EXPERTS_MAX)
         return sl_fail(err, SL_EUNSUPPORTED, "%d experts: a GPU runs up to %d", n, SL_EXPERTS_MAX);
-    if (mats[0].n_cols % 8 != 0)
-        return sl_fail(err, SL_EUNSUPPORTED, "experts with %lld columns: a GPU runs multiples of 8",
-                       (long long)mats[0].n_cols);
     for (int32_t i = 0; i < n; i++) {
         if (mats[i].layout != mats[0].layout || mats[i].layout == SL_CUDA_ROWS ||
             mats[i].layout == SL_CUDA_W8A8)
@@ -103,6 +100,11 @@ extern "C" void sl_cuda_stack_destroy(struct sl_backend *be, struct sl_stack *s)
 {
     sl_cuda_free(sl_cuda(be), s->table, stack_bytes(s->n));
     *s = {};
+}
+
+extern "C" const uint8_t *const *sl_cuda_stack_streams(const struct sl_stack *s)
+{
+    return stack_of(s).streams;
 }
 
 /* ------------------------------------------------------------------ sort */
@@ -428,6 +430,7 @@ extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_expert
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
     SL_ASSERT(last->n_rows == gate->n_cols && last->n_cols == gate->n_rows);
+    SL_ASSERT(gate->n_cols % 8 == 0 && last->n_cols % 8 == 0); /* sl_experts_create */
     if (a->n <= SINGLE_ROWS) {
         run_single(sl_cuda(be), a);
         return;

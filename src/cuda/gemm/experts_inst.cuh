@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * experts_inst.cuh - the experts' kernels of one layout; tools/cuda_instances makes a file of each.
+ * experts_inst.cuh - the kernels of experts, and of products of heads, of one layout;
+ * tools/cuda_instances makes a file of each.
  */
 #ifndef SL_CUDA_EXPERTS_INST_CUH
 #define SL_CUDA_EXPERTS_INST_CUH
 
 #include "cuda/gemm/experts_few.cuh"
 #include "cuda/gemm/experts_wg.cuh"
+#include "cuda/gemm/heads_linear.cuh"
 
 #define SL_EXPERTS_KERNELS(name)                                                                   \
     void sl_experts_few_##name(struct sl_cuda *cu, const struct sl_expert_product *a)              \
@@ -25,6 +27,7 @@
             sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG32>(cu, a);                               \
         else                                                                                       \
             sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG128>(cu, a);                              \
-    }
+    }                                                                                              \
+    SL_HEADS_KERNELS(name)
 
 #endif

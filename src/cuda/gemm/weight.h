@@ -129,6 +129,8 @@ const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *
 int sl_cuda_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
                          struct sl_stack *out, struct sl_error *err);
 void sl_cuda_stack_destroy(struct sl_backend *be, struct sl_stack *s);
+/* Of each matrix its stream; the array is in device memory. */
+const uint8_t *const *sl_cuda_stack_streams(const struct sl_stack *s);
 size_t sl_cuda_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
                              int64_t hidden, int64_t intermediate);
 #ifdef __cplusplus

@@ -85,6 +85,12 @@ static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t 
                  static_cast<size_t>(lim->max_logits) * static_cast<size_t>(lim->result_bytes);
 }
 
+/* As attention.h has it. */
+static int32_t kv_heads_of(const struct sl_heads *h)
+{
+    return h->latent != 0 ? 0 : h->n_kv_heads;
+}
+
 static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_limits *lim)
 {
     size_t most = 0;
@@ -92,7 +98,7 @@ static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_lim
         const struct sl_heads *h = &lim->heads[i];
         const struct sl_cuda_attention_limits a = {lim->max_tokens,  lim->max_spans,
                                                    lim->max_context, h->n_heads,
-                                                   h->n_kv_heads,    h->head_dim};
+                                                   kv_heads_of(h),   h->head_dim};
         const size_t n = sl_cuda_attention_workspace(cu, &a);
         most = SL_MAX(most, n);
     }
@@ -494,7 +500,7 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
     if (lim->n_kinds > 0)
-        sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, heads->n_kv_heads, heads->head_dim,
+        sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, kv_heads_of(heads), heads->head_dim,
                                lim->whole);
     forward(arg, dev);
     sl_cuda_fuse_end(cu);
