@@ -57,7 +57,7 @@ int sl_slots_init(struct sl_slots *s, int32_t n_groups, const int32_t *n_per_chu
                        n_groups);
     if (n_chunks > (uint64_t)(SL_MAX_TIER_PAGES / most))
         return sl_fail(err, SL_EINVAL, "room for more than %d pages", SL_MAX_TIER_PAGES);
-    s->n_chunks = s->n_ownerless = (int32_t)n_chunks;
+    s->n_chunks = s->n_there = s->n_ownerless = (int32_t)n_chunks;
     s->n_stride = most;
     size_t n_slots = (size_t)n_chunks * (size_t)most;
     for (s->n_buckets = 16; s->n_buckets < n_slots;)
@@ -85,6 +85,19 @@ void sl_slots_deinit(struct sl_slots *s)
     sl_free(s->chunks);
     sl_free(s->slots);
     *s = (struct sl_slots){0};
+}
+
+void sl_slots_withhold(struct sl_slots *s, int32_t n)
+{
+    SL_ASSERT(s->n_ownerless == s->n_chunks && n > s->n_groups && n <= s->n_chunks);
+    s->n_there = s->n_ownerless = n;
+}
+
+void sl_slots_admit(struct sl_slots *s, int32_t n)
+{
+    SL_ASSERT(n > 0 && n <= s->n_chunks - s->n_there);
+    s->n_there += n;
+    s->n_ownerless += n;
 }
 
 /* ---- lists of free and of idle slots ---- */
@@ -167,7 +180,7 @@ static void table_remove(struct sl_slots *s, int32_t slot)
 
 void sl_slots_assign(struct sl_slots *s, int32_t chunk, int32_t group)
 {
-    SL_ASSERT(chunk >= 0 && chunk < s->n_chunks && group >= 0 && group < s->n_groups);
+    SL_ASSERT(chunk >= 0 && chunk < s->n_there && group >= 0 && group < s->n_groups);
     SL_ASSERT(s->chunks[chunk].group == SL_NO_SLOT && s->n_ownerless > 0);
     s->chunks[chunk] = (struct sl_chunk){.group = group};
     s->n_ownerless--;
@@ -225,7 +238,7 @@ static void take_back(struct sl_slots *s, int32_t chunk)
 static int32_t find_chunk(const struct sl_slots *s, int32_t group)
 {
     int32_t empty = SL_NO_SLOT, unheld = SL_NO_SLOT;
-    for (int32_t c = 0; c < s->n_chunks; c++) {
+    for (int32_t c = 0; c < s->n_there; c++) {
         const struct sl_chunk *p = &s->chunks[c];
         if (p->group == SL_NO_SLOT)
             return c;

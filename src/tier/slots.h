@@ -48,6 +48,7 @@ struct sl_slot_group {
 
 struct sl_slots {
     int32_t n_groups, n_chunks;
+    int32_t n_there;     /* the first chunks, which may be used */
     int32_t n_stride;    /* slot numbers from one chunk to the next */
     int32_t n_ownerless; /* chunks that nobody has */
     int32_t n_empty;     /* chunks that somebody has without a page in it */
@@ -68,6 +69,9 @@ uint64_t sl_chunk_bytes(int32_t n_groups, const uint64_t *stride, uint64_t total
 SL_MUST_CHECK int sl_slots_init(struct sl_slots *s, int32_t n_groups, const int32_t *n_per_chunk,
                                 uint64_t n_chunks, struct sl_error *err);
 void sl_slots_deinit(struct sl_slots *s);
+/* Right after init: only the first n chunks may be used, until more are admitted. */
+void sl_slots_withhold(struct sl_slots *s, int32_t n);
+void sl_slots_admit(struct sl_slots *s, int32_t n); /* so many more */
 
 int32_t sl_slots_find(const struct sl_slots *s, const struct sl_store_key *key); /* or SL_NO_SLOT */
 /* A slot for a page that is not there: OPEN, held once. SL_NO_SLOT: too much is held. */

@@ -51,9 +51,11 @@ int sl_slots_check(const struct sl_slots *s, struct sl_error *err)
     int64_t n_free[SL_MAX_KV_GROUPS] = {0};
     for (int32_t c = 0; c < s->n_chunks; c++) {
         int32_t g = s->chunks[c].group;
-        n_ownerless += g == SL_NO_SLOT;
+        n_ownerless += g == SL_NO_SLOT && c < s->n_there;
         if (g == SL_NO_SLOT)
             continue;
+        if (c >= s->n_there)
+            return sl_fail(err, SL_EINTERNAL, "chunk %d is used before it is there", c);
         n_empty += s->chunks[c].n_used == 0;
         n_used[g] += s->chunks[c].n_used;
         int rc = check_chunk(s, c, &n_idle[g], &n_free[g], err);

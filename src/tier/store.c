@@ -26,8 +26,9 @@ static int open_tiers(struct sl_store *s, const struct sl_store_config *cfg, str
     s->jobs = sl_calloc(n_slots, sizeof *s->jobs);
     if (s->jobs == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %zu KV pages", n_slots);
-    if (cfg->dir == NULL)
-        return 0;
+    rc = sl_store_touch_start(s, err);
+    if (rc != 0 || cfg->dir == NULL)
+        return rc;
     rc = sl_disk_open(&s->disk, cfg, err);
     if (rc != 0)
         return rc;
@@ -64,12 +65,14 @@ void sl_store_close(struct sl_store *s)
 {
     if (s == NULL)
         return;
+    sl_store_touch_stop(s);
     if (s->has_disk) {
         sl_store_io_stop(s);
         sl_disk_save_uses(&s->disk);
         sl_disk_close(&s->disk);
     }
     sl_free(s->jobs);
+    sl_store_unpin(s);
     sl_host_close(&s->host);
     pthread_mutex_destroy(&s->lock);
     sl_free(s);
@@ -158,6 +161,7 @@ uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
     pthread_mutex_lock(&s->lock);
     if (sl_slots_find(&s->host.slots, key) == SL_NO_SLOT && use_on_disk(s, key) == SL_NO_SLOT) {
         int32_t slot = sl_slots_take(&s->host.slots, key);
+        sl_store_touch_more(s);
         if (slot != SL_NO_SLOT)
             page = sl_host_page(&s->host, slot);
         else
@@ -220,6 +224,7 @@ static void fetch(struct sl_store *s, struct sl_store_get *get)
     int32_t on_disk = use_on_disk(s, &get->key), slot = SL_NO_SLOT;
     if (on_disk != SL_NO_SLOT)
         slot = sl_slots_take(&s->host.slots, &get->key);
+    sl_store_touch_more(s);
     if (s->has_disk && slot == SL_NO_SLOT)
         s->stats[SL_TIER_DISK].misses++;
     miss(s, get, SL_TIER_HOST);
@@ -282,6 +287,24 @@ void sl_store_end(struct sl_store *s, struct sl_store_get *get)
     atomic_store(&get->state, SL_STORE_MISS);
     get->page = NULL;
     get->inside = NULL;
+    pthread_mutex_unlock(&s->lock);
+}
+
+const uint8_t *sl_store_keep(struct sl_store *s, struct sl_store_get *get)
+{
+    const uint8_t *page = get->page;
+    (void)s; /* its hold on the slot changes hands */
+    SL_ASSERT(atomic_load(&get->state) == SL_STORE_HERE && page != NULL);
+    atomic_store(&get->state, SL_STORE_MISS);
+    get->page = NULL;
+    get->inside = NULL;
+    return page;
+}
+
+void sl_store_release(struct sl_store *s, const uint8_t *page)
+{
+    pthread_mutex_lock(&s->lock);
+    sl_slots_release(&s->host.slots, sl_host_slot(&s->host, page));
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -35,6 +35,12 @@ struct sl_store_config {
     /* Called by a thread of the store when a page of a request to it has come, or will not. */
     void (*wake)(void *arg);
     void *wake_arg;
+    /* Optional: makes pieces of the host memory ready for a device that copies pages by itself,
+     * before a page lies there; called by threads of the store. If it fails at the start, the
+     * memory is used as it is; later: what is not ready is not used. */
+    int (*pin)(int device, void *p, size_t n_bytes, struct sl_error *err);
+    void (*unpin)(int device, void *p);
+    int device;
 };
 
 struct sl_store_key {
@@ -86,6 +92,9 @@ struct sl_store_get {
 void sl_store_begin(struct sl_store *s, struct sl_store_get *get);
 /* The caller has copied the page, or does not want it any more, in whatever state it is. */
 void sl_store_end(struct sl_store *s, struct sl_store_get *get);
+/* Before that, of a page that is here: it stays where it is until it is released. */
+const uint8_t *sl_store_keep(struct sl_store *s, struct sl_store_get *get);
+void sl_store_release(struct sl_store *s, const uint8_t *page);
 
 /* Any thread. */
 void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out);

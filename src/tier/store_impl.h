@@ -33,6 +33,17 @@ struct sl_store_io {
     int n_threads;
 };
 
+/* The thread that makes host memory ready, in pieces of whole chunks, before pages lie there: a
+ * first touch costs as much as copying, and memory has to be pinned for a device. */
+struct sl_store_touch {
+    pthread_cond_t more; /* little is ready that nobody has, or the end */
+    pthread_t thread;
+    int32_t piece; /* chunks */
+    bool started, closing;
+    bool pins;        /* memory is pinned */
+    int32_t n_pinned; /* pieces */
+};
+
 struct sl_store {
     struct sl_store_config cfg;
     uint64_t seed;
@@ -42,6 +53,7 @@ struct sl_store {
     bool has_disk;
     struct sl_disk disk;
     struct sl_store_io io;
+    struct sl_store_touch touch;
     struct sl_store_stats stats[SL_N_TIERS];
 };
 
@@ -54,6 +66,12 @@ static inline size_t sl_store_page_bytes(const struct sl_store *s, int32_t slot)
 {
     return s->cfg.page_bytes[sl_slot_group(&s->host.slots, slot)];
 }
+
+/* touch.c. Makes the first piece ready and starts the thread, if there are more. */
+SL_MUST_CHECK int sl_store_touch_start(struct sl_store *s, struct sl_error *err);
+void sl_store_touch_stop(struct sl_store *s);
+void sl_store_unpin(struct sl_store *s);
+void sl_store_touch_more(struct sl_store *s); /* under the lock: a slot was taken */
 
 /* io.c. Starts and ends the threads; the end comes when everything is written. */
 SL_MUST_CHECK int sl_store_io_start(struct sl_store *s, struct sl_error *err);
