@@ -176,7 +176,7 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* A model that drafts, folder or .gguf, in place of the "model" of speculative_config; alone: 5
      * tokens are drafted. "(bundled)" is the bundled model. */
     const char *speculative_model;
-    /* Copies of KV pages outside the pool (docs/ENGINE.md), on a CPU: GiB of host memory, as vLLM's
+    /* Copies of KV pages outside the pool (docs/TIERS.md): GiB of host memory, as vLLM's
      * --kv-offloading-size, and a folder for what is to hold over restarts, with GiB of it (default
      * 16). 0 and NULL: none. */
     float kv_offloading_size, kv_cache_disk_size;

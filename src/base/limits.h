@@ -93,6 +93,7 @@
 #define SL_MAX_TIER_PAGE  (1u << 30) /* bytes of one */
 #define SL_MAX_TIER_DIR   3072       /* bytes of the path of its folder */
 #define SL_MAX_TIER_TODO  (1 << 16)  /* complete pages that are to be copied to the store */
+#define SL_MAX_TIER_MOVES 1024       /* copies of pages under way, in each direction */
 #define SL_MAX_TIER_ASKED 64         /* pages that a request asks the store for at a time */
 
 /* method suffix of drafts */

@@ -314,7 +314,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
      "auto (bf16, on a GPU f16), f32, f16, bf16, q8_0 or fp8"},
     {SL_FLAG_FLOAT, 0, "kv-offloading-size", NULL, ENGINE(kv_offloading_size), 0, 1048576, "GIB",
-     "host memory for copies of KV pages (CPU; default: 0)"},
+     "host memory for copies of KV pages (default: 0)"},
     {SL_FLAG_STR, 0, "kv-offloading-backend", NULL, ENGINE(kv_offloading_backend), 0, 0, "B",
      "native"},
     {SL_FLAG_STR, 0, "kv-transfer-config", NULL, ENGINE(kv_transfer_config), 0, 0, "JSON",

@@ -211,10 +211,33 @@ static size_t sample_scratch(struct sl_backend *be, int32_t max_n, int32_t n_voc
 
 /* In the order of the structs: C++17 has no designators, and no two neighbours have one type. */
 static const struct sl_device_vt device_vtable = {
-    supports,         sample_scratch,      sl_cuda_sample,     sl_cuda_load_end, download,
-    memory,           sl_cuda_steps_bytes, sl_cuda_steps_init, sl_cuda_extra,    sl_cuda_extra_host,
-    sl_cuda_step,     sl_cuda_choose,      sl_cuda_wait,       sl_cuda_times,    sl_cuda_host_begin,
-    sl_cuda_host_end, sl_cuda_forget,      sl_cuda_share_ids,
+    supports,
+    sample_scratch,
+    sl_cuda_sample,
+    sl_cuda_load_end,
+    download,
+    memory,
+    sl_cuda_steps_bytes,
+    sl_cuda_steps_init,
+    sl_cuda_extra,
+    sl_cuda_extra_host,
+    sl_cuda_step,
+    sl_cuda_choose,
+    sl_cuda_wait,
+    sl_cuda_times,
+    sl_cuda_host_begin,
+    sl_cuda_host_end,
+    sl_cuda_forget,
+    sl_cuda_share_ids,
+    sl_cuda_pin,
+    sl_cuda_unpin,
+    sl_cuda_number,
+    sl_cuda_pages_init,
+    sl_cuda_page_copy,
+    sl_cuda_pages_follow,
+    sl_cuda_pages_send,
+    sl_cuda_pages_over,
+    sl_cuda_pages_await,
 };
 
 /* Of the optional operations those that there are. */

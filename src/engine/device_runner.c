@@ -634,6 +634,68 @@ static int draft(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
     return sl_device_draft_run(d->draft, pass, err);
 }
 
+/* ------------------------------------------------------------------ pages */
+
+static uint8_t *page_at(const struct sl_device_runner *d, int32_t group, int32_t page)
+{
+    SL_ASSERT(group >= 0 && group < d->cfg.kv.n_groups && d->cfg.pools[group] != NULL);
+    SL_ASSERT(page >= 0);
+    return d->cfg.pools[group] + (size_t)page * d->cfg.kv.groups[group].page_bytes;
+}
+
+static int page_out(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return d->dev->page_copy(d->be, SL_PAGES_OUT, dst, page_at(d, group, page),
+                             d->cfg.kv.groups[group].page_bytes, err);
+}
+
+static int page_in(void *ctx, int32_t group, int32_t page, const uint8_t *src, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return d->dev->page_copy(d->be, SL_PAGES_IN, page_at(d, group, page), src,
+                             d->cfg.kv.groups[group].page_bytes, err);
+}
+
+static int pages_follow(void *ctx, enum sl_page_way way, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return d->dev->pages_follow(d->be, way, err);
+}
+
+static int pages_send(void *ctx, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return d->dev->pages_send(d->be, err);
+}
+
+static int pages_over(void *ctx, bool wait, struct sl_page_counts *over, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return d->dev->pages_over(d->be, wait, over, err);
+}
+
+static int pages_await(void *ctx, const struct sl_page_counts *n, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return d->dev->pages_await(d->be, n, err);
+}
+
+static void use_pages(struct sl_device_runner *d, struct sl_runner *r)
+{
+    if (d->cfg.pools[0] == NULL)
+        return;
+    r->page_out = page_out;
+    r->page_in = page_in;
+    r->pages_follow = pages_follow;
+    r->pages_send = pages_send;
+    r->pages_over = pages_over;
+    r->pages_await = pages_await;
+    r->pin = d->dev->pin;
+    r->unpin = d->dev->unpin;
+    r->device = d->dev->number(d->be);
+}
+
 static void forget(void *ctx, const struct sl_counts *counts)
 {
     struct sl_device_runner *d = ctx;
@@ -667,6 +729,10 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
             return sl_fail(err, SL_ENOMEM, "out of device memory for %d adapters of rank %d",
                            d->cfg.max_loras, d->cfg.max_lora_rank);
     }
+    if (d->cfg.pools[0] != NULL)
+        rc = d->dev->pages_init(d->be, err);
+    if (rc != 0)
+        return rc;
     const struct sl_device_draft_config drafts = draft_of(d->m, d->run, &d->cfg);
     return sl_device_draft_create(&drafts, d->be, &d->draft, err);
 }
@@ -764,6 +830,7 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
                             .forget = forget,
                             .times = times,
                             .progress = progress};
+    use_pages(d, r);
     if (d->draft == NULL)
         return;
     const struct sl_model_facts *small = sl_model_facts(d->cfg.draft);

@@ -23,6 +23,7 @@ struct sl_device_runner_config {
     int32_t max_loras, max_lora_rank; /* adapters on the device; 0: none */
     const struct sl_model *draft;     /* a model that drafts, or NULL; */
     struct sl_run *draft_run;         /* for create: of it */
+    uint8_t *pools[SL_MAX_KV_GROUPS]; /* of pages that are copied; NULL in the first: none is */
 };
 
 /* Device memory create takes. */

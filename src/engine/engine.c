@@ -16,6 +16,7 @@
 #define STUCK_GRACE_MS     500 /* for an engine thread that may hang to end after all */
 #define ITL_SHARE          0.8 /* of max_itl_ms is a step planned for: prices are not exact */
 #define TIER_LOOK_MS       100 /* between looks whether pages were waited for too long */
+#define MOVES_LOOK_MS      1   /* between looks whether copies of pages have ended */
 #define RAISED_SHARE       8   /* one of so many seats is for those who waited too long */
 
 static struct sl_kv_group_config engine_group(const struct sl_kv_group_info *g)
@@ -78,8 +79,7 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
     if (sl_speculative_loads(&p->speculative) && p->runner.draft == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: what computes this model has no model that drafts");
-    if (p->tiers.store.host_bytes > 0 &&
-        (p->runner.page_out == NULL || p->runner.max_flights > 1 || p->no_prefix_caching))
+    if (p->tiers.store.host_bytes > 0 && (p->runner.page_out == NULL || p->no_prefix_caching))
         return sl_fail(err, SL_EUNSUPPORTED, "kv_host_bytes: %s",
                        p->no_prefix_caching ? "without prefix caching no page is found again"
                                             : "pages of this device are not copied yet");
@@ -176,7 +176,9 @@ static void *engine_main(void *arg)
          * here, one that comes from now on makes the wait return. */
         bool work = sl_engine_turn(eng);
         if ((!work || eng->starved) && !atomic_load(&eng->stopping))
-            sl_inbox_wait(&eng->inbox, eng->tiers.n_waiting > 0 ? TIER_LOOK_MS : -1);
+            sl_inbox_wait(&eng->inbox, sl_moves_n(&eng->tiers.moves) > 0 ? MOVES_LOOK_MS
+                                       : eng->tiers.n_waiting > 0        ? TIER_LOOK_MS
+                                                                         : -1);
     }
     sl_alloc_guard_arm(false);
     SL_ASSERT(atomic_load(&eng->phase) == SL_PHASE_ASLEEP && eng->n_flights < eng->max_flights);

@@ -104,6 +104,16 @@ struct sl_runner {
     int (*page_out)(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err);
     int (*page_in)(void *ctx, int32_t group, int32_t page, const uint8_t *src,
                    struct sl_error *err);
+    /* With these, of a runner whose copies go on after the call; NULL: they are over by then. As in
+     * struct sl_device_vt. */
+    int (*pages_follow)(void *ctx, enum sl_page_way way, struct sl_error *err);
+    int (*pages_send)(void *ctx, struct sl_error *err);
+    int (*pages_over)(void *ctx, bool wait, struct sl_page_counts *over, struct sl_error *err);
+    int (*pages_await)(void *ctx, const struct sl_page_counts *n, struct sl_error *err);
+    /* Optional: makes host memory ready for such copies, with the number of the device. */
+    int (*pin)(int device, void *p, size_t n_bytes, struct sl_error *err);
+    void (*unpin)(int device, void *p);
+    int device;
     /* Optional: how long the device worked, and stood idle between steps, since it was created. */
     void (*times)(const void *ctx, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */

@@ -9,6 +9,11 @@
 
 #define TURN_BYTES  (UINT64_C(64) << 20) /* copied in a turn to load, which saves whole steps */
 #define STORE_SHARE 8 /* ns of a step to a byte stored beside it: 3 % of it at 4 GB/s */
+/* Of a device that copies beside its steps: bytes under way, a few ms each; what waits behind more
+ * of them waits longer. Of those that leave some are kept for what a plan evicts. */
+#define MOST_IN     (UINT64_C(256) << 20)
+#define MOST_OUT    (UINT64_C(64) << 20)
+#define EVICT_BYTES (UINT64_C(16) << 20)
 #define MAX_WAIT_NS UINT64_C(10000000000)
 #define MAX_LOADING 4 /* requests that ask at once: what they ask for lies in host memory */
 
@@ -46,24 +51,24 @@ static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
     SL_ASSERT(n->in_tree && !n->dead && n->lasts && page != SL_NO_PAGE);
     if (sl_store_has(t->store, &key))
         return;
-    uint8_t *room = sl_store_reserve(t->store, &key);
+    uint8_t *room =
+        sl_moves_room(&t->moves, SL_PAGES_OUT, 1) ? sl_store_reserve(t->store, &key) : NULL;
     if (room == NULL) {
         t->n_passed_over++;
         return;
     }
     const size_t n_bytes = t->page_bytes[group];
     SL_ASSERT(n_bytes > 0 && page < kv->groups[group].pool.n_ids);
-    if (eng->runner.page_out(eng->runner.ctx, group, page, room, &err) != 0) {
-        sl_store_cancel(t->store, room);
-        t->n_passed_over++;
-        return;
-    }
     if (n->parent != SL_NO_NODE)
         before = kv->tree.nodes[n->parent].name;
     memcpy(room + n_bytes, &before, sizeof before);
     memcpy(room + n_bytes + sizeof before, kv->tree.tokens + (size_t)node * (size_t)kv->block_size,
            (size_t)kv->block_size * sizeof(int32_t));
-    sl_store_commit(t->store, room);
+    if (sl_moves_out(eng, group, page, room, n_bytes, &err) != 0) {
+        sl_store_cancel(t->store, room);
+        t->n_passed_over++;
+        return;
+    }
     t->budget -= SL_MIN(t->budget, n_bytes);
 }
 
@@ -99,7 +104,7 @@ static void page_leaves(void *arg, int32_t node, int32_t group)
 static void store_todo(struct sl_engine *eng)
 {
     struct sl_tiers *t = &eng->tiers;
-    while (t->n_todo > 0 && t->budget > 0) {
+    while (t->n_todo > 0 && t->budget > 0 && sl_moves_room(&t->moves, SL_PAGES_OUT, 1)) {
         const struct sl_tier_todo *d = &t->todo[t->first_todo];
         SL_ASSERT(d->node >= 0 && d->node < eng->kv.nodes.n_ids && d->group < eng->kv.n_groups);
         const struct sl_kv_node *n = &eng->kv.tree.nodes[d->node];
@@ -212,7 +217,7 @@ static bool block_is_here(const struct sl_tier_load *l)
 
 /* A page that has come goes where the block has none. False: it was missed, is of other tokens, or
  * has no room. */
-static bool place_page(struct sl_engine *eng, struct sl_request *req, const struct sl_tier_ask *a,
+static bool place_page(struct sl_engine *eng, struct sl_request *req, struct sl_tier_ask *a,
                        bool is_new)
 {
     static const struct sl_hash128 none;
@@ -235,12 +240,15 @@ static bool place_page(struct sl_engine *eng, struct sl_request *req, const stru
     t->budget -= SL_MIN(t->budget, t->page_bytes[group]);
     if (page == SL_NO_PAGE)
         return false;
-    if (eng->runner.page_in(eng->runner.ctx, group, page, a->get.page, &err) != 0) {
+    const uint8_t *from = sl_store_keep(t->store, &a->get);
+    if (sl_moves_in(eng, group, page, from, t->page_bytes[group], &err) != 0) {
+        sl_store_release(t->store, from);
         if (!full)
             sl_kv_displace(&eng->kv, b, group, a->block);
         return false;
     }
     req->load.placed = true;
+    req->load.last_move = t->moves.begun.n[SL_PAGES_IN];
     return true;
 }
 
@@ -255,7 +263,7 @@ static bool place_block(struct sl_engine *eng, struct sl_request *req)
     bool good = l->at <= b->n, has_full = eng->kv.groups[0].cfg.kind != SL_GROUP_FULL || !is_new;
     if (good && is_new)
         good = sl_kv_take(&eng->kv, b, SL_EVICT_PROMPT);
-    for (const struct sl_tier_ask *a; (a = first_ask(l)) != NULL && a->block == l->at;) {
+    for (struct sl_tier_ask *a; (a = first_ask(l)) != NULL && a->block == l->at;) {
         good = good && place_page(eng, req, a, is_new);
         has_full |= good && a->get.key.group == 0;
         drop_ask(eng, l);
@@ -267,6 +275,12 @@ static bool place_block(struct sl_engine *eng, struct sl_request *req)
     return good && has_full;
 }
 
+/* Can the pages of one more block begin to come? */
+static bool has_room(const struct sl_engine *eng)
+{
+    return eng->tiers.budget > 0 && sl_moves_room(&eng->tiers.moves, SL_PAGES_IN, eng->kv.n_groups);
+}
+
 /* False: it waits on, for pages or for the next turn. */
 static bool load_some(struct sl_engine *eng, struct sl_request *req)
 {
@@ -274,21 +288,26 @@ static bool load_some(struct sl_engine *eng, struct sl_request *req)
     struct sl_tier_load *l = &req->load;
     struct sl_kv_blocks *b = &req->seqs[0].seq.blocks;
     const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
-    bool good = true;
-    SL_ASSERT(l->waits && b->n == 0 && eng->n_flights == 0); /* no step reads what is written */
-    ask(eng, req);
-    if (t->budget > 0 && block_is_here(l)) {
+    SL_ASSERT(l->waits && b->n == 0);
+    /* No step reads what is written: the copies of a device are ordered behind its steps. */
+    SL_ASSERT(eng->n_flights == 0 || eng->runner.pages_over != NULL);
+    if (!l->ended)
+        ask(eng, req);
+    if (!l->ended && has_room(eng) && block_is_here(l)) {
         sl_kv_hold(&eng->kv, &req->ns, &text, l->names, l->depth, b);
-        while (good && t->budget > 0 && l->at < l->depth && block_is_here(l)) {
-            good = place_block(eng, req);
-            ask(eng, req);
+        while (!l->ended && has_room(eng) && block_is_here(l)) {
+            l->ended = !place_block(eng, req) || l->at == l->depth;
+            if (!l->ended)
+                ask(eng, req);
         }
         sl_kv_give(&eng->kv, b, 0, false);
         atomic_fetch_add(&eng->n_moves, 1);
     }
-    if (!good || l->at == l->depth || eng->now_ns >= l->deadline_ns)
+    if (eng->now_ns >= l->deadline_ns || t->moves.broken)
         return true;
-    t->more |= block_is_here(l);
+    if (l->ended)
+        return t->moves.over.n[SL_PAGES_IN] >= l->last_move;
+    t->more |= has_room(eng) && block_is_here(l);
     return false;
 }
 
@@ -348,12 +367,33 @@ static void count_loaded(struct sl_tiers *t, const struct sl_tier_load *l,
         t->n_loaded_tokens += (uint64_t)(l->at - l->served) * (uint64_t)eng->kv.block_size;
 }
 
+/* What may be copied beside the steps of a device, without the engine. */
+static uint64_t budget_of(const struct sl_tiers *t, enum sl_page_way way, uint64_t most)
+{
+    return most - SL_MIN(most, t->moves.ways[way].n_bytes);
+}
+
+/* Pages that are complete are stored; sets the budget for what the plan evicts. */
+static void store_some(struct sl_engine *eng)
+{
+    struct sl_tiers *t = &eng->tiers;
+    const uint64_t share = SL_MIN(SL_MAX(eng->step_ns / STORE_SHARE, 1), 4 * TURN_BYTES);
+    const bool beside = eng->runner.pages_over != NULL;
+    t->budget = beside                       ? budget_of(t, SL_PAGES_OUT, MOST_OUT)
+                : sl_sched_idle(&eng->sched) ? TURN_BYTES
+                                             : share;
+    store_todo(eng);
+    t->full = beside && t->n_todo > 0;
+    t->budget = beside ? budget_of(t, SL_PAGES_OUT, MOST_OUT + EVICT_BYTES) : share;
+}
+
 void sl_tiers_turn(struct sl_engine *eng)
 {
     struct sl_tiers *t = &eng->tiers;
     if (t->store == NULL)
         return;
-    t->budget = TURN_BYTES;
+    sl_moves_end(eng, false);
+    t->budget = eng->runner.pages_over == NULL ? TURN_BYTES : budget_of(t, SL_PAGES_IN, MOST_IN);
     t->more = false;
     int32_t n = 0;
     for (struct sl_request *req = t->waiting, *next; req != NULL; req = next) {
@@ -365,10 +405,7 @@ void sl_tiers_turn(struct sl_engine *eng)
         t->more |= next != NULL; /* whose turn it may be now */
         sl_engine_schedule(eng, req);
     }
-    const uint64_t share = SL_MIN(SL_MAX(eng->step_ns / STORE_SHARE, 1), 4 * TURN_BYTES);
-    t->budget = sl_sched_idle(&eng->sched) ? TURN_BYTES : share;
-    store_todo(eng);
-    t->budget = share; /* for what the plan evicts */
+    store_some(eng);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -389,7 +426,10 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
     store.n_groups = eng->kv.n_groups;
     store.wake = wake_up;
     store.wake_arg = eng;
-    SL_ASSERT(t->store == NULL && eng->max_flights == 1);
+    store.pin = eng->runner.pin;
+    store.unpin = eng->runner.unpin;
+    store.device = eng->runner.device;
+    SL_ASSERT(t->store == NULL && (eng->max_flights == 1 || eng->runner.pages_over != NULL));
     for (int32_t g = 0; g < store.n_groups; g++) {
         SL_ASSERT(cfg->page_bytes[g] > 0);
         t->page_bytes[g] = cfg->page_bytes[g];
@@ -398,8 +438,11 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
     t->todo = sl_calloc(SL_MAX_TIER_TODO, sizeof *t->todo);
     if (t->todo == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for pages to be stored");
-    int rc = sl_store_open(&store, &t->store, err);
+    int rc = sl_moves_init(eng, err);
+    if (rc == 0)
+        rc = sl_store_open(&store, &t->store, err);
     if (rc != 0) {
+        sl_moves_deinit(eng);
         sl_free(t->todo);
         t->todo = NULL;
         return rc;
@@ -416,8 +459,11 @@ void sl_tiers_drain(struct sl_engine *eng)
     if (t->store == NULL || eng->runner.ctx == NULL || atomic_load(&eng->failed))
         return;
     SL_ASSERT(t->waiting == NULL && eng->n_flights == 0);
-    t->budget = UINT64_MAX;
-    store_todo(eng);
+    do {
+        t->budget = UINT64_MAX;
+        store_todo(eng);
+        sl_moves_end(eng, true);
+    } while (t->n_todo > 0 && !t->moves.broken);
     t->budget = 0;
 }
 
@@ -426,6 +472,7 @@ void sl_tiers_deinit(struct sl_engine *eng)
     struct sl_tiers *t = &eng->tiers;
     SL_ASSERT(t->waiting == NULL);
     sl_kv_set_watch(&eng->kv, NULL);
+    sl_moves_deinit(eng);
     sl_store_close(t->store);
     sl_free(t->todo);
     *t = (struct sl_tiers){0};

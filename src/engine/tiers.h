@@ -21,6 +21,7 @@
 #ifndef SL_ENGINE_TIERS_H
 #define SL_ENGINE_TIERS_H
 
+#include "engine/moves.h"
 #include "kv/kv.h"
 #include "sluice.h"
 #include "tier/store.h"
@@ -49,8 +50,10 @@ struct sl_tier_load {
     int32_t in_tree, served;  /* of which the tree knew, and served, when it was looked at */
     int32_t next, next_group; /* the page to be asked for next */
     int32_t at;               /* the block to be placed next */
+    uint64_t last_move;       /* the copy in behind which all of it is there */
     uint64_t deadline_ns;
     bool placed; /* something of it came from the store */
+    bool ended;  /* no page more is placed; copies may be under way */
     bool waits;
     struct sl_request *wait_next; /* the engine's list of those that wait */
 };
@@ -64,12 +67,14 @@ struct sl_tiers {
     struct sl_store *store; /* NULL: there are no tiers */
     size_t page_bytes[SL_MAX_KV_GROUPS];
     struct sl_kv_watch watch;
+    struct sl_moves moves;
     struct sl_tier_todo *todo; /* [SL_MAX_TIER_TODO] a ring */
     int32_t first_todo, n_todo;
     uint64_t budget;                           /* bytes that may still be copied in this turn */
     struct sl_request *waiting, *last_waiting; /* in the order in which they came */
     int32_t n_waiting;
     bool more;              /* one of those can go on at once */
+    bool full;              /* pages wait to be stored until copies have ended */
     uint64_t n_passed_over; /* pages that were not stored: there was no room or no time */
     uint64_t n_asked_tokens, n_loaded_tokens;
 };
@@ -91,7 +96,13 @@ void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out);
 /* Is there something to be done at once? */
 static inline bool sl_tiers_busy(const struct sl_tiers *t)
 {
-    return t->n_todo > 0 || t->more;
+    return (t->n_todo > 0 && !t->full) || t->more;
+}
+
+/* Is there something to be waited for? */
+static inline bool sl_tiers_waits(const struct sl_tiers *t)
+{
+    return t->n_waiting > 0 || sl_moves_n(&t->moves) > 0;
 }
 
 #endif

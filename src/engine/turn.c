@@ -75,6 +75,7 @@ static bool launch(struct sl_engine *eng)
     SL_ASSERT(f->n_seqs == 0 && eng->sched.n_plan > 0);
     f->launched_ns = eng->now_ns;
     f->work = eng->sched.work;
+    sl_moves_before_step(eng);
     int rc = sl_flight_launch(eng, f, &err);
     eng->stats.steps++;
     sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
@@ -188,6 +189,7 @@ static void land(struct sl_engine *eng)
         fail_step(eng, f, &err);
     drop_flight(eng, f);
     if (rc != 0 && eng->max_flights > 1) {
+        sl_moves_doubt(&eng->tiers.moves);
         redo_flights(eng);
         sl_kv_clear(&eng->kv);
     }
@@ -354,7 +356,7 @@ bool sl_engine_turn(struct sl_engine *eng)
             ahead = true;
     }
     eng->starved = eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 &&
-                   (eng->masker.n_open > 0 || eng->tiers.n_waiting > 0);
+                   (eng->masker.n_open > 0 || sl_tiers_waits(&eng->tiers));
     if (eng->sched.n_plan == 0 && eng->n_flights == 0) /* nothing waits for a device */
         eng->ahead.free_ns = 0;
     while (eng->n_flights > 1)
@@ -364,7 +366,7 @@ bool sl_engine_turn(struct sl_engine *eng)
         land(eng);
     eng->starved &= !sl_tiers_busy(&eng->tiers);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0 ||
-                eng->tiers.n_waiting > 0 || sl_tiers_busy(&eng->tiers);
+                sl_tiers_waits(&eng->tiers) || sl_tiers_busy(&eng->tiers);
     sl_kv_share_tell(&eng->kv, work ? eng->sched.n_short : 0, !work);
     struct sl_error err;
     if (!sl_engine_verify(eng, work, &err))

@@ -50,8 +50,10 @@ void sl_group_reset(struct sl_kv_group *g)
     for (int32_t i = 0; i < g->lru.n_nodes; i++)
         g->slots[i] = (struct sl_kv_slot){.page = SL_NO_PAGE};
     sl_lru_reset(&g->lru);
-    for (g->n_drafts = 0; g->n_drafts < g->cfg.n_drafts; g->n_drafts++)
+    for (g->n_drafts = 0; g->n_drafts < g->cfg.n_drafts; g->n_drafts++) {
         g->drafts[g->n_drafts] = sl_id_pool_acquire(&g->pool);
+        g->n_taken[g->drafts[g->n_drafts]]++;
+    }
 }
 
 int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, int32_t block_size)

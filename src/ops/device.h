@@ -135,6 +135,14 @@ struct sl_host_experts {
     float *out;                /* [T, h] */
 };
 
+/* Copies of pages between the device and the host, beside the steps. Those of one way end in the
+ * order in which they were enqueued, and are counted in it. */
+enum sl_page_way { SL_PAGES_OUT, SL_PAGES_IN, SL_N_PAGE_WAYS };
+
+struct sl_page_counts {
+    uint64_t n[SL_N_PAGE_WAYS];
+};
+
 /* Enqueues the operations of a step. May be called twice for one step: to run and to record. */
 typedef void (*sl_forward_fn)(void *arg, const struct sl_step *step);
 
@@ -184,6 +192,28 @@ struct sl_device_vt {
     /* In a forward, on every rank, as a gather: the ids [n] that rank 0's choice left (struct
      * sl_step.ids) arrive where the other ranks' steps find the ids of the step before. */
     void (*share_ids)(struct sl_backend *be, struct sl_rank *rank, int32_t n);
+
+    /* ---- copies of pages */
+    /* Host memory that copies of pages read and write while the host does something else. Any
+     * thread, whatever becomes of the backend; device: its number. */
+    int (*pin)(int device, void *p, size_t n_bytes, struct sl_error *err);
+    void (*unpin)(int device, void *p);
+    int (*number)(struct sl_backend *be);
+    /* Once, behind steps_init. */
+    int (*pages_init)(struct sl_backend *be, struct sl_error *err);
+    /* Enqueues the copy of a page, behind all that was enqueued of steps. Of memory that is not
+     * pinned the call waits for it. */
+    int (*page_copy)(struct sl_backend *be, enum sl_page_way way, void *dst, const void *src,
+                     size_t n_bytes, struct sl_error *err);
+    /* Copies of this way run behind all those enqueued so far of the other one. */
+    int (*pages_follow)(struct sl_backend *be, enum sl_page_way way, struct sl_error *err);
+    /* Once behind some copies, and before the next step: their end can be seen from now on. */
+    int (*pages_send)(struct sl_backend *be, struct sl_error *err);
+    /* How many are over; wait: sleeps until all are. */
+    int (*pages_over)(struct sl_backend *be, bool wait, struct sl_page_counts *over,
+                      struct sl_error *err);
+    /* Steps that are enqueued from now on run behind the first n copies of each way. */
+    int (*pages_await)(struct sl_backend *be, const struct sl_page_counts *n, struct sl_error *err);
 };
 
 #endif

@@ -25,7 +25,7 @@ struct fake_page {
     uint8_t *bytes;
     bool committed;
     int32_t next;    /* of its bucket, + 1 */
-    int32_t n_users; /* gets that point to it */
+    int32_t n_users; /* gets that point to it, and who keeps it behind them */
 };
 
 struct sl_store {
@@ -36,7 +36,7 @@ struct sl_store {
     uint8_t *room;                 /* [room_bytes] where their bytes lie, one after another */
     size_t room_bytes, used;
     struct sl_store_get *gets[FAKE_GETS]; /* begun and not ended */
-    int32_t due[FAKE_GETS], n_gets;
+    int32_t due[FAKE_GETS], n_gets, n_kept;
     bool opened;
     struct sl_store_stats stats;
 };
@@ -110,7 +110,7 @@ void sl_store_close(struct sl_store *s)
 {
     if (s == NULL)
         return;
-    SL_ASSERT(s->opened && s->n_gets == 0 && s->n_open == 0);
+    SL_ASSERT(s->opened && s->n_gets == 0 && s->n_open == 0 && s->n_kept == 0);
     s->opened = false;
 }
 
@@ -225,6 +225,27 @@ void sl_store_end(struct sl_store *s, struct sl_store_get *get)
     s->gets[i] = s->gets[s->n_gets];
     s->due[i] = s->due[s->n_gets];
     get->page = NULL; /* nobody reads it any more */
+}
+
+const uint8_t *sl_store_keep(struct sl_store *s, struct sl_store_get *get)
+{
+    const uint8_t *page = get->page;
+    SL_ASSERT(atomic_load(&get->state) == SL_STORE_HERE && page != NULL);
+    s->n_kept++;
+    get->inside = NULL;
+    get->page = NULL;
+    atomic_store(&get->state, SL_STORE_MISS);
+    return page;
+}
+
+void sl_store_release(struct sl_store *s, const uint8_t *page)
+{
+    int32_t i = s->n_pages - 1;
+    while (i >= 0 && s->pages[i].bytes != page)
+        i--;
+    SL_ASSERT(i >= 0 && s->pages[i].n_users > 0 && s->n_kept > 0);
+    s->pages[i].n_users--;
+    s->n_kept--;
 }
 
 void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out)

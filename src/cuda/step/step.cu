@@ -258,6 +258,7 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     if (s == NULL)
         return;
     cudaStreamSynchronize(cu->stream);
+    sl_cuda_pages_deinit(s);
     sl_cuda_graphs_deinit(s);
     sl_cuda_host_destroy(cu, s->host);
     for (int i = 0; i < SL_CUDA_DEPTH; i++) {

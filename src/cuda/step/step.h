@@ -52,7 +52,8 @@ struct sl_cuda_clock { /* of one step */
     bool in_parts;
 };
 
-struct sl_cuda_host; /* host.cu */
+struct sl_cuda_host;  /* host.cu */
+struct sl_cuda_pages; /* pages.cu */
 
 struct sl_cuda_steps {
     struct sl_step_limits lim;
@@ -77,10 +78,11 @@ struct sl_cuda_steps {
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
     struct sl_device_times times;
     struct sl_cuda_fuse fuse;
-    struct sl_cuda_host *host; /* NULL: no row ever goes there */
-    const int32_t *n_pad;      /* device: rows of padding of the running step */
-    bool recording;            /* what is enqueued is recorded, not run, */
-    int32_t n_host_calls;      /* and so many calls of the host so far */
+    struct sl_cuda_host *host;   /* NULL: no row ever goes there */
+    const int32_t *n_pad;        /* device: rows of padding of the running step */
+    struct sl_cuda_pages *pages; /* NULL: no page is ever copied */
+    bool recording;              /* what is enqueued is recorded, not run, */
+    int32_t n_host_calls;        /* and so many calls of the host so far */
 };
 
 /* The smallest padded size for n spans, at most max_rung. */
@@ -138,6 +140,23 @@ extern "C" {
 void sl_cuda_host_begin(struct sl_backend *be, const struct sl_host_experts *args);
 void sl_cuda_host_end(struct sl_backend *be, const struct sl_host_experts *args);
 }
+
+/* pages.cu. Copies of pages between the device and the host. */
+extern "C" {
+int sl_cuda_pin(int device, void *p, size_t n_bytes, struct sl_error *err);
+void sl_cuda_unpin(int device, void *p);
+int sl_cuda_number(struct sl_backend *be);
+int sl_cuda_pages_init(struct sl_backend *be, struct sl_error *err);
+int sl_cuda_page_copy(struct sl_backend *be, enum sl_page_way way, void *dst, const void *src,
+                      size_t n_bytes, struct sl_error *err);
+int sl_cuda_pages_follow(struct sl_backend *be, enum sl_page_way way, struct sl_error *err);
+int sl_cuda_pages_send(struct sl_backend *be, struct sl_error *err);
+int sl_cuda_pages_over(struct sl_backend *be, bool wait, struct sl_page_counts *over,
+                       struct sl_error *err);
+int sl_cuda_pages_await(struct sl_backend *be, const struct sl_page_counts *n,
+                        struct sl_error *err);
+}
+void sl_cuda_pages_deinit(struct sl_cuda_steps *s);
 
 /* load.cu */
 extern "C" int sl_cuda_load_end(struct sl_backend *be, struct sl_error *err);

@@ -351,6 +351,8 @@ static int load_device_runner(struct sl_loaded *l, struct sl_error *err)
     sl_memory_plan_runner(&l->plan, &cfg);
     cfg.draft = l->draft.model;
     cfg.draft_run = l->draft.run;
+    if (l->plan.tier_bytes > 0)
+        memcpy(cfg.pools, l->kv_pool, sizeof cfg.pools);
     return sl_device_runner_create(l->model, l->backend, l->run, &cfg, &l->device_runner, err);
 }
 

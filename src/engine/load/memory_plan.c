@@ -439,6 +439,12 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
 static int plan_check_host(const struct sl_memory_plan *p, struct sl_error *err)
 {
     const uint64_t ram = p->host_ram_bytes;
+    if (p->on_device && ram != 0 && p->tier_bytes > 0 &&
+        p->tier_bytes + p->host_packed_bytes + p->host_room_bytes > ram)
+        return sl_fail(err, SL_ENOMEM,
+                       "%.1f GB for copies of KV pages do not fit in %.1f GB of host memory: lower "
+                       "--kv-offloading-size",
+                       (double)p->tier_bytes / 1e9, (double)ram / 1e9);
     if (ram == 0 || p->host_packed_bytes + p->host_room_bytes <= ram)
         return 0;
     return sl_fail(err, SL_ENOMEM,
@@ -662,8 +668,7 @@ static int plan_tiers(const struct sl_model_facts *facts, const struct sl_engine
     if (rc != 0 || tiers.host_bytes == 0)
         return rc;
     p->tier_bytes = tiers.host_bytes;
-    const char *what = p->on_device                            ? "on a GPU"
-                       : facts->n_ranks > 1                    ? "with ranks"
+    const char *what = facts->n_ranks > 1                      ? "with ranks"
                        : cfg->shared != NULL                   ? "with several models"
                        : facts->whole                          ? "for a model of whole texts"
                        : sl_speculative_loads(&p->speculative) ? "beside a model that drafts"

@@ -70,6 +70,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
         sl_tiers_drain(eng);
         if (eng->park != NULL) { /* else there is no other runner to come */
             disarm(eng);
+            sl_moves_restart(&eng->tiers.moves);
             rc = eng->park(eng->user, level, err);
         }
         if (rc != 0) { /* nothing was given up */

@@ -32,6 +32,7 @@ void sl_sim_set_eager(bool eager);    /* streams run what they are given at once
 /* The nth of these calls from now fails (1: the next), once; 0: none. */
 void sl_sim_fail_malloc(int nth);
 void sl_sim_fail_malloc_host(int nth);
+void sl_sim_fail_pin(int nth);
 void sl_sim_fail_launch(int nth);
 /* The device breaks while it runs the nth kernel from now: that one writes nothing, and every call
  * from then on fails with cudaErrorIllegalAddress, until sl_sim_repair. */

@@ -9,6 +9,8 @@
  */
 #include "sim_internal.h"
 
+#include <cuda_runtime_api.h>
+
 #include <deque>
 #include <map>
 #include <memory>
@@ -523,6 +525,28 @@ cudaError_t cudaFreeHost(void *p)
     run_all();
     if (!sim_host_free(p))
         sim_fail("cudaFreeHost of %p, which cudaMallocHost did not give", p);
+    return fail(broken);
+}
+
+cudaError_t cudaHostRegister(void *p, size_t n, unsigned int)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    if (!p || n == 0)
+        return fail(cudaErrorInvalidValue);
+    return fail(sim_host_pin(p, n, __builtin_return_address(0))
+                    ? cudaSuccess
+                    : cudaErrorInvalidValue);
+}
+
+/* What still reads or writes it is waited for. */
+cudaError_t cudaHostUnregister(void *p)
+{
+    API();
+    run_all();
+    if (!sim_host_unpin(p))
+        return fail(cudaErrorInvalidValue);
     return fail(broken);
 }
 

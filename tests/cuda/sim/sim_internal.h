@@ -65,6 +65,8 @@ bool sim_device_alloc(void **p, size_t n, int device, const void *by);
 bool sim_device_free(void *p);
 bool sim_host_alloc(void **p, size_t n, const void *by);
 bool sim_host_free(void *p);
+bool sim_host_pin(void *p, size_t n, const void *by); /* memory that is the caller's */
+bool sim_host_unpin(void *p);
 bool sim_is_arena(const void *p);
 bool sim_is_pinned(const void *p, size_t n);
 size_t sim_device_total(); /* of each device */

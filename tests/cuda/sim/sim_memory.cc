@@ -37,8 +37,9 @@ static uint32_t reached = UINT32_MAX;   /* devices whose memory is open when any
 static uint32_t have_memory;            /* devices with any yet */
 static uint32_t peers[SIM_DEVICES_MAX]; /* and those that a device has access to */
 static std::map<uintptr_t, allocation> device_allocs, host_allocs;
+static std::map<uintptr_t, allocation> pinned; /* memory of the program's own */
 static uint64_t seed_state = 1, seed_given = 1;
-static int fail_malloc, fail_malloc_host;
+static int fail_malloc, fail_malloc_host, fail_pin;
 struct sl_sim_counts sim_count;
 bool sim_check_leaks = true;
 
@@ -150,13 +151,16 @@ void sl_sim_seed(uint64_t seed)
 
 static void report_leaks()
 {
-    if (!sim_check_leaks || (device_allocs.empty() && host_allocs.empty()))
+    if (!sim_check_leaks || (device_allocs.empty() && host_allocs.empty() && pinned.empty()))
         return;
     for (auto &a : device_allocs)
         fprintf(stderr, "simulator: leak: %zu bytes of device memory, allocated in %s\n",
                 a.second.n, sim_symbol(a.second.by).c_str());
     for (auto &a : host_allocs)
         fprintf(stderr, "simulator: leak: %zu bytes of pinned memory, allocated in %s\n",
+                a.second.n, sim_symbol(a.second.by).c_str());
+    for (auto &a : pinned)
+        fprintf(stderr, "simulator: leak: %zu bytes of memory stay pinned, as they were in %s\n",
                 a.second.n, sim_symbol(a.second.by).c_str());
     fflush(stderr);
     fflush(stdout);
@@ -276,6 +280,10 @@ void sl_sim_fail_malloc_host(int nth)
 {
     fail_malloc_host = nth;
 }
+void sl_sim_fail_pin(int nth)
+{
+    fail_pin = nth;
+}
 void sl_sim_set_memory(size_t total)
 {
     device_total = total;
@@ -359,6 +367,25 @@ bool sim_host_free(void *p)
     return true;
 }
 
+/* A copy must lie in one piece, as on a device: neighbours are not joined. */
+bool sim_host_pin(void *p, size_t n, const void *by)
+{
+    const uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    if (due(&fail_pin))
+        return false;
+    auto it = pinned.lower_bound(at);
+    if ((it != pinned.end() && it->first < at + n) ||
+        (it != pinned.begin() && std::prev(it)->first + std::prev(it)->second.n > at))
+        return false;
+    pinned[at] = {n, by, 0};
+    return true;
+}
+
+bool sim_host_unpin(void *p)
+{
+    return pinned.erase(reinterpret_cast<uintptr_t>(p)) == 1;
+}
+
 static bool within(const std::map<uintptr_t, allocation> &allocs, const void *p, size_t n)
 {
     uintptr_t at = reinterpret_cast<uintptr_t>(p);
@@ -382,7 +409,7 @@ bool sim_is_arena(const void *p)
 
 bool sim_is_pinned(const void *p, size_t n)
 {
-    return within(host_allocs, p, n);
+    return within(host_allocs, p, n) || within(pinned, p, n);
 }
 
 bool sim_is_mapped(const void *p, size_t n)
@@ -425,6 +452,7 @@ void sim_free_all()
     while (!host_allocs.empty())
         sim_host_free(reinterpret_cast<void *>(host_allocs.begin()->first));
     memset(peers, 0, sizeof peers);
+    pinned.clear();
 }
 
 void sl_sim_peek(void *dst, const void *src, size_t n)

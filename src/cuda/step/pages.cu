@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT
+ * Copies of pages between the device and the host: a stream for each way, ordered against the
+ * stream of steps by events, so that a step runs beside them unless it is told to wait.
+ *
+ * A page is one piece of memory at both ends (kv/layout.h), mostly of 100 KB to some MB, so a copy
+ * engine moves it by itself. A copy begins behind the steps enqueued before it, which fill the page
+ * that leaves, or read what the page held that comes. The first copy after pages_send waits for the
+ * steps, those behind it follow in their stream.
+ *
+ * The end of some copies is an event. There is room for many of them; if it is used up, the copies
+ * sent last get theirs with the next ones.
+ */
+#include "cuda/step/step.h"
+
+#include <cuda_runtime_api.h>
+
+#define MARKS 64 /* events of a way under way, a power of two */
+
+struct mark {
+    cudaEvent_t event;
+    uint64_t n; /* copies before it */
+};
+
+struct page_way {
+    cudaStream_t stream;
+    struct mark marks[MARKS]; /* a ring */
+    uint32_t first, n_marks;
+    uint64_t n_begun, n_marked, n_over; /* copies */
+    bool follows_steps;                 /* so do copies enqueued until the next pages_send */
+    cudaEvent_t now;                    /* its end as of some call, for another stream */
+};
+
+struct sl_cuda_pages {
+    struct page_way ways[SL_N_PAGE_WAYS];
+    cudaEvent_t steps; /* the end of the steps */
+};
+
+int sl_cuda_pin(int device, void *p, size_t n_bytes, struct sl_error *err)
+{
+    cudaError_t e = cudaSetDevice(device);
+    if (e == cudaSuccess)
+        e = cudaHostRegister(p, n_bytes, cudaHostRegisterPortable);
+    if (e == cudaSuccess)
+        return 0;
+    cudaGetLastError();
+    return sl_fail(err, SL_ENOMEM, "cuda:%d: %zu bytes of host memory cannot be pinned: %s", device,
+                   n_bytes, cudaGetErrorString(e));
+}
+
+void sl_cuda_unpin(int device, void *p)
+{
+    if (cudaSetDevice(device) != cudaSuccess || cudaHostUnregister(p) != cudaSuccess)
+        cudaGetLastError(); /* of a lost device */
+}
+
+int sl_cuda_number(struct sl_backend *be)
+{
+    return sl_cuda(be)->device;
+}
+
+/* ------------------------------------------------------------------ start and end */
+
+static bool make_event(struct sl_cuda *cu, cudaEvent_t *event)
+{
+    cudaError_t e = cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync);
+    if (e != cudaSuccess)
+        *event = NULL;
+    sl_cuda_check(cu, e, "cudaEventCreateWithFlags");
+    return e == cudaSuccess;
+}
+
+static bool make_way(struct sl_cuda *cu, struct page_way *w)
+{
+    cudaError_t e = cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking);
+    if (e != cudaSuccess)
+        w->stream = NULL;
+    sl_cuda_check(cu, e, "cudaStreamCreateWithFlags");
+    bool good = e == cudaSuccess && make_event(cu, &w->now);
+    for (int i = 0; i < MARKS && good; i++)
+        good = make_event(cu, &w->marks[i].event);
+    return good;
+}
+
+int sl_cuda_pages_init(struct sl_backend *be, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    SL_ASSERT(cu->steps != NULL && cu->steps->pages == NULL);
+    sl_cuda_use(cu);
+    cu->steps->pages =
+        static_cast<struct sl_cuda_pages *>(sl_calloc(1, sizeof(struct sl_cuda_pages)));
+    if (cu->steps->pages == NULL)
+        return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for copies of pages", cu->device);
+    bool good = make_event(cu, &cu->steps->pages->steps);
+    for (int i = 0; i < SL_N_PAGE_WAYS && good; i++)
+        good = make_way(cu, &cu->steps->pages->ways[i]);
+    int rc = sl_cuda_report(cu, err);
+    if (rc != 0)
+        sl_cuda_pages_deinit(cu->steps);
+    return rc;
+}
+
+static void destroy_event(cudaEvent_t event)
+{
+    if (event != NULL)
+        cudaEventDestroy(event);
+}
+
+void sl_cuda_pages_deinit(struct sl_cuda_steps *s)
+{
+    struct sl_cuda_pages *p = s->pages;
+    if (p == NULL)
+        return;
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
+        struct page_way *w = &p->ways[i];
+        if (w->stream != NULL) {
+            cudaStreamSynchronize(w->stream);
+            cudaStreamDestroy(w->stream);
+        }
+        destroy_event(w->now);
+        for (int k = 0; k < MARKS; k++)
+            destroy_event(w->marks[k].event);
+    }
+    destroy_event(p->steps);
+    s->pages = NULL;
+    sl_free(p);
+}
+
+/* ------------------------------------------------------------------ copies */
+
+/* What is enqueued on `to` from now on runs behind all that is enqueued on `from`. */
+static void follow(struct sl_cuda *cu, cudaStream_t to, cudaStream_t from, cudaEvent_t event)
+{
+    sl_cuda_check(cu, cudaEventRecord(event, from), "cudaEventRecord");
+    sl_cuda_check(cu, cudaStreamWaitEvent(to, event, 0), "cudaStreamWaitEvent");
+}
+
+int sl_cuda_page_copy(struct sl_backend *be, enum sl_page_way way, void *dst, const void *src,
+                      size_t n_bytes, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_pages *p = cu->steps->pages;
+    SL_ASSERT(p != NULL && n_bytes > 0 && way < SL_N_PAGE_WAYS);
+    struct page_way *w = &p->ways[way];
+    sl_cuda_use(cu);
+    if (!w->follows_steps)
+        follow(cu, w->stream, cu->stream, p->steps);
+    w->follows_steps = true;
+    sl_cuda_check(
+        cu,
+        cudaMemcpyAsync(dst, src, n_bytes,
+                        way == SL_PAGES_OUT ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                        w->stream),
+        "cudaMemcpyAsync of a page");
+    w->n_begun++;
+    return sl_cuda_report(cu, err);
+}
+
+int sl_cuda_pages_follow(struct sl_backend *be, enum sl_page_way way, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    SL_ASSERT(cu->steps->pages != NULL && way < SL_N_PAGE_WAYS);
+    struct page_way *w = &cu->steps->pages->ways[way],
+                    *other = &cu->steps->pages->ways[way == SL_PAGES_OUT];
+    sl_cuda_use(cu);
+    if (other->n_over < other->n_begun)
+        follow(cu, w->stream, other->stream, other->now);
+    return sl_cuda_report(cu, err);
+}
+
+int sl_cuda_pages_send(struct sl_backend *be, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    SL_ASSERT(cu->steps->pages != NULL);
+    sl_cuda_use(cu);
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
+        struct page_way *w = &cu->steps->pages->ways[i];
+        w->follows_steps = false;
+        if (w->n_marked == w->n_begun || w->n_marks == MARKS)
+            continue;
+        struct mark *m = &w->marks[(w->first + w->n_marks++) % MARKS];
+        m->n = w->n_marked = w->n_begun;
+        sl_cuda_check(cu, cudaEventRecord(m->event, w->stream), "cudaEventRecord");
+    }
+    return sl_cuda_report(cu, err);
+}
+
+static void look(struct sl_cuda *cu, struct page_way *w)
+{
+    while (w->n_marks > 0) {
+        const struct mark *m = &w->marks[w->first];
+        cudaError_t e = cudaEventQuery(m->event);
+        if (e == cudaErrorNotReady)
+            return;
+        sl_cuda_check(cu, e, "cudaEventQuery of copies of pages");
+        if (e != cudaSuccess)
+            return;
+        SL_ASSERT(m->n > w->n_over && m->n <= w->n_begun);
+        w->n_over = m->n;
+        w->first = (w->first + 1) % MARKS;
+        w->n_marks--;
+    }
+}
+
+int sl_cuda_pages_over(struct sl_backend *be, bool wait, struct sl_page_counts *over,
+                       struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    SL_ASSERT(cu->steps->pages != NULL);
+    sl_cuda_use(cu);
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
+        struct page_way *w = &cu->steps->pages->ways[i];
+        if (wait && w->n_over < w->n_begun) {
+            sl_cuda_check(cu, cudaEventRecord(w->now, w->stream), "cudaEventRecord");
+            sl_cuda_check(cu, cudaEventSynchronize(w->now), "cudaEventSynchronize");
+        }
+        look(cu, w);
+        if (wait && cu->error == cudaSuccess)
+            w->n_over = w->n_marked = w->n_begun;
+        over->n[i] = w->n_over;
+    }
+    return sl_cuda_report(cu, err);
+}
+
+/* The event behind the first n copies, or a later one. */
+static cudaEvent_t end_of(struct sl_cuda *cu, struct page_way *w, uint64_t n)
+{
+    for (uint32_t i = 0; i < w->n_marks; i++)
+        if (w->marks[(w->first + i) % MARKS].n >= n)
+            return w->marks[(w->first + i) % MARKS].event;
+    sl_cuda_check(cu, cudaEventRecord(w->now, w->stream), "cudaEventRecord");
+    return w->now;
+}
+
+int sl_cuda_pages_await(struct sl_backend *be, const struct sl_page_counts *n, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    SL_ASSERT(cu->steps->pages != NULL);
+    sl_cuda_use(cu);
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
+        struct page_way *w = &cu->steps->pages->ways[i];
+        SL_ASSERT(n->n[i] <= w->n_begun);
+        if (n->n[i] > w->n_over)
+            sl_cuda_check(cu, cudaStreamWaitEvent(cu->stream, end_of(cu, w, n->n[i]), 0),
+                          "cudaStreamWaitEvent");
+    }
+    return sl_cuda_report(cu, err);
+}
