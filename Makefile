@@ -60,7 +60,7 @@ FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,$(FUZZ)/fuzz_%,$(wildcard tests/fuzz/f
 # Kernels: src/cuda compiled by nvcc where there is one, and everywhere by a C++ compiler against the
 # simulator of tests/cuda/sim, under ASan in every configuration that can have it.
 NVCC    := $(or $(NVCC),$(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
-# No C++ runtime in the program: kernels are launched by one thread at a time, nothing throws.
+# No C++ runtime in the program: no static of a function has a constructor, nothing throws.
 NO_CXX  := -fno-threadsafe-statics,-fno-exceptions
 NVFLAGS := -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false -lineinfo -Xfatbin \
            -compress-all -Iinclude -Isrc \

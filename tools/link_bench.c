@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * link_bench - what a gather between ranks in processes of their own takes, over TCP and in shared
- * memory, beside a copy of as many bytes.
+ * memory, beside a copy of as many bytes; and what it takes to have the threads of ranks of one
+ * process call a function, while they still look for it, and when they sleep.
  *
  * usage: link_bench [ranks [seconds]]   (default: 2 ranks, half a second each)
  *
@@ -14,6 +15,7 @@
 #include "base/sys.h"
 #include "dist/link.h"
 #include "dist/note.h"
+#include "engine/team.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -171,6 +173,33 @@ static int run(struct bench *b, bool shm, double seconds, struct sl_error *err)
     return rc;
 }
 
+static int nothing(void *arg, int rank, struct sl_error *err)
+{
+    (void)arg, (void)rank, (void)err;
+    return 0;
+}
+
+static int measure_team(int n_ranks, int pause_ms, double seconds, struct sl_error *err)
+{
+    struct sl_team *t = NULL;
+    int rc = sl_team_create(n_ranks, &t, err);
+    double sum = 0;
+    uint64_t n = 0;
+    const uint64_t end_ns = sl_now_ns() + (uint64_t)(seconds * 1e9);
+    while (rc == 0 && sl_now_ns() < end_ns) {
+        if (pause_ms > 0)
+            (void)poll(NULL, 0, pause_ms);
+        const uint64_t t0 = sl_now_ns();
+        rc = sl_team_run(t, nothing, NULL, err);
+        sum += (double)(sl_now_ns() - t0) / 1e3;
+        n++;
+    }
+    if (rc == 0)
+        printf("%-14s %7d ms  %9.2f us\n", "team, pause", pause_ms, sum / (double)n);
+    sl_team_destroy(t);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     struct sl_error err = {0};
@@ -193,6 +222,8 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = run(&b, false, (double)ms / 1e3, &err);
     measure_copy(&b, (double)ms / 1e3);
+    for (int pause_ms = 0; pause_ms <= 4 && rc == 0; pause_ms += 4)
+        rc = measure_team((int)n_ranks, pause_ms, (double)ms / 1e3, &err);
     if (rc != 0)
         fprintf(stderr, "link_bench: %s\n", err.msg);
     return rc != 0;

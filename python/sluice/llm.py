@@ -158,7 +158,7 @@ class LLM:
     model: a folder, a .gguf file, a name like "Qwen/Qwen3-0.6B" or "org/name:Q4_K_M" (looked up in the Hugging Face
     cache, downloaded where it lacks it), or None: a small model that is inside the library, to try things with.
 
-    device: "auto" (a Hopper GPU if there is one), "cpu", "cuda" or "cuda:N". The others are those of
+    device: "auto" (a Hopper GPU if there is one), "cpu", "cuda", "cuda:N" or "cuda:N,N,..". The others are those of
     `sluice serve --help` and of vLLM. progress: False, True (a line on stderr), or a function that is called with
     what is done, how much and of how much; None: a line where stderr is a terminal. seed: requests without a seed of
     their own get one that follows from it and from how many there were before.

@@ -229,6 +229,8 @@ static const struct sl_device_vt device_vtable = {
     sl_cuda_host_end,
     sl_cuda_forget,
     sl_cuda_share_ids,
+    sl_cuda_to_record,
+    sl_cuda_record,
     sl_cuda_pin,
     sl_cuda_unpin,
     sl_cuda_number,
@@ -313,9 +315,14 @@ static bool capability(int device, int *major, int *minor)
 
 int sl_cuda_find(void)
 {
+    return sl_cuda_find_nth(0);
+}
+
+int sl_cuda_find_nth(int nth)
+{
     int n = sl_cuda_count(), major, minor;
     for (int i = 0; i < n; i++)
-        if (capability(i, &major, &minor) && major == CC_MAJOR && minor == CC_MINOR)
+        if (capability(i, &major, &minor) && major == CC_MAJOR && minor == CC_MINOR && nth-- == 0)
             return i;
     return -1;
 }

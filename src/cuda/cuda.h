@@ -24,6 +24,7 @@ struct sl_cuda_config {
 int sl_cuda_count(void);
 /* Ordinal of the first device this build has kernels for; -1: none. */
 int sl_cuda_find(void);
+int sl_cuda_find_nth(int nth); /* likewise the nth of those, from 0 on */
 /* Errors: SL_EUNSUPPORTED no such device, or one of another compute capability, or no driver;
  * SL_ENOMEM; SL_EDEVICE. */
 SL_MUST_CHECK int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_backend **out,

@@ -13,6 +13,12 @@ int sl_cuda_find(void)
     return -1;
 }
 
+int sl_cuda_find_nth(int nth)
+{
+    (void)nth;
+    return -1;
+}
+
 int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_backend **out, struct sl_error *err)
 {
     *out = NULL;

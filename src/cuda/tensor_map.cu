@@ -14,8 +14,9 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
 
 static cudaError_t find_encode(encode_fn *out)
 {
-    static encode_fn known; /* the same for every device; asked for by the engine's thread */
-    if (known == NULL) {
+    static encode_fn known; /* the same for every device; any rank's thread asks for it */
+    encode_fn encode = __atomic_load_n(&known, __ATOMIC_ACQUIRE);
+    if (encode == NULL) {
         void *p = NULL;
         cudaDriverEntryPointQueryResult found;
         cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
@@ -24,9 +25,10 @@ static cudaError_t find_encode(encode_fn *out)
             return e;
         if (found != cudaDriverEntryPointSuccess || p == NULL)
             return cudaErrorSymbolNotFound;
-        known = (encode_fn)p;
+        encode = (encode_fn)p;
+        __atomic_store_n(&known, encode, __ATOMIC_RELEASE);
     }
-    *out = known;
+    *out = encode;
     return cudaSuccess;
 }
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "engine/device_ranks.h"
 #include "models/lora.h"
 #include "ops/device.h"
 
@@ -81,6 +82,7 @@ struct sl_device_runner {
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] of the last collect */
     float *pooled; /* [max_logits, n_out] of the last collect, embeddings or scores; NULL: tokens */
     struct sl_device_draft *draft; /* NULL: no model drafts */
+    struct sl_device_ranks *ranks; /* NULL: one device has all of the model */
 };
 
 static const struct sl_sample_row padding = {
@@ -460,6 +462,8 @@ static void forward(void *arg, const struct sl_step *step)
                               .max_n = d->cfg.max_logits,
                               .draws = (step->variant & DRAWS) != 0,
                           });
+    if (d->ranks != NULL)
+        sl_device_ranks_share(d->ranks, step->batch.n_logits);
 }
 
 static const struct sl_counts *counted_in(const struct sl_pick *pick)
@@ -520,7 +524,8 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
         step.extra = d->lists;
         step.extra_bytes = d->lists_used;
     }
-    int rc = d->dev->step(d->be, &step, forward, d, &l->ticket, err);
+    int rc = d->ranks != NULL ? sl_device_ranks_step(d->ranks, &step, forward, d, &l->ticket, err)
+                              : d->dev->step(d->be, &step, forward, d, &l->ticket, err);
     d->n_late += rc == 0;
     return rc;
 }
@@ -539,7 +544,8 @@ static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
     memcpy(d->lists + at, d->rows, n_bytes);
     step.extra = d->lists;
     step.extra_bytes = d->lists_used;
-    int rc = d->dev->choose(d->be, &step, forward, d, err);
+    int rc = d->ranks != NULL ? sl_device_ranks_choose(d->ranks, &step, forward, d, err)
+                              : d->dev->choose(d->be, &step, forward, d, err);
     d->n_late -= rc != 0;
     return rc;
 }
@@ -602,6 +608,8 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     d->first = (d->first + 1) % SL_MAX_FLIGHTS;
     d->n_late--;
     int rc = d->dev->wait(d->be, l->ticket, &ids, &results, err);
+    if (rc == 0 && d->ranks != NULL)
+        rc = sl_device_ranks_wait(d->ranks, l->ticket, err);
     if (rc != 0)
         return rc;
     if (d->pooled != NULL) {
@@ -711,6 +719,8 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
     const struct sl_backend_vt *vt = d->be->vt;
     struct sl_step_limits lim = limits_of(d->m, &d->cfg);
     int rc = d->dev->steps_init(d->be, &lim, err);
+    if (rc == 0 && d->cfg.ranks != NULL)
+        rc = sl_device_ranks_create(d->cfg.ranks, &lim, &d->ranks, err);
     if (rc != 0)
         return rc;
     if (d->pooled == NULL) {
@@ -789,6 +799,7 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     if (d == NULL)
         return;
     d->dev->forget(d->be, d);
+    sl_device_ranks_destroy(d->ranks);
     sl_device_draft_destroy(d->draft);
     if (d->lora_table != NULL)
         d->be->vt->free(d->be, d->lora_table, table_bytes(d->m, &d->cfg));

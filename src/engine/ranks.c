@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "engine/load/load.h"
 #include "engine/load/memory_plan.h"
 #include "engine/load/nodes.h"
@@ -22,6 +23,7 @@ struct rank {
 
 struct sl_ranks {
     int n; /* in this process */
+    bool on_device;
     struct sl_comm *comm;
     struct sl_team *team;
     uint64_t kv_bytes[SL_MAX_KV_GROUPS]; /* of a rank's pages */
@@ -55,6 +57,10 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: adapters (enable_lora) cannot be divided among ranks "
                        "yet");
+    if (cfg->cpu_offload_experts != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: experts that stay on the CPU (cpu_offload_experts) "
+                       "cannot be divided among ranks yet");
     if (cfg->skip_softmax_counts)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: skip_softmax_counts is for one rank");
@@ -103,7 +109,7 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
                                     .plan = &plan,
                                     .n_plan = sizeof plan,
                                     .max_message = sl_rank_step_bytes(&plan.bounds),
-                                    .room_bytes = sl_run_room_bytes(k->model, &run),
+                                    .room_bytes = sl_run_room_bytes(k->model, k->backend, &run),
                                     .only_tcp = cfg->rank_transport != NULL &&
                                                 strcmp(cfg->rank_transport, "tcp") == 0};
     lead.timeout_ms = (cfg->rank_timeout_s != 0 ? cfg->rank_timeout_s : DEFAULT_TIMEOUT_S) * 1000;
@@ -124,13 +130,28 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
                    : sl_model_load(k->model, k->backend, cfg->progress, cfg->progress_arg, err);
 }
 
+/* Devices reach each other's memory, in which there is room for what is gathered. */
+static int join_devices(struct sl_ranks *r, const struct sl_memory_plan *p, struct sl_error *err)
+{
+    struct sl_backend *backends[SL_MAX_RANKS];
+    const struct sl_run_config run = {.max_tokens = p->max_num_batched_tokens,
+                                      .max_logits = sl_memory_plan_max_logits(p)};
+    for (int i = 0; i < r->n; i++)
+        backends[i] = r->ranks[i].backend;
+    return sl_cuda_comm_create(
+        backends, r->n, sl_run_room_bytes(r->ranks[0].model, backends[0], &run), &r->comm, err);
+}
+
 static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
-                        const struct sl_engine_config *cfg, struct sl_error *err)
+                        const struct sl_engine_config *cfg, const struct sl_memory_plan *plan,
+                        struct sl_error *err)
 {
     int rc = 0;
     SL_ASSERT(r->n > 1 && r->team == NULL);
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = open_rank(r, i, ckpt, cfg, err);
+    if (rc == 0)
+        rc = r->on_device ? join_devices(r, plan, err) : sl_cpu_comm_create(r->n, &r->comm, err);
     if (rc == 0)
         rc = sl_team_create(r->n, &r->team, err);
     r->cfg = cfg;
@@ -152,10 +173,12 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     SL_ASSERT(n_ranks > 1 && n_ranks <= SL_MAX_RANKS); /* sl_ranks_divide says so */
     r->n = sl_nodes_several(cfg) ? 1 : n_ranks;
     r->ranks[0] = (struct rank){.backend = backend, .model = model};
-    int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_ranks, &r->comm, err)
-                       : sl_cpu_comm_create(n_ranks, &r->comm, err);
+    r->on_device = backend->vt->device != NULL;
+    SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
+    int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_ranks, &r->comm, err) : 0;
     if (rc == 0)
-        rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err) : load_threads(r, ckpt, cfg, err);
+        rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err)
+                       : load_threads(r, ckpt, cfg, plan, err);
     if (rc != 0)
         sl_ranks_destroy(r);
     else
@@ -171,12 +194,15 @@ void sl_ranks_destroy(struct sl_ranks *r)
     sl_leader_close(r->leader);
     sl_free(r->message);
     sl_team_destroy(r->team);
+    if (r->on_device)
+        sl_cuda_comm_destroy(r->comm);
     for (int i = 1; i < r->n; i++) {
         sl_model_close(r->ranks[i].model);
         if (r->ranks[i].backend != NULL)
             r->ranks[i].backend->vt->destroy(r->ranks[i].backend);
     }
-    sl_cpu_comm_destroy(r->comm);
+    if (!r->on_device)
+        sl_cpu_comm_destroy(r->comm);
     sl_free(r);
 }
 
@@ -189,6 +215,25 @@ void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2])
 {
     for (int i = 0; i < 2; i++)
         rooms[i] = r->leader != NULL ? sl_leader_room(r->leader, i) : NULL;
+    if (r->on_device)
+        sl_cuda_comm_rooms(r->comm, 0, rooms);
+}
+
+int sl_ranks_count(const struct sl_ranks *r)
+{
+    return r->n;
+}
+
+struct sl_team *sl_ranks_team(const struct sl_ranks *r)
+{
+    return r->team;
+}
+
+struct sl_run *sl_ranks_run(const struct sl_ranks *r, int rank, struct sl_backend **backend)
+{
+    SL_ASSERT(rank >= 0 && rank < r->n);
+    *backend = r->ranks[rank].backend;
+    return r->ranks[rank].run;
 }
 
 bool sl_ranks_are_processes(const struct sl_ranks *r)
@@ -198,17 +243,21 @@ bool sl_ranks_are_processes(const struct sl_ranks *r)
 
 /* ---------------------------------------------------------------- steps */
 
-static int start_rank(struct sl_ranks *r, struct rank *k, const struct sl_run_config *cfg,
+static int start_rank(struct sl_ranks *r, int rank, const struct sl_run_config *cfg,
                       struct sl_error *err)
 {
+    struct rank *k = &r->ranks[rank];
     struct sl_run_config own = *cfg;
+    if (r->on_device)
+        sl_cuda_comm_rooms(r->comm, rank, own.rank_room);
     for (int32_t g = 0; g < cfg->kv.n_groups; g++) {
         k->kv_pool[g] = own.kv_pool[g] = k->backend->vt->alloc(k->backend, r->kv_bytes[g]);
         if (k->kv_pool[g] == NULL)
             return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a rank",
                            (double)r->kv_bytes[g] / 1e9);
     }
-    return sl_run_create(k->model, &own, &k->run, err);
+    int rc = sl_run_create(k->model, &own, &k->run, err);
+    return rc == 0 && r->on_device ? k->backend->vt->device->load_end(k->backend, err) : rc;
 }
 
 static uint64_t leader_progress(const void *arg)
@@ -227,7 +276,7 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
     for (int32_t g = 0; g < cfg->kv.n_groups; g++)
         r->kv_bytes[g] = sl_memory_plan_group_bytes(plan, g) / (uint64_t)r->n;
     for (int i = 1; i < r->n && rc == 0; i++)
-        rc = start_rank(r, &r->ranks[i], cfg, err);
+        rc = start_rank(r, i, cfg, err);
     if (rc != 0 || r->leader == NULL)
         return rc;
     sl_leader_watch(r->leader, leader_progress, r);

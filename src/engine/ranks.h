@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * ranks.h - tensor parallelism on the CPU: a model that several ranks compute, each with its own
- * backend, weights and part of every page. They are threads of this process, or each is a process
- * (nnodes): then the others run sl_rank_follow, and only rank 0 is here.
+ * ranks.h - tensor parallelism: a model that several ranks compute, each with its own backend,
+ * weights and part of every page. They are threads of this process, or each is a process (nnodes):
+ * then the others run sl_rank_follow, and only rank 0 is here. Backends are CPUs, or a GPU each:
+ * then what runs them all is engine/device_ranks.h.
  *
  * Rank 0 is the loader's: its model, backend and run are as those of a model that is alone, and it
  * gives the logits. Here are the other ranks, what all share, and the step of all. There is one
@@ -16,6 +17,7 @@
 
 struct sl_memory_plan;
 struct sl_ranks;
+struct sl_team;
 
 /* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, or the error
  * says why not. */
@@ -30,7 +32,7 @@ SL_MUST_CHECK int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engi
 void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fine */
 /* What ranks meet in, for the configuration of rank 0's run. */
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);
-/* Where it computes its parts; NULL: anywhere. */
+/* Where rank 0 computes its parts; NULL: anywhere. */
 void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2]);
 bool sl_ranks_are_processes(const struct sl_ranks *r); /* NULL: no */
 /* Pages and a run for each other rank, like rank 0's; processes are waited for. */
@@ -38,7 +40,12 @@ SL_MUST_CHECK int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config 
                                  const struct sl_memory_plan *plan, struct sl_run *run,
                                  struct sl_error *err);
 void sl_ranks_stop(struct sl_ranks *r); /* gives up pages and runs; NULL is fine */
-/* The model of a host runner: m is as for rank 0 alone, and becomes that of all ranks. */
+/* Of devices: how many there are, the threads on which they are called, and each one's backend and
+ * run, rank 0's among them. */
+int sl_ranks_count(const struct sl_ranks *r);
+struct sl_team *sl_ranks_team(const struct sl_ranks *r);
+struct sl_run *sl_ranks_run(const struct sl_ranks *r, int rank, struct sl_backend **backend);
+/* Of CPUs: the model of a host runner: m is as for rank 0 alone, and becomes that of all ranks. */
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m);
 
 #endif

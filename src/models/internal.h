@@ -507,7 +507,11 @@ void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
 void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
                          int32_t n, void *whole);
 /* Of each of r->rank.room. */
-size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits);
+size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be, int32_t max_tokens,
+                          int32_t max_logits);
+/* Before the first gather of a step, and behind the last one. */
+void sl_rank_begin(struct sl_run *r);
+void sl_rank_end(struct sl_run *r, int32_t n_logits);
 /* run.c: what a step of this batch begins with: checks, and angles of its positions. */
 void sl_run_begin(struct sl_run *r, const struct sl_batch *batch);
 /* run.c: n logits as the model scales and caps them. */

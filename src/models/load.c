@@ -39,10 +39,11 @@ static enum sl_weight_use use_of(const struct sl_model *m, const struct sl_param
     return sl_fp8_use(m, p->src->dtype);
 }
 
-/* t: rows of a tensor, the first of which is row first_row of the matrix in the file. */
+/* t: rows of a tensor, the first of which is row first_row of the matrix in the file, which has
+ * of_rows of ours. */
 static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
                          const struct sl_ckpt_tensor *t, const uint8_t *data, int64_t first_row,
-                         struct sl_error *err)
+                         int64_t of_rows, struct sl_error *err)
 {
     const struct sl_scales scales = {p->scale_values, p->scale_rows, p->scale_cols,
                                      (int32_t)first_row};
@@ -51,6 +52,7 @@ static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_
                                    &p->mat, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
+    p->mat.of_rows = of_rows;
     p->loaded = true;
     return 0;
 }
@@ -91,7 +93,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
         data = p->copy;
     if (rc == 0) /* scales of what was apart are in its order */
         rc = create_weight(m, p, use_of(m, p), &t, data,
-                           rows.first + (sl_apart(p) ? 0 : p->file_first), err);
+                           rows.first + (sl_apart(p) ? 0 : p->file_first), p->n_rows, err);
     if (rc != 0)
         return rc;
     if (p->mat.owned)
@@ -155,7 +157,8 @@ static int load_tied_head(struct sl_model *m, struct sl_error *err)
         return 0;
     const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, m->rank);
     const struct sl_ckpt_tensor t = sl_rank_part(sl_param(m, 0, SL_SLOT_EMBED)->src, rows);
-    return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, &t, t.data, 0, err);
+    return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, &t, t.data, 0,
+                         m->hp.n_vocab, err);
 }
 
 /* Copies a host vector to backend memory. */

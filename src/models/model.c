@@ -304,8 +304,8 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
         const struct sl_layer_desc *l = &m->layers[i];
         if (!sl_has_attention(l))
             continue;
-        const struct sl_heads h = {l->n_heads, l->n_kv_heads, l->head_dim, l->v_dim,
-                                   l->mixer == SL_MIX_MLA};
+        const struct sl_heads h = {l->n_heads / m->n_ranks, l->n_kv_heads / m->n_ranks, l->head_dim,
+                                   l->v_dim, l->mixer == SL_MIX_MLA};
         int32_t k = 0;
         while (k < SL_MIN(n, n_max) && memcmp(&kinds[k], &h, sizeof h) != 0)
             k++;

@@ -110,8 +110,8 @@ int32_t sl_model_n_host_layers(const struct sl_model *m);
 void sl_model_host_rows(const struct sl_model *m, int32_t *hidden, int32_t *top_k);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
-/* Kinds of layers by their heads, in the order of the first layer of each. Fills at most n_max and
- * returns how many there are. */
+/* Kinds of layers by the heads that its rank has, in the order of the first layer of each. Fills at
+ * most n_max and returns how many there are. */
 int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t n_max);
 /* Where the keys and states of the model's layers lie on be, where it need not be loaded yet (NULL:
  * states are as a CPU has them); kv_dtype "auto" is auto_dtype, which a backend's vt->kv_dtype
@@ -140,9 +140,10 @@ struct sl_run_config {
     int32_t n_taps, taps[SL_MAX_TAPS];
 };
 
-/* Of each of rank_room. */
-size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_run_config *cfg);
-/* Activations of one rank; be: where the model is loaded or will be. */
+/* Of each of rank_room; be: where the model is loaded or will be. */
+size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_backend *be,
+                         const struct sl_run_config *cfg);
+/* Activations of one rank. */
 uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg);
 SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
@@ -180,6 +181,7 @@ void sl_run_set_pooled(struct sl_run *r, float *rows);
 void sl_model_pooled(const struct sl_model *m, const float *row, float *out);
 /* Where every step's logits lie; of several ranks the first one's has them. */
 const float *sl_run_logits(const struct sl_run *r);
+struct sl_rank *sl_run_rank(struct sl_run *r); /* which it is, for operations between ranks */
 /* Of a rank, after a step: another one was lost meanwhile, and the rows mean nothing. */
 bool sl_run_lost(const struct sl_run *r);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */

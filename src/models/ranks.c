@@ -9,15 +9,19 @@
  */
 #include "base/check.h"
 #include "models/internal.h"
+#include "ops/device.h"
 #include "quant/int4_repack.h"
 
-/* Rows are cut at multiples of this, which no packed layout divides. */
-#define CUT_ROWS 16
+/* Rows are cut at multiples of this, which no packed layout divides; of many, of this, which no
+ * block of scales does. */
+#define CUT_ROWS      16
+#define CUT_MANY_ROWS 128
 
 static int64_t first_row(enum sl_shard shard, int64_t n_rows, int32_t rank, int32_t n_ranks)
 {
     const int64_t row = n_rows * rank / n_ranks; /* of heads: whole ones, as they divide evenly */
-    return shard == SL_SHARD_ROWS && rank < n_ranks ? row / CUT_ROWS * CUT_ROWS : row;
+    const int64_t cut = n_rows / n_ranks < 8 * CUT_MANY_ROWS ? CUT_ROWS : CUT_MANY_ROWS;
+    return shard == SL_SHARD_ROWS && rank < n_ranks ? row / cut * cut : row;
 }
 
 struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64_t n_rows,
@@ -137,32 +141,58 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
 /* Columns of its part, of what is `width` wide. */
 static size_t most_columns(const struct sl_model *m, int64_t width)
 {
-    return (size_t)(width / m->n_ranks + CUT_ROWS);
+    return (size_t)(width / m->n_ranks + CUT_MANY_ROWS);
 }
 
-size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits)
+/* Heads and the middles of MLPs are activations; the rest is floats. */
+size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be, int32_t max_tokens,
+                          int32_t max_logits)
 {
     static const enum sl_dim dims[] = {SL_DIM_I, SL_DIM_S, SL_DIM_ATT};
-    int64_t width = m->hp.hidden;
+    const size_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
+    size_t of_row = most_columns(m, m->hp.hidden) * sizeof(float);
     if (m->n_ranks == 1)
         return 0;
     for (size_t i = 0; i < SL_COUNT(dims); i++) {
-        const int64_t n = sl_layers_max(&m->hp, m->layers, dims[i]);
-        width = SL_MAX(width, n);
+        const size_t n = act * most_columns(m, sl_layers_max(&m->hp, m->layers, dims[i]));
+        of_row = SL_MAX(of_row, n);
     }
-    const size_t of_layer = (size_t)max_tokens * most_columns(m, width);
+    const size_t of_layer = (size_t)max_tokens * of_row;
     size_t of_experts = 0;
     for (int32_t l = 0; l < m->hp.n_layers; l++) {
         const struct sl_layer_desc *d = &m->layers[l];
-        const size_t room =
-            d->n_experts == 0
-                ? 0
-                : (size_t)sl_expert_room_pairs(max_tokens, d->top_experts, d->intermediate) *
-                      most_columns(m, d->intermediate);
+        if (d->n_experts == 0)
+            continue;
+        const int32_t n_pairs =
+            be->vt->device != NULL
+                ? SL_MIN(max_tokens, SL_DEVICE_EXPERT_ROWS) * d->top_experts
+                : sl_expert_room_pairs(max_tokens, d->top_experts, d->intermediate);
+        const size_t room = (size_t)n_pairs * most_columns(m, d->intermediate) * act;
         of_experts = SL_MAX(of_experts, room);
     }
-    const size_t of_logits = (size_t)max_logits * most_columns(m, m->hp.n_vocab);
-    return SL_MAX(SL_MAX(of_layer, of_experts), of_logits) * sizeof(float);
+    const size_t of_logits = (size_t)max_logits * most_columns(m, m->hp.n_vocab) * sizeof(float);
+    return SL_MAX(SL_MAX(of_layer, of_experts), of_logits);
+}
+
+/* A recorded step has the addresses of its rooms in it, so that on a device every step begins with
+ * the same one. */
+void sl_rank_begin(struct sl_run *r)
+{
+    r->rank.lost = false;
+    if (r->m->be->vt->device != NULL)
+        r->rank.turn = 0;
+}
+
+/* The first room of the next step is free when a gather behind the last one that used it has ended.
+ * Behind logits that is the choice, for which all wait. A step without them ends with a gather that
+ * is too small to be read in its room. */
+void sl_rank_end(struct sl_run *r, int32_t n_logits)
+{
+    const int32_t n_bytes = 16;
+    if (r->m->n_ranks == 1 || r->m->be->vt->device == NULL || n_logits > 0)
+        return;
+    SL_ASSERT(r->m->hp.hidden * (int32_t)sizeof(float) >= n_bytes * r->m->n_ranks);
+    sl_run_gather(r, sl_rank_room(&r->rank), n_bytes, 1, 1, r->y);
 }
 
 void *sl_run_part(struct sl_run *r, void *whole)

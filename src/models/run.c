@@ -201,9 +201,10 @@ static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
     memcpy(cuts, list, sizeof list);
 }
 
-size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_run_config *cfg)
+size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_backend *be,
+                         const struct sl_run_config *cfg)
 {
-    return sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
+    return sl_rank_room_bytes(m, be, cfg->max_tokens, cfg->max_logits);
 }
 
 static void list_cuts(const struct sl_model *m, struct sl_backend *be,
@@ -228,7 +229,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     const uint64_t streams = (uint64_t)hp->n_streams;
     const struct widths of = widths_of(m);
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
-    const uint64_t room = cfg->rank_room[0] != NULL ? 0 : sl_run_room_bytes(m, cfg);
+    const uint64_t room = cfg->rank_room[0] != NULL ? 0 : sl_run_room_bytes(m, be, cfg);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
@@ -890,6 +891,11 @@ uint64_t sl_run_progress(const struct sl_run *r)
     return atomic_load_explicit(&r->n_parts, memory_order_relaxed);
 }
 
+struct sl_rank *sl_run_rank(struct sl_run *r)
+{
+    return &r->rank;
+}
+
 bool sl_run_lost(const struct sl_run *r)
 {
     return r->rank.lost;
@@ -916,7 +922,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
     run_begin(r, batch);
-    r->rank.lost = false;
+    sl_rank_begin(r);
     for (int32_t l = 0; l <= last && !r->rank.lost; l++) {
         sl_run_next_part(r);
         sl_run_keep(r, l, x, n);
@@ -992,6 +998,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     else if (n > 0)
         sl_run_pool(r, r->norm, all ? batch->spans : NULL,
                     m->facts.task == SL_TASK_TOKEN_EMBED ? n : batch->n_logits);
+    sl_rank_end(r, batch->n_logits);
     sl_run_next_part(r);
     return r->logits;
 }

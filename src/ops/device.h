@@ -40,7 +40,8 @@ struct sl_heads {
     int32_t latent; /* 1: values are a part of keys (struct sl_op_attention.v_in_k); 0: not */
 };
 
-#define SL_MAX_HEAD_KINDS 8 /* kinds of layers by their heads, on a device */
+#define SL_MAX_HEAD_KINDS     8    /* kinds of layers by their heads, on a device */
+#define SL_DEVICE_EXPERT_ROWS 4096 /* that experts of a device have at once */
 
 struct sl_step_limits {
     int32_t max_tokens, max_spans, max_logits;
@@ -99,6 +100,9 @@ struct sl_step {
      * numbers of tokens, spans and logits matter. */
     uint32_t variant;
     bool want_results; /* host only: somebody will read results */
+    /* Host only, of a step that others compute too, who wait for one another on their devices: it
+     * is not recorded before record is called, as recording may wait for the device. */
+    bool record_later;
     /* Of a model that drafts: page ids are of the first group, and the i-th wanted row, if any, is
      * of the i-th span. */
     bool drafts;
@@ -192,6 +196,10 @@ struct sl_device_vt {
     /* In a forward, on every rank, as a gather: the ids [n] that rank 0's choice left (struct
      * sl_step.ids) arrive where the other ranks' steps find the ids of the step before. */
     void (*share_ids)(struct sl_backend *be, struct sl_rank *rank, int32_t n);
+    /* Of the last step with record_later: is it to be recorded? Then record does that. To be called
+     * when all that it waits for on the device is enqueued. */
+    bool (*to_record)(struct sl_backend *be);
+    void (*record)(struct sl_backend *be);
 
     /* ---- copies of pages */
     /* Host memory that copies of pages read and write while the host does something else. Any

@@ -74,8 +74,8 @@ static int be_stuck(const struct sl_engine_config *cfg, struct sl_error *err)
     memcpy(&plan, sl_member_plan(m), sizeof plan);
     const struct sl_run_config run = {.max_tokens = plan.bounds.max_tokens,
                                       .max_logits = plan.bounds.max_logits};
-    if (sl_member_await(m, sl_run_room_bytes(model, &run), sl_rank_step_bytes(&plan.bounds), room,
-                        err) != 0 ||
+    if (sl_member_await(m, sl_run_room_bytes(model, be, &run), sl_rank_step_bytes(&plan.bounds),
+                        room, err) != 0 ||
         sl_member_ready(m, &link, err) != 0)
         return 1;
     sleep(60);

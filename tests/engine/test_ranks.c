@@ -124,7 +124,10 @@ static void test_refused(void **state)
     refuse((struct sl_engine_config){.tensor_parallel_size = 2, .enable_lora = true}, "adapters");
     refuse((struct sl_engine_config){.tensor_parallel_size = 2, .shared = shared},
            "several models");
-    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .device = "cuda"}, "several GPUs");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .device = "cuda"},
+           "2 ranks want a GPU each, and there are 0");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .cpu_offload_experts = "all"},
+           "cpu_offload_experts");
     refuse((struct sl_engine_config){.tensor_parallel_size = 2, .runner = "pooling"}, "embeddings");
     sl_shared_destroy(shared);
 }

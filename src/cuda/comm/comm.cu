@@ -243,6 +243,7 @@ static __device__ __forceinline__ void comm_number(const comm_args &a, comm_shar
         s->turn = static_cast<unsigned long long>(next) << 32;
     }
     sh->number = number;
+    sh->missing = 0;
     sh->lost = *reinterpret_cast<volatile uint32_t *>(&s->lost);
 }
 
@@ -416,20 +417,38 @@ static void gather(struct sl_cuda *cu, const struct comm_args &a, uint64_t most)
     sl_launch(cu, gather_kernel, grid, dim3(COMM_THREADS), sizeof(struct comm_shared), a);
 }
 
+/* Others read a large part where it lies, which must be in a room: one from elsewhere is copied
+ * there. NULL: a small one goes from where it is. */
+static const uint8_t *part_in_room(struct sl_cuda *cu, const struct sl_comm *c,
+                                   const struct sl_op_all_gather *op, uint64_t total)
+{
+    const uint8_t *part = static_cast<const uint8_t *>(op->part), *piece = c->piece[op->rank->idx];
+    if (part >= piece && part + total <= piece + c->piece_bytes)
+        return part;
+    if (total <= c->small_bytes)
+        return NULL;
+    void *room = sl_rank_room(op->rank);
+    SL_ASSERT(total <= c->room_bytes);
+    if (cu->settle != NULL)
+        cu->settle(cu);
+    sl_cuda_check(cu, cudaMemcpyAsync(room, part, total, cudaMemcpyDeviceToDevice, cu->stream),
+                  "cudaMemcpyAsync to a room");
+    return static_cast<const uint8_t *>(room);
+}
+
 extern "C" void sl_cuda_all_gather(struct sl_backend *be, const struct sl_op_all_gather *op)
 {
     struct sl_cuda *cu = sl_cuda(be);
     const struct sl_comm *c = op->rank->comm;
     const int32_t rank = op->rank->idx;
     SL_ASSERT(c != NULL && cu->comm == c && c->rank[rank] == cu);
-    const uint8_t *part = static_cast<const uint8_t *>(op->part);
     const uint64_t total = static_cast<uint64_t>(op->part_bytes) * static_cast<uint64_t>(op->n);
-    SL_ASSERT(part >= c->piece[rank] && part + total <= c->piece[rank] + c->piece_bytes);
     if (op->n == 0)
         return;
     struct comm_args a = args_of(c, rank);
-    a.part = part;
-    a.at = static_cast<uint32_t>(part - c->piece[rank]);
+    const uint8_t *part = part_in_room(cu, c, op, total);
+    a.part = part != NULL ? part : static_cast<const uint8_t *>(op->part);
+    a.at = part != NULL ? static_cast<uint32_t>(part - c->piece[rank]) : 0;
     a.part_bytes = static_cast<uint32_t>(op->part_bytes);
     a.n = static_cast<uint32_t>(op->n);
     a.out = static_cast<uint8_t *>(op->out);

@@ -19,15 +19,19 @@
  *
  * A row's bits depend on the row and its experts and on nothing else (experts.h). Rows pass in
  * slabs, which bounds the scratch.
+ *
+ * Of several ranks each has some rows of every matrix. Between gate and up and down they gather
+ * the middle, for which all of them have the pairs in the same places (sort_in_order).
  */
 #include "cuda/gemm/experts_gate.cuh"
 #include "cuda/launch.cuh"
+#include "ops/device.h"
 
 #define SORT_BLOCK    1024
+#define SORT_WARPS    (SORT_BLOCK / 32)
 #define GATHER_BLOCK  128
 #define COMBINE_BLOCK 128
-#define SINGLE_ROWS   2 /* up to which every pair is on its own */
-#define SLAB_ROWS     4096
+#define SINGLE_ROWS   2             /* up to which every pair is on its own */
 #define SLAB_BYTES    (512ll << 20) /* of scratch, unless one row wants more */
 
 /* ------------------------------------------------------------------ stacks */
@@ -129,6 +133,28 @@ static __device__ void sum_up(int32_t *counts, int32_t n)
         counts[n] = before;
 }
 
+/* first: pairs of each expert, becomes the places before them; tiles: room for [E + 1]. */
+static __device__ void cut_tiles(const sl_expert_pairs &p, int32_t n_experts, int32_t tile,
+                                 int32_t *first, int32_t *tiles)
+{
+    const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
+        tiles[e] = (first[e] + tile - 1) / tile;
+    __syncthreads();
+    if (thread < 32) {
+        sum_up(first, n_experts);
+        sum_up(tiles, n_experts);
+    }
+    __syncthreads();
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
+        for (int32_t t = tiles[e]; t < tiles[e + 1]; t++) {
+            const int32_t at = first[e] + (t - tiles[e]) * tile;
+            p.tiles[t] = {e, at, min(tile, first[e + 1] - at)};
+        }
+    if (thread == 0)
+        *p.n_tiles = tiles[n_experts];
+}
+
 /* Which of an expert's pairs comes first may differ from call to call; no result depends on it. */
 static __global__ void __launch_bounds__(SORT_BLOCK)
     sort_kernel(const sl_expert_pairs p, int32_t n_experts, int32_t tile)
@@ -145,28 +171,61 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
     for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK)
         atomicAdd(&first[p.experts[i]], 1);
     __syncthreads();
+    cut_tiles(p, n_experts, tile, first, tiles);
     for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
-        tiles[e] = (first[e] + tile - 1) / tile;
-    __syncthreads();
-    if (thread < 32) {
-        sum_up(first, n_experts);
-        sum_up(tiles, n_experts);
-    }
-    __syncthreads();
-    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK) {
         next[e] = first[e];
-        for (int32_t t = tiles[e]; t < tiles[e + 1]; t++) {
-            const int32_t at = first[e] + (t - tiles[e]) * tile;
-            p.tiles[t] = {e, at, min(tile, first[e + 1] - at)};
-        }
-    }
-    if (thread == 0)
-        *p.n_tiles = tiles[n_experts];
     __syncthreads();
     for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK) {
         const int32_t place = atomicAdd(&next[p.experts[i]], 1);
         p.pair[place] = i;
         p.place[i] = place;
+    }
+}
+
+/* The same with an expert's pairs in ascending order. Each warp has neighbouring pairs, and places
+ * them behind those that the warps before it have of an expert. */
+static __global__ void __launch_bounds__(SORT_BLOCK)
+    sort_in_order_kernel(const sl_expert_pairs p, int32_t n_experts, int32_t tile)
+{
+    SL_SMEM(int32_t, first);                /* [E + 1] places of an expert, */
+    int32_t *tiles = first + n_experts + 1; /* [E + 1] its tiles, */
+    int32_t *own = tiles + n_experts + 1;   /* [SORT_WARPS, E] pairs of a warp, then those before */
+    const int32_t thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
+    const int32_t each = (p.n_pairs + SORT_WARPS - 1) / SORT_WARPS;
+    const int32_t begin = min(thread / 32 * each, p.n_pairs), end = min(begin + each, p.n_pairs);
+    int32_t *mine = own + thread / 32 * n_experts;
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (int32_t e = lane; e < n_experts; e += 32)
+        mine[e] = 0;
+    __syncwarp();
+    for (int32_t i = begin + lane; i < end; i += 32)
+        atomicAdd(&mine[p.experts[i]], 1);
+    __syncthreads();
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK) {
+        int32_t sum = 0;
+        for (int32_t w = 0; w < SORT_WARPS; w++) {
+            const int32_t n = own[w * n_experts + e];
+            own[w * n_experts + e] = sum;
+            sum += n;
+        }
+        first[e] = sum;
+    }
+    __syncthreads();
+    cut_tiles(p, n_experts, tile, first, tiles);
+    for (int32_t at = begin; at < end; at += 32) {
+        const int32_t i = at + lane, e = i < end ? p.experts[i] : -1;
+        const uint32_t same = __match_any_sync(0xffffffffu, e);
+        const int32_t n_before = __popc(same & ((1u << lane) - 1));
+        if (e >= 0) {
+            const int32_t place = first[e] + mine[e] + n_before;
+            p.pair[place] = i;
+            p.place[i] = place;
+        }
+        __syncwarp();
+        if (e >= 0 && n_before == 0)
+            mine[e] += __popc(same);
+        __syncwarp();
     }
 }
 
@@ -291,7 +350,8 @@ static struct room_of room_for(int32_t n, int32_t n_experts, int32_t top_k, int6
 static int32_t slab_rows(int32_t n, int32_t top_k, int64_t h, int64_t i)
 {
     const int64_t row = top_k * (6 * h + 2 * i);
-    return (int32_t)SL_MIN((int64_t)SL_MIN(n, SLAB_ROWS), SL_MAX(SLAB_BYTES / row, 1ll));
+    return (int32_t)SL_MIN((int64_t)SL_MIN(n, SL_DEVICE_EXPERT_ROWS),
+                           SL_MAX(SLAB_BYTES / row, 1ll));
 }
 
 extern "C" size_t sl_cuda_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts,
@@ -361,17 +421,39 @@ static struct sl_expert_pairs pairs_of(const struct sl_op_experts *a, int32_t fr
     return p;
 }
 
+/* Where the middle of n_pairs is computed, and then made whole at `mid`. */
+static __nv_bfloat16 *middle(const struct sl_op_experts *a, void *mid)
+{
+    return static_cast<__nv_bfloat16 *>(a->rank != NULL ? sl_rank_room(a->rank) : mid);
+}
+
+static void gather_middle(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t n_pairs,
+                          const __nv_bfloat16 *part, void *mid)
+{
+    if (a->rank == NULL)
+        return;
+    struct sl_op_all_gather g = {};
+    g.rank = a->rank;
+    g.part = part;
+    g.part_bytes = (size_t)a->gate->mats[0].n_rows * sizeof *part;
+    g.n = n_pairs;
+    g.out = mid;
+    sl_cuda_all_gather(&cu->base, &g);
+}
+
 static void run_single(struct sl_cuda *cu, const struct sl_op_experts *a)
 {
-    const int64_t h = a->gate->mats[0].n_cols, i = a->gate->mats[0].n_rows;
+    const int64_t h = a->gate->mats[0].n_cols, i = a->down->mats[0].n_cols;
     const struct room_of r = room_for(a->n, a->gate->n, a->top_k, h, i);
     struct sl_expert_product up = gate_and_up(a, pairs_of(a, 0, a->n), 0);
     up.x = static_cast<const __nv_bfloat16 *>(a->x);
     up.by_row = true;
-    up.mid = reinterpret_cast<__nv_bfloat16 *>(static_cast<uint8_t *>(a->scratch) + r.mid);
+    uint8_t *mid = static_cast<uint8_t *>(a->scratch) + r.mid;
+    up.mid = middle(a, mid);
     kernels[a->gate->mats[0].layout].few(cu, &up);
+    gather_middle(cu, a, up.pairs.n_pairs, up.mid, mid);
     struct sl_expert_product last = down(a, pairs_of(a, 0, a->n));
-    last.x = up.mid;
+    last.x = reinterpret_cast<__nv_bfloat16 *>(mid);
     const struct sl_expert_sum sum = {out_weights(a, 0), a->shared, a->shared_logit, a->out};
     kernels[a->down->mats[0].layout].sum(cu, &last, &sum, a->n);
 }
@@ -379,7 +461,8 @@ static void run_single(struct sl_cuda *cu, const struct sl_op_experts *a)
 static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t from, int32_t n)
 {
     const int32_t n_experts = a->gate->n;
-    const int64_t h = a->gate->mats[0].n_cols, i = a->gate->mats[0].n_rows;
+    const int64_t h = a->gate->mats[0].n_cols, i = a->down->mats[0].n_cols;
+    const int64_t n_out = a->down->mats[0].n_rows; /* h, or a rank's part of it */
     const struct room_of r = room_for(n, n_experts, a->top_k, h, i);
     uint8_t *at = static_cast<uint8_t *>(a->scratch);
     struct sl_expert_pairs pairs = pairs_of(a, from, n);
@@ -390,8 +473,9 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     pairs.tiles = reinterpret_cast<sl_expert_tile *>(at + r.tiles);
     pairs.pair = reinterpret_cast<int32_t *>(at + r.pair);
     pairs.place = reinterpret_cast<int32_t *>(at + r.place);
-    sl_launch(cu, sort_kernel, dim3(1), dim3(SORT_BLOCK),
-              (size_t)(3 * n_experts + 2) * sizeof(int32_t), pairs, n_experts, tile);
+    const size_t counts = (size_t)n_experts * (a->rank != NULL ? SORT_WARPS : 1);
+    sl_launch(cu, a->rank != NULL ? sort_in_order_kernel : sort_kernel, dim3(1), dim3(SORT_BLOCK),
+              (counts + 2 * (size_t)n_experts + 2) * sizeof(int32_t), pairs, n_experts, tile);
 
     struct sl_expert_product up = gate_and_up(a, pairs, from), last = down(a, pairs);
     up.x = static_cast<const __nv_bfloat16 *>(a->x) + from * h;
@@ -402,24 +486,26 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
                   reinterpret_cast<const uint4 *>(up.x), (int32_t)(h / 8), x);
         up.x = reinterpret_cast<const __nv_bfloat16 *>(x);
     }
-    up.mid = reinterpret_cast<__nv_bfloat16 *>(at + r.mid);
-    last.x = up.mid;
+    up.mid = middle(a, at + r.mid);
+    last.x = reinterpret_cast<__nv_bfloat16 *>(at + r.mid);
     last.out = reinterpret_cast<float *>(at + r.y);
     const struct kernels *first = &kernels[a->gate->mats[0].layout];
     const struct kernels *second = &kernels[a->down->mats[0].layout];
     if (tile <= SL_EXPERTS_FEW) {
         first->few(cu, &up);
+        gather_middle(cu, a, pairs.n_pairs, up.mid, at + r.mid);
         second->few(cu, &last);
     } else {
         first->wg(cu, &up, tile);
+        gather_middle(cu, a, pairs.n_pairs, up.mid, at + r.mid);
         second->wg(cu, &last, tile);
     }
-    const dim3 grid((unsigned)SL_CEIL_DIV(h / 4, (int64_t)COMBINE_BLOCK), (unsigned)n);
+    const dim3 grid((unsigned)SL_CEIL_DIV(n_out / 4, (int64_t)COMBINE_BLOCK), (unsigned)n);
     sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK), SL_EXPERTS_TOP_K * sizeof(int32_t),
               pairs, out_weights(a, from), reinterpret_cast<const float4 *>(last.out),
-              reinterpret_cast<const float4 *>(a->shared == NULL ? NULL : a->shared + from * h),
-              a->shared_logit == NULL ? NULL : a->shared_logit + from, (int32_t)(h / 4),
-              reinterpret_cast<float4 *>(a->out + from * h));
+              reinterpret_cast<const float4 *>(a->shared == NULL ? NULL : a->shared + from * n_out),
+              a->shared_logit == NULL ? NULL : a->shared_logit + from, (int32_t)(n_out / 4),
+              reinterpret_cast<float4 *>(a->out + from * n_out));
 }
 
 extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_experts *a)
@@ -429,13 +515,14 @@ extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_expert
     SL_ASSERT(gate->layout == a->up->mats[0].layout);
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
-    SL_ASSERT(last->n_rows == gate->n_cols && last->n_cols == gate->n_rows);
+    SL_ASSERT(a->rank != NULL || (last->n_rows == gate->n_cols && last->n_cols == gate->n_rows));
+    SL_ASSERT(last->n_rows % 4 == 0);
     SL_ASSERT(gate->n_cols % 8 == 0 && last->n_cols % 8 == 0); /* sl_experts_create */
     if (a->n <= SINGLE_ROWS) {
         run_single(sl_cuda(be), a);
         return;
     }
-    const int32_t slab = slab_rows(a->n, a->top_k, gate->n_cols, gate->n_rows);
+    const int32_t slab = slab_rows(a->n, a->top_k, gate->n_cols, last->n_cols);
     for (int32_t from = 0; from < a->n; from += slab)
         run_slab(sl_cuda(be), a, from, SL_MIN(a->n - from, slab));
 }

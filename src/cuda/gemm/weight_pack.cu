@@ -54,7 +54,8 @@ bool sl_cuda_w8a8(int64_t n_rows, int64_t n_cols, const struct sl_scales *s)
 {
     if (s == NULL || s->values == NULL || s->cols >= n_cols)
         return true;
-    return s->cols % 128 == 0 && (s->rows % SL_CUDA_W8A8_ROWS == 0 || s->rows >= n_rows);
+    return s->cols % 128 == 0 &&
+           (s->rows % SL_CUDA_W8A8_ROWS == 0 || s->rows >= s->first_row + n_rows);
 }
 
 /* One warp, one unit of one row block; the slice's first row is a row block's first. */
@@ -158,12 +159,19 @@ uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enu
     return sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ? n_bytes : 0;
 }
 
-/* Values of the scales, 0: there are none. */
+/* Values of the scales in a row of blocks. */
+static int64_t scale_row(const struct sl_scales *s, int64_t n_cols)
+{
+    return SL_CEIL_DIV(n_cols, (int64_t)s->cols);
+}
+
+/* Values of the scales that the rows of a matrix have, 0: there are none. Of a part of a matrix
+ * they begin in the row of blocks that its first row is in. */
 static int64_t count_scales(const struct sl_scales *s, int64_t n_rows, int64_t n_cols)
 {
     if (s == NULL || s->values == NULL)
         return 0;
-    return SL_CEIL_DIV(n_rows, (int64_t)s->rows) * SL_CEIL_DIV(n_cols, (int64_t)s->cols);
+    return SL_CEIL_DIV(s->first_row % s->rows + n_rows, (int64_t)s->rows) * scale_row(s, n_cols);
 }
 
 /* A slice, and with the last one the scales. */
@@ -198,16 +206,20 @@ static void fill_packed(struct sl_cuda *cu, const struct pack_row *p, const stru
     const float *values = NULL;
     if (scale_bytes > 0) {
         values = (const float *)temp;
-        sl_cuda_stage(cu, temp, scales->values, scale_bytes);
+        sl_cuda_stage(cu, temp,
+                      scales->values +
+                          scales->first_row / scales->rows * scale_row(scales, w->n_cols),
+                      scale_bytes);
         temp += SL_ROUND_UP(scale_bytes, PACK_ALIGN);
     }
     for (int64_t r0 = 0; r0 < w->n_rows; r0 += slice_rows) {
         int64_t n = SL_MIN(slice_rows, w->n_rows - r0);
         sl_cuda_stage(cu, temp, data + r0 * row_bytes, (size_t)(n * row_bytes));
-        sl_pack_src s = {temp, row_bytes, n, w->n_cols, r0, values, 0, 0};
+        sl_pack_src s = {temp, row_bytes, n, w->n_cols, r0, values, 0, 0, 0};
         if (values != NULL) {
             s.scale_rows = scales->rows;
             s.scale_cols = scales->cols;
+            s.scale_first = scales->first_row % scales->rows;
         }
         if (w->layout == SL_CUDA_W8A8)
             pack_w8a8(cu, &s, w);
@@ -228,6 +240,12 @@ int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl
         use = SL_USE_LINEAR;
     bool w8a8 = use == SL_USE_LINEAR_FP8 && dtype == SL_DTYPE_FP8_E4M3 &&
                 sl_cuda_w8a8(n_rows, n_cols, scales);
+    if (w8a8 && scales != NULL && scales->values != NULL && scales->cols < n_cols &&
+        scales->first_row % SL_CUDA_W8A8_ROWS != 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "a part of a matrix from row %d on: with FP8 activations parts begin at "
+                       "multiples of %d (--activation-dtype bf16 has none)",
+                       scales->first_row, SL_CUDA_W8A8_ROWS);
     if (!sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ||
         (use == SL_USE_ROWS && dtype == SL_DTYPE_FP8_E4M3))
         return sl_fail(err, SL_EUNSUPPORTED, "no CUDA kernel for a %s matrix of %lld x %lld",

@@ -15,8 +15,9 @@ struct sl_pack_src {
     const uint8_t *rows; /* device: n_rows rows of the file from a row block's first on */
     int64_t row_bytes, n_rows, n_cols;
     int64_t first_row;   /* of the matrix */
-    const float *scales; /* device: of the whole matrix, as struct sl_scales has them, or NULL */
+    const float *scales; /* device: as struct sl_scales has them, or NULL; */
     int32_t scale_rows, scale_cols;
+    int32_t scale_first; /* row of theirs that is the matrix' first */
 };
 
 static __device__ __forceinline__ float sl_round_bf16(float v)
@@ -75,7 +76,8 @@ static __global__ void sl_pack_w8a8_scales(sl_pack_src s, float *out, int64_t n_
         return;
     float scale = 1.0f;
     if (s.scales != nullptr && of_row != by_unit && row < s.n_rows)
-        scale = s.scales[row / s.scale_rows * ((s.n_cols + s.scale_cols - 1) / s.scale_cols) +
+        scale = s.scales[(s.scale_first + row) / s.scale_rows *
+                             ((s.n_cols + s.scale_cols - 1) / s.scale_cols) +
                          col / s.scale_cols];
     out[i] = scale;
     sl_grid_launch_dependents();
@@ -529,7 +531,7 @@ struct sl_pack_fp8 {
             return 0x7FC07FC0u;
         float v = 1.0f;
         if (s.scales != nullptr)
-            v = s.scales[(s.first_row + row) / s.scale_rows *
+            v = s.scales[(s.scale_first + s.first_row + row) / s.scale_rows *
                              ((s.n_cols + s.scale_cols - 1) / s.scale_cols) +
                          k0 / s.scale_cols];
         v = __fmul_rn(v, 0x1p120f / SL_WF_FACTOR);

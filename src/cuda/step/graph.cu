@@ -100,6 +100,21 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
     g->exec = exec;
 }
 
+extern "C" bool sl_cuda_to_record(struct sl_backend *be)
+{
+    return sl_cuda(be)->steps->later.forward != NULL;
+}
+
+extern "C" void sl_cuda_record(struct sl_backend *be)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_later *l = &cu->steps->later;
+    sl_cuda_use(cu);
+    if (l->forward != NULL && cu->error == cudaSuccess)
+        sl_cuda_graph_record(cu, &l->dev, l->forward, l->arg);
+    l->forward = NULL;
+}
+
 static void destroy_exec(struct sl_cuda_graph *g)
 {
     if (g->exec != NULL)

@@ -641,7 +641,10 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     if (!s->half)
         finish(cu, s, slot, step);
     /* While the device runs the step, which loaded every kernel it needs. */
-    if (record && cu->error == cudaSuccess)
+    s->later = {};
+    if (record && step->record_later)
+        s->later = {dev, forward, arg};
+    else if (record && cu->error == cudaSuccess)
         sl_cuda_graph_record(cu, &dev, forward, arg);
     if (record_again && cu->error == cudaSuccess)
         sl_cuda_graph_record(cu, &again, forward, arg);

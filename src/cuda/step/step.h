@@ -55,6 +55,12 @@ struct sl_cuda_clock { /* of one step */
 struct sl_cuda_host;  /* host.cu */
 struct sl_cuda_pages; /* pages.cu */
 
+struct sl_cuda_later { /* a step that is to be recorded; forward NULL: none */
+    struct sl_step dev;
+    sl_forward_fn forward;
+    void *arg;
+};
+
 struct sl_cuda_steps {
     struct sl_step_limits lim;
     int32_t max_width; /* tokens of a span of a decode step; 0: nothing is padded or recorded */
@@ -81,8 +87,9 @@ struct sl_cuda_steps {
     struct sl_cuda_host *host;   /* NULL: no row ever goes there */
     const int32_t *n_pad;        /* device: rows of padding of the running step */
     struct sl_cuda_pages *pages; /* NULL: no page is ever copied */
-    bool recording;              /* what is enqueued is recorded, not run, */
-    int32_t n_host_calls;        /* and so many calls of the host so far */
+    struct sl_cuda_later later;
+    bool recording;       /* what is enqueued is recorded, not run, */
+    int32_t n_host_calls; /* and so many calls of the host so far */
 };
 
 /* The smallest padded size for n spans, at most max_rung. */
@@ -116,6 +123,8 @@ struct sl_cuda_graph *sl_cuda_graph_find(struct sl_cuda_steps *s, const struct s
 void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
                           void *arg);
 extern "C" void sl_cuda_forget(struct sl_backend *be, const void *arg);
+extern "C" bool sl_cuda_to_record(struct sl_backend *be);
+extern "C" void sl_cuda_record(struct sl_backend *be);
 void sl_cuda_graphs_deinit(struct sl_cuda_steps *s);
 
 /* drafts.cu. Bytes of the block of steps behind a step, and of the ids that are kept of all. */

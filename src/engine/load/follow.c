@@ -165,7 +165,7 @@ static int follower_load(struct follower *f, struct sl_error *err)
     f->run_cfg.max_logits = f->plan.bounds.max_logits;
     f->run_cfg.skip_softmax = f->plan.skip_softmax;
     f->run_cfg.comm = f->comm;
-    f->room_bytes = sl_run_room_bytes(f->model, &f->run_cfg);
+    f->room_bytes = sl_run_room_bytes(f->model, f->backend, &f->run_cfg);
     f->loaded = true;
     return 0;
 }

@@ -94,11 +94,12 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
     if (p->draft_kv.n_groups > 0)
         draft_text(p, b);
     if (p->n_ranks > 1) /* about: the embedding, norms and routers are on all */
-        sl_buf_printf(
-            b, "  %-24s %10.1f MB: weights, pages and activations on each of %d\n", "a rank",
-            (double)(p->packed_bytes + p->mapped_bytes + p->kv_bytes + p->activation_bytes) /
-                p->n_ranks / 1e6,
-            p->n_ranks);
+        sl_buf_printf(b, "  %-24s %10.1f MB: weights, pages and activations on each of %d%s\n",
+                      "a rank",
+                      (double)(p->packed_bytes + p->mapped_bytes + p->kv_bytes +
+                               p->activation_bytes + p->runner_bytes) /
+                          p->n_ranks / 1e6,
+                      p->n_ranks, p->on_device ? " GPUs" : "");
     if (p->corpus_bytes > 0)
         sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens of past outputs%s\n", "suffix decoding",
                       (double)p->corpus_bytes / 1e6, p->speculative.suffix_corpus_tokens,
@@ -110,7 +111,10 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                       (double)p->runner_bytes / 1e6);
     if (p->n_host_layers > 0)
         host_text(p, b);
-    sl_buf_printf(b, "  %-24s %10.1f MB\n", p->on_device ? "usable on the GPU" : "this machine",
+    sl_buf_printf(b, "  %-24s %10.1f MB\n",
+                  !p->on_device    ? "this machine"
+                  : p->n_ranks > 1 ? "usable on the GPUs"
+                                   : "usable on the GPU",
                   (double)p->ram_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10d tokens%s\n", "context", p->max_model_len,
                   p->context_lowered ? " (lowered to the KV pool)" : "");

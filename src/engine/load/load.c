@@ -353,6 +353,7 @@ static int load_device_runner(struct sl_loaded *l, struct sl_error *err)
     cfg.draft_run = l->draft.run;
     if (l->plan.tier_bytes > 0)
         memcpy(cfg.pools, l->kv_pool, sizeof cfg.pools);
+    cfg.ranks = l->ranks;
     return sl_device_runner_create(l->model, l->backend, l->run, &cfg, &l->device_runner, err);
 }
 

@@ -15,6 +15,12 @@ SL_MUST_CHECK int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckp
 SL_MUST_CHECK int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_backend **out, struct sl_error *err);
 
+struct sl_device_memory;
+/* What there is on the device of one of several ranks, before it is loaded. */
+SL_MUST_CHECK int sl_load_rank_memory(const struct sl_model_facts *f, int32_t rank,
+                                      const struct sl_engine_config *cfg,
+                                      struct sl_device_memory *out, struct sl_error *err);
+
 /* Bytes of repacked weights that stay in memory where there is an offload_folder. */
 uint64_t sl_load_weights_memory(const struct sl_engine_config *cfg);
 

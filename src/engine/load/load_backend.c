@@ -2,6 +2,7 @@
  * Where a model computes, and what for: the backend and the task that a configuration asks for.
  */
 #include "base/check.h"
+#include "base/env.h"
 #include "base/str.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
@@ -53,48 +54,129 @@ int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *c
     return rc != 0 ? rc : sl_cpu_create(&cpu, out, err);
 }
 
-/* "cuda" or "cuda:N" */
-static int load_cuda(const char *device, bool act_bf16, struct sl_backend **out,
+/* "cuda:N", or "cuda:N,N,.." with a GPU for each rank. */
+static int read_gpus(const char *device, int gpus[SL_MAX_RANKS], int *n, struct sl_error *err)
+{
+    const char *at = device + strlen("cuda");
+    bool good = *at == ':';
+    SL_ASSERT(strlen(device) > strlen("cuda"));
+    *n = 0;
+    while (good && *at != '\0') {
+        const size_t len = strcspn(++at, ",");
+        uint64_t number = 0;
+        good = *n < SL_MAX_RANKS && sl_parse_u64(at, len, &number) && number < 1024;
+        if (good)
+            gpus[(*n)++] = (int)number;
+        at += len;
+    }
+    if (!good)
+        return sl_fail(err, SL_EINVAL,
+                       "device: '%.40s' is not one of: auto, cpu, cuda, cuda:N, cuda:N,N,... (at "
+                       "most %d)",
+                       device, SL_MAX_RANKS);
+    for (int i = 0; i < *n; i++)
+        for (int k = 0; k < i; k++)
+            if (gpus[i] == gpus[k])
+                return sl_fail(err, SL_EINVAL, "device: '%.40s' has GPU %d twice", device, gpus[i]);
+    return 0;
+}
+
+/* The GPU of a rank. */
+static int pick_gpu(const char *device, const struct sl_model_facts *f, int *out,
+                    struct sl_error *err)
+{
+    int gpus[SL_MAX_RANKS], n = 0;
+    SL_ASSERT(strncmp(device, "cuda", 4) == 0 && f->rank < f->n_ranks);
+    if (strcmp(device, "cuda") != 0) {
+        int rc = read_gpus(device, gpus, &n, err);
+        if (rc == 0 && n != f->n_ranks)
+            rc = sl_fail(err, SL_EINVAL,
+                         "device: '%.40s' has %d GPUs for a tensor_parallel_size of %d: each rank "
+                         "has one",
+                         device, n, f->n_ranks);
+        *out = rc == 0 ? gpus[f->rank] : -1;
+        return rc;
+    }
+    *out = sl_cuda_find_nth(f->rank);
+    if (*out >= 0 || f->n_ranks == 1) {
+        *out = SL_MAX(*out, 0); /* without one, create says why */
+        return 0;
+    }
+    while (n < f->rank && sl_cuda_find_nth(n) >= 0)
+        n++;
+    return sl_fail(
+        err, SL_EUNSUPPORTED,
+        "tensor_parallel_size: %d ranks want a GPU each, and there %s %d that this build "
+        "has kernels for; ranks on the CPU (device cpu) are threads or processes",
+        f->n_ranks, n == 1 ? "is" : "are", n);
+}
+
+static int load_cuda(const char *device, const struct sl_model_facts *f,
+                     const struct sl_engine_config *cfg, struct sl_backend **out,
                      struct sl_error *err)
 {
-    struct sl_cuda_config cuda = {.device = sl_cuda_find(), .act_bf16 = act_bf16};
-    uint64_t n = 0;
-    SL_ASSERT(strncmp(device, "cuda", 4) == 0);
-    const char *number = device + strlen("cuda");
-    if (*number == ':' && sl_parse_u64(number + 1, strlen(number + 1), &n) && n < 1024)
-        cuda.device = (int)n;
-    else if (*number != '\0')
-        return sl_fail(err, SL_EINVAL, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
-                       device);
-    else
-        cuda.device = SL_MAX(cuda.device, 0); /* without one, create says why */
-    return sl_cuda_create(&cuda, out, err);
+    const bool act_fp8 = cfg->activation_dtype != NULL && strcmp(cfg->activation_dtype, "fp8") == 0;
+    struct sl_cuda_config cuda = {.act_bf16 = !act_fp8};
+    if (f->n_ranks > 1 && cfg->nnodes > 1)
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "nnodes: ranks that are processes compute on CPUs (device cpu); several GPUs "
+            "of one machine are ranks of one process (tensor_parallel_size alone)");
+    int rc = pick_gpu(device, f, &cuda.device, err);
+    return rc != 0 ? rc : sl_cuda_create(&cuda, out, err);
+}
+
+/* What a configuration's device is, where it says auto. */
+static const char *device_of(const struct sl_engine_config *cfg)
+{
+    const bool only_cpu =
+        (cfg->cpu_isa != NULL || cfg->exact_weights) && cfg->cpu_offload_experts == NULL;
+    if (cfg->device != NULL && strcmp(cfg->device, "auto") != 0)
+        return cfg->device;
+    /* what only the CPU has asks for the CPU */
+    return !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
+}
+
+int sl_load_rank_memory(const struct sl_model_facts *f, int32_t rank,
+                        const struct sl_engine_config *cfg, struct sl_device_memory *out,
+                        struct sl_error *err)
+{
+    struct sl_model_facts own = *f;
+    struct sl_backend *be = NULL;
+    SL_ASSERT(rank > 0 && rank < f->n_ranks); /* rank 0's is open */
+    own.rank = rank;
+    int rc = load_cuda(device_of(cfg), &own, cfg, &be, err);
+    if (rc != 0)
+        return rc;
+    rc = be->vt->device->memory(be, out, err);
+    be->vt->destroy(be);
+    return rc;
+}
+
+/* Kernels are loaded when a device is opened: one that is loaded at its first launch may have the
+ * driver wait for a device whose kernel waits for that of the rank that is not launched yet. */
+static void load_kernels_early(const struct sl_model_facts *f)
+{
+    if (f->n_ranks > 1)
+        sl_env_offer("CUDA_MODULE_LOADING", "EAGER");
 }
 
 int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
                     struct sl_backend **out, struct sl_error *err)
 {
-    const char *device = cfg->device != NULL ? cfg->device : "auto";
-    const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
-    const bool act_fp8 = strcmp(act, "fp8") == 0;
     const struct sl_model_facts *f = sl_model_facts(model);
-    bool only_cpu =
-        (cfg->cpu_isa != NULL || cfg->exact_weights) && cfg->cpu_offload_experts == NULL;
-    if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
-        device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
-    if (!act_fp8 && strcmp(act, "auto") != 0 && strcmp(act, "bf16") != 0)
+    const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
+    load_kernels_early(f);
+    const char *device = device_of(cfg);
+    if (strcmp(act, "fp8") != 0 && strcmp(act, "auto") != 0 && strcmp(act, "bf16") != 0)
         return sl_fail(err, SL_EINVAL, "activation-dtype: '%.20s' is not one of: auto, bf16, fp8",
                        act);
     if (strcmp(device, "cpu") == 0)
         return sl_load_cpu(f, cfg, out, err);
-    if (strncmp(device, "cuda", 4) == 0 && f->n_ranks > 1)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor_parallel_size: several GPUs are not supported yet; on the CPU "
-                       "(device cpu) ranks are");
     if (strncmp(device, "cuda", 4) == 0)
-        return load_cuda(device, !act_fp8, out, err);
-    return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
-                   device);
+        return load_cuda(device, f, cfg, out, err);
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N, cuda:N,N,...", device);
 }
 
 /* Two tokens whose logits make a score: the user's, or config.json's as vLLM has them. */

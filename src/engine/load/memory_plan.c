@@ -558,19 +558,55 @@ static void plan_step_memory(const struct sl_model *model, const struct sl_model
     struct sl_device_runner_config runner;
     sl_memory_plan_runner(p, &runner);
     runner.draft = draft;
-    p->runner_bytes = sl_device_runner_bytes(model, be, &runner);
+    p->runner_bytes = sl_device_runner_bytes(model, be, &runner) * (uint64_t)p->n_ranks;
     struct sl_step_limits rows = {.max_tokens = p->max_num_batched_tokens};
     sl_model_host_rows(model, &rows.host_hidden, &rows.host_top_k);
     p->host_room_bytes =
         sl_host_room_bytes(&rows) + sl_model_host_room(model, p->max_num_batched_tokens);
 }
 
-/* What there is: the machine's memory, or the share of a device that may be used, less what others
- * hold of it. */
-static int plan_memory(struct sl_backend *be, const struct sl_engine_config *cfg,
-                       struct sl_memory_plan *p, struct sl_error *err)
+/* The share of a device that may be used, less what others hold of it. */
+static int device_budget(const struct sl_device_memory *mem, float share, uint64_t *out,
+                         struct sl_error *err)
+{
+    const uint64_t others = mem->total_bytes - mem->free_bytes - mem->own_bytes;
+    const uint64_t budget = (uint64_t)((double)mem->total_bytes * (double)share);
+    SL_ASSERT(mem->total_bytes >= mem->free_bytes);
+    if (others >= budget)
+        return sl_fail(err, SL_ENOMEM,
+                       "gpu_memory_utilization: %.2f of the GPU's %.1f GB is less than the %.1f GB "
+                       "already in use",
+                       (double)share, (double)mem->total_bytes / 1e9, (double)others / 1e9);
+    *out = budget - others;
+    return 0;
+}
+
+/* Of all ranks' devices together, each of which has as much as the one with the least. */
+static int plan_devices(const struct sl_model_facts *f, struct sl_backend *be,
+                        const struct sl_engine_config *cfg, float share, struct sl_memory_plan *p,
+                        struct sl_error *err)
 {
     struct sl_device_memory mem;
+    uint64_t least = UINT64_MAX;
+    for (int32_t i = 0; i < f->n_ranks; i++) {
+        uint64_t budget = 0;
+        int rc = i == 0 ? be->vt->device->memory(be, &mem, err)
+                        : sl_load_rank_memory(f, i, cfg, &mem, err);
+        if (rc == 0)
+            rc = device_budget(&mem, share, &budget, err);
+        if (rc != 0)
+            return f->n_ranks > 1 ? sl_error_prefix(err, rc, "the GPU of rank %d", i) : rc;
+        least = SL_MIN(least, budget);
+    }
+    p->ram_bytes = least * (uint64_t)f->n_ranks;
+    return 0;
+}
+
+/* What there is: the machine's memory, or of devices. */
+static int plan_memory(const struct sl_model_facts *f, struct sl_backend *be,
+                       const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                       struct sl_error *err)
+{
     float share =
         cfg->gpu_memory_utilization != 0 ? cfg->gpu_memory_utilization : DEVICE_UTILIZATION;
     p->on_device = be->vt->device != NULL;
@@ -583,18 +619,7 @@ static int plan_memory(struct sl_backend *be, const struct sl_engine_config *cfg
     if (!(share > 0 && share <= 1))
         return sl_fail(err, SL_EINVAL, "gpu_memory_utilization: %g is not above 0 and at most 1",
                        (double)share);
-    int rc = be->vt->device->memory(be, &mem, err);
-    if (rc != 0)
-        return rc;
-    uint64_t others = mem.total_bytes - mem.free_bytes - mem.own_bytes;
-    uint64_t budget = (uint64_t)((double)mem.total_bytes * (double)share);
-    if (others >= budget)
-        return sl_fail(err, SL_ENOMEM,
-                       "gpu_memory_utilization: %.2f of the GPU's %.1f GB is less than the %.1f GB "
-                       "already in use",
-                       (double)share, (double)mem.total_bytes / 1e9, (double)others / 1e9);
-    p->ram_bytes = budget - others;
-    return 0;
+    return plan_devices(f, be, cfg, share, p, err);
 }
 
 /* Vectors and scores of a float model are exact ones, and their pages are few or short-lived. */
@@ -693,7 +718,7 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
 {
     const struct sl_model_facts *facts = sl_model_facts(model);
     *out = (struct sl_memory_plan){0};
-    int rc = plan_memory(be, cfg, out, err);
+    int rc = plan_memory(facts, be, cfg, out, err);
     if (rc == 0)
         rc = sl_speculative_parse(cfg->speculative_config, cfg->speculative_model,
                                   &out->speculative, err);

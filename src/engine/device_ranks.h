@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * device_ranks.h - steps of a model that is divided among several devices (engine/ranks.h), for
+ * the runner of its rank 0: every rank enqueues each step, each on a thread of its own, since their
+ * devices wait for one another. What rank 0 chooses goes to the others on the devices, where their
+ * next steps find it; the host reads rank 0's results alone.
+ *
+ * Engine thread only, but for create and destroy. Nothing is allocated after create.
+ */
+#ifndef SL_ENGINE_DEVICE_RANKS_H
+#define SL_ENGINE_DEVICE_RANKS_H
+
+#include "engine/ranks.h"
+#include "ops/device.h"
+
+struct sl_device_ranks;
+
+/* limits: of rank 0's steps, which are begun there already (steps_init). */
+SL_MUST_CHECK int sl_device_ranks_create(struct sl_ranks *ranks,
+                                         const struct sl_step_limits *limits,
+                                         struct sl_device_ranks **out, struct sl_error *err);
+/* When rank 0's device has nothing more to do; NULL is fine. */
+void sl_device_ranks_destroy(struct sl_device_ranks *d);
+/* As of struct sl_device_vt, with rank 0's arguments; the error is of the lowest rank that failed.
+ * A ticket is rank 0's. */
+SL_MUST_CHECK int sl_device_ranks_step(struct sl_device_ranks *d, const struct sl_step *step,
+                                       sl_forward_fn forward, void *arg, uint64_t *ticket,
+                                       struct sl_error *err);
+SL_MUST_CHECK int sl_device_ranks_choose(struct sl_device_ranks *d, const struct sl_step *step,
+                                         sl_forward_fn forward, void *arg, struct sl_error *err);
+/* The other ranks have ended the step of that ticket, too, for which rank 0 was waited for. */
+SL_MUST_CHECK int sl_device_ranks_wait(struct sl_device_ranks *d, uint64_t ticket,
+                                       struct sl_error *err);
+/* In rank 0's forward, behind the choice: the ids go to the others. */
+void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n);
+
+#endif
