@@ -98,7 +98,7 @@ BACKEND  := $(if $(WITH_GPU),$(GPU_LIB),$(NO_CUDA))
 GPU_LIBS := $(if $(WITH_GPU),$(CUDART) -lrt)
 GPU_TESTS := $(patsubst tests/cuda/%.cc,$(BUILD)/gpu/%,\
              $(filter-out tests/cuda/test_cuda_sim%,$(wildcard tests/cuda/test_*.cc)))
-GPU_BENCH := $(BUILD)/gpu/bench_ops $(BUILD)/gpu/bench_comm
+GPU_BENCH := $(BUILD)/gpu/bench_ops $(BUILD)/gpu/bench_pages $(BUILD)/gpu/bench_comm
 LAB       := $(patsubst lab/%.cu,$(BUILD)/lab/%,$(wildcard lab/*.cu))
 group = -Wl,--start-group $1 -Wl,--end-group
 

@@ -535,9 +535,8 @@ cudaError_t cudaHostRegister(void *p, size_t n, unsigned int)
         return fail(broken);
     if (!p || n == 0)
         return fail(cudaErrorInvalidValue);
-    return fail(sim_host_pin(p, n, __builtin_return_address(0))
-                    ? cudaSuccess
-                    : cudaErrorInvalidValue);
+    return fail(sim_host_pin(p, n, __builtin_return_address(0)) ? cudaSuccess
+                                                                : cudaErrorInvalidValue);
 }
 
 /* What still reads or writes it is waited for. */
