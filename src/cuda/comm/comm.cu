@@ -243,7 +243,6 @@ static __device__ __forceinline__ void comm_number(const comm_args &a, comm_shar
         s->turn = static_cast<unsigned long long>(next) << 32;
     }
     sh->number = number;
-    sh->missing = 0;
     sh->lost = *reinterpret_cast<volatile uint32_t *>(&s->lost);
 }
 
