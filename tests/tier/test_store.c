@@ -435,6 +435,95 @@ static void groups_share_a_disk(void **state)
     rig_remove_disk(&r);
 }
 
+/* ---- memory that is made ready ---- */
+
+enum { PIN_PAGE = 1 << 20, PIN_PAGES = 180, PIN_ROOM = 200, PIN_DEVICE = 3 };
+
+static struct {
+    const uint8_t *first; /* the pieces lie one behind the other */
+    atomic_size_t n_bytes;
+    atomic_int n_calls, n_unpinned;
+    int fail_at; /* a call; 0: none */
+} pins;
+
+static int pin_piece(int device, void *p, size_t n_bytes, struct sl_error *err)
+{
+    assert_int_equal(device, PIN_DEVICE);
+    if (atomic_fetch_add(&pins.n_calls, 1) + 1 == pins.fail_at)
+        return sl_fail(err, SL_ENOMEM, "no");
+    if (atomic_load(&pins.n_bytes) == 0)
+        pins.first = p;
+    assert_ptr_equal(p, pins.first + atomic_load(&pins.n_bytes));
+    atomic_fetch_add(&pins.n_bytes, n_bytes);
+    return 0;
+}
+
+static void unpin_piece(int device, void *p)
+{
+    assert_int_equal(device, PIN_DEVICE);
+    assert_in_range((uintptr_t)p, (uintptr_t)pins.first,
+                    (uintptr_t)pins.first + atomic_load(&pins.n_bytes) - 1);
+    atomic_fetch_add(&pins.n_unpinned, 1);
+}
+
+/* Pages put until n bytes are pinned, and some more; none lies in memory that is not. */
+static void put_while_pinned(struct rig *r, size_t until, bool all)
+{
+    struct sl_error err = {0};
+    memset(&pins, 0, sizeof pins);
+    pins.fail_at = all ? 0 : 3;
+    r->cfg.pin = pin_piece;
+    r->cfg.unpin = unpin_piece;
+    r->cfg.device = PIN_DEVICE;
+    assert_int_equal(sl_store_open(&r->cfg, &r->store, &err), 0);
+    assert_true(atomic_load(&pins.n_bytes) > 0); /* at the start */
+    for (uint64_t i = 0, n_more = 0; n_more < PIN_PAGES; i++) {
+        const struct sl_store_key key = rig_key(i, 0);
+        uint8_t *page = sl_store_reserve(r->store, &key);
+        assert_non_null(page);
+        const size_t ready = atomic_load(&pins.n_bytes);
+        assert_true(page >= pins.first && page + PIN_PAGE <= pins.first + ready);
+        sl_store_cancel(r->store, page);
+        if (ready < until)
+            (void)usleep(200);
+        n_more += ready >= until;
+        assert_true(i < 100000);
+    }
+    for (uint64_t i = 0; i < PIN_PAGES; i++) {
+        const struct sl_store_key key = rig_key(i, 0);
+        uint8_t *page = sl_store_reserve(r->store, &key);
+        assert_non_null(page);
+        assert_true(page + PIN_PAGE <= pins.first + atomic_load(&pins.n_bytes));
+        sl_store_commit(r->store, page);
+    }
+    struct sl_store_stats st;
+    sl_store_stats(r->store, SL_TIER_HOST, &st);
+    assert_true(all ? st.evicted == 0 : st.evicted > 0);
+    rig_close(r);
+    const int n_pieces = atomic_load(&pins.n_calls) - (all ? 0 : 1);
+    assert_int_equal(atomic_load(&pins.n_unpinned), n_pieces);
+    assert_true(n_pieces > 1);
+}
+
+static void pages_lie_in_memory_that_is_ready(void **state)
+{
+    struct rig r = {.cfg = {.root = {1, 2},
+                            .n_groups = 1,
+                            .page_bytes = {PIN_PAGE},
+                            .host_bytes = (uint64_t)PIN_ROOM * PIN_PAGE}};
+    (void)state;
+    put_while_pinned(&r, (size_t)PIN_PAGES * PIN_PAGE, true);
+    put_while_pinned(&r, (size_t)100 << 20, false);
+    /* none of it: all is used as it is, when it has been touched */
+    memset(&pins, 0, sizeof pins);
+    pins.fail_at = 1;
+    rig_open(&r);
+    for (uint64_t i = 0; i < PIN_PAGES; i++)
+        assert_true(rig_put(&r, i, 0));
+    rig_close(&r);
+    assert_int_equal(atomic_load(&pins.n_calls), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +542,7 @@ int main(void)
         cmocka_unit_test(names_have_a_secret),
         cmocka_unit_test(other_pages_are_forgotten),
         cmocka_unit_test(groups_share_a_disk),
+        cmocka_unit_test(pages_lie_in_memory_that_is_ready),
     };
     sl_log_set_level(SL_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
