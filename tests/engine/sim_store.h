@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * sim_store.h - pages outside the pool of a world: the store of fake_store.h, which loses pages,
  * has them late or never, has no room, and has those of other tokens; and copies of the device's
- * pages.
+ * pages, which end in the call or, of a device that works behind its host, any time later.
  */
 #ifndef SL_TESTS_SIM_STORE_H
 #define SL_TESTS_SIM_STORE_H
 
 #include "engine/fake_store.h"
+#include "engine/late_pages.h"
 #include "engine/sim_world.h"
 
 /* From numbers of their own, so that the rest of a seed's world is what it was without them. */
@@ -14,7 +15,7 @@ static void draw_tiers(struct config *c, uint64_t seed)
 {
     struct sl_rng r = {.seed = seed ^ 0x7469657273u};
     const bool ranks = seed % 8 == 3 || seed % 8 == 6; /* whose pages are several */
-    c->tiers = c->caching && !c->late && !c->draft_model && !ranks && chance(&r, 60);
+    c->tiers = c->caching && !c->draft_model && !ranks && chance(&r, 60);
     if (!c->tiers)
         return;
     c->faults = (struct fake_faults){.lose = chance(&r, 40) ? between(&r, 1, 300) : 0,
@@ -50,9 +51,9 @@ static int sim_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *sr
     const size_t n = (size_t)sim->cfg.block_size, at = (size_t)page * n;
     (void)ctx;
     SL_ASSERT(page >= 0 && page < st->n_pages);
-    if (sim->eng->kv.groups[group].pool.is_free[page])
+    if (!sim->cfg.late && sim->eng->kv.groups[group].pool.is_free[page])
         violation(sim, "page %d of group %d is loaded, which is free", page, group);
-    if (now_and_then(sim, 45, 2) && steps_may_fail(sim)) {
+    if (!sim->cfg.late && now_and_then(sim, 45, 2) && steps_may_fail(sim)) {
         st->token[at] = -9;
         st->hash[page] ^= 9;
         return sl_fail(err, SL_EINTERNAL, "a copy fails half way");
@@ -66,7 +67,7 @@ static int sim_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *sr
 }
 
 /* Right before the engine starts. */
-static void store_start(const struct world *w, struct sl_engine_parts *parts)
+static void store_start(struct world *w, struct sl_engine_parts *parts)
 {
     fake_clear();
     fake_faults = w->cfg.faults;
@@ -78,6 +79,8 @@ static void store_start(const struct world *w, struct sl_engine_parts *parts)
         parts->tiers.page_bytes[g] = sim_page_bytes(w);
     parts->runner.page_out = sim_page_out;
     parts->runner.page_in = sim_page_in;
+    if (w->cfg.late)
+        late_pages_use(&parts->runner, w->seed_no, &w->dead);
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "engine/core.h"
 #include "engine/fake_store.h"
 #include "engine/host_runner.h"
+#include "engine/late_pages.h"
 #include "engine/turn.h"
 #include "models/model_rig.h"
 
@@ -99,121 +100,7 @@ static uint8_t *page_of(void *ctx, int32_t group, int32_t page, size_t *n_bytes)
     return w->pools[group] + (size_t)page * *n_bytes;
 }
 
-/* ------------------------------------------------------------------ a device that copies late */
-
-/* Copies that go on after the call, as a GPU's: those of a way in their order, some whenever the
- * engine looks, or as many as a step has to wait for. Pages that are free are poisoned before a
- * step, so one that is given away before its copy has ended, or read before it has come, is
- * noticed. */
-static struct {
-    struct copy {
-        int32_t group;
-        uint8_t *dst;
-        const uint8_t *src;
-        uint64_t behind; /* so many of the other way */
-    } queue[SL_N_PAGE_WAYS][SL_MAX_TIER_MOVES];
-    struct sl_page_counts begun, over;
-    uint64_t behind[SL_N_PAGE_WAYS];
-    struct world *world;
-    struct sl_rng rng;
-    uint64_t n_awaited, n_followed;
-} late;
-
-/* The next copy of this way, and what it follows. False: there is none. */
-static bool late_do(enum sl_page_way way)
-{
-    const struct copy *c = &late.queue[way][late.over.n[way] % SL_MAX_TIER_MOVES];
-    if (late.over.n[way] == late.begun.n[way])
-        return false;
-    while (late.over.n[way == SL_PAGES_OUT] < c->behind)
-        assert_true(late_do(way == SL_PAGES_OUT ? SL_PAGES_IN : SL_PAGES_OUT));
-    memcpy(c->dst, c->src, late.world->rig.kv.groups[c->group].page_bytes);
-    late.over.n[way]++;
-    return true;
-}
-
-static int late_copy(enum sl_page_way way, int32_t group, int32_t page, uint8_t *to,
-                     const uint8_t *from)
-{
-    const size_t n_bytes = late.world->rig.kv.groups[group].page_bytes;
-    uint8_t *at = late.world->pools[group] + (size_t)page * n_bytes;
-    SL_ASSERT(late.begun.n[way] - late.over.n[way] < SL_MAX_TIER_MOVES);
-    late.queue[way][late.begun.n[way]++ % SL_MAX_TIER_MOVES] = (struct copy){
-        group, way == SL_PAGES_OUT ? to : at, way == SL_PAGES_OUT ? at : from, late.behind[way]};
-    return 0;
-}
-
-static int late_follow(void *ctx, enum sl_page_way way, struct sl_error *err)
-{
-    (void)ctx;
-    (void)err;
-    late.behind[way] = late.begun.n[way == SL_PAGES_OUT];
-    late.n_followed++;
-    return 0;
-}
-
-static int late_out(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err)
-{
-    (void)ctx;
-    (void)err;
-    return late_copy(SL_PAGES_OUT, group, page, dst, NULL);
-}
-
-static int late_in(void *ctx, int32_t group, int32_t page, const uint8_t *src, struct sl_error *err)
-{
-    (void)ctx;
-    (void)err;
-    return late_copy(SL_PAGES_IN, group, page, NULL, src);
-}
-
-static int late_send(void *ctx, struct sl_error *err)
-{
-    (void)ctx;
-    (void)err;
-    return 0;
-}
-
-static int late_over(void *ctx, bool wait, struct sl_page_counts *over, struct sl_error *err)
-{
-    (void)ctx;
-    (void)err;
-    for (int i = 0; i < SL_N_PAGE_WAYS; i++)
-        for (uint64_t n = wait ? UINT64_MAX : sl_rng_below(&late.rng, 4);
-             n > 0 && late_do((enum sl_page_way)i); n--) {
-        }
-    *over = late.over;
-    return 0;
-}
-
-static int late_await(void *ctx, const struct sl_page_counts *n, struct sl_error *err)
-{
-    (void)ctx;
-    (void)err;
-    for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
-        assert_true(n->n[i] <= late.begun.n[i]);
-        while (late.over.n[i] < n->n[i])
-            assert_true(late_do((enum sl_page_way)i));
-    }
-    late.n_awaited++;
-    return 0;
-}
-
-static bool is_late; /* engines that are started have such a device */
-
-static void use_late(struct world *w, struct sl_runner *r)
-{
-    if (!is_late)
-        return;
-    late.begun = late.over = (struct sl_page_counts){{0}};
-    memset(late.behind, 0, sizeof late.behind);
-    late.world = w;
-    r->page_out = late_out;
-    r->page_in = late_in;
-    r->pages_follow = late_follow;
-    r->pages_send = late_send;
-    r->pages_over = late_over;
-    r->pages_await = late_await;
-}
+static bool is_late; /* engines that are started copy beside their steps */
 
 static void start(struct world *w, int32_t few_pages)
 {
@@ -242,7 +129,8 @@ static void start(struct world *w, int32_t few_pages)
     if (sl_host_runner_create(&m, SEATS, &w->host, &err) != 0)
         fail_msg("%s", err.msg);
     sl_host_runner_use(w->host, &parts.runner);
-    use_late(w, &parts.runner);
+    if (is_late)
+        late_pages_use(&parts.runner, 5, NULL);
     if (sl_engine_start(&parts, &w->eng, &err) != 0)
         fail_msg("%s", err.msg);
 }
@@ -488,7 +376,7 @@ static void likewise_of_a_device_that_copies_late(void **state)
     what_is_lost_late_or_corrupt_is_computed(NULL);
     a_request_that_loads_can_be_cancelled(NULL);
     a_store_that_hangs_is_waited_for_so_long(NULL);
-    assert_true(late.n_awaited > 0 && late.n_followed > 0);
+    assert_true(late_pages.n_awaited > 0 && late_pages.n_followed > 0);
     is_late = false;
 }
 
