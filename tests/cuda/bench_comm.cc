@@ -33,6 +33,7 @@
 #define CALLS    100
 #define REPLAYS  15
 #define MOST     (4u << 20)
+#define BLOCKS   64
 #define LINK_BPS 450e9 /* NVLink 4, one way: 18 links of 25 GB/s */
 
 /* ------------------------------------------------------------------ NCCL, if there is one */
@@ -84,6 +85,7 @@ static bool load_nccl(const char *path)
     }
     nccl.version(&v);
     printf("NCCL %d.%d.%d, NVLink multicast off\n", v / 10000, v / 100 % 100, v % 100);
+    fflush(stdout);
     return nccl.unique_id(&id_of_all) == 0;
 }
 
@@ -102,6 +104,7 @@ enum what { WRITE_ONLY, GATHER, WRITE_GATHER, NCCL_GATHER, NCCL_REDUCE, N_WHATS 
 struct job {
     enum what what;
     uint32_t bytes, small;
+    int blocks;
 };
 
 struct rank {
@@ -119,7 +122,7 @@ static struct rank ranks[SL_MAX_RANKS];
 static pthread_barrier_t all_here;
 static struct sl_comm *comm;
 static struct job now;
-static bool ended, with_nccl;
+static bool ended, with_nccl, nccl_failed;
 
 static __global__ void write_kernel(uint4 *part, uint32_t n, uint32_t with)
 {
@@ -201,8 +204,14 @@ static void *rank_main(void *arg)
 {
     struct rank *r = static_cast<struct rank *>(arg);
     sl_cuda_use(sl_cuda(r->be));
-    if (with_nccl)
-        must_nccl(nccl.init_rank(&r->nccl, n_ranks, id_of_all, r->idx));
+    if (with_nccl) {
+        const int rc = nccl.init_rank(&r->nccl, n_ranks, id_of_all, r->idx);
+        if (rc != 0) {
+            printf("no NCCL: rank %d: %s\n", r->idx, nccl.text(rc));
+            __atomic_store_n(&nccl_failed, true, __ATOMIC_RELAXED);
+        }
+    }
+    pthread_barrier_wait(&all_here); /* NCCL is there, or is not */
     for (;;) {
         pthread_barrier_wait(&all_here); /* `now` is there */
         if (ended)
@@ -245,14 +254,15 @@ static void make_ranks()
 }
 
 /* Microseconds of a call; below 0: it cannot be. */
-static double time_of(enum what what, uint32_t bytes, uint32_t small)
+static double time_of(enum what what, uint32_t bytes, uint32_t small, int blocks)
 {
     double us = 0;
     if ((what == NCCL_GATHER || what == NCCL_REDUCE) && !with_nccl)
         return -1;
     if (small > 0 && bytes > small)
         return -1;
-    now = {what, bytes, small};
+    now = {what, bytes, small, blocks};
+    comm->most_blocks = blocks;
     sl_cuda_comm_tune(comm, comm->bound_ns, small);
     pthread_barrier_wait(&all_here);
     for (int i = 0; i < 3 + REPLAYS + 1; i++) /* as many as run_job has */
@@ -271,30 +281,55 @@ static void cell(double us)
         printf(" %8.2f", us);
 }
 
-static void table()
+static uint32_t next_size(uint32_t bytes)
 {
-    cudaDeviceProp prop;
-    MUST(cudaGetDeviceProperties(&prop, 0));
-    printf("%d x %s, us of a gather in a graph of %d; limit: %d parts over %.0f GB/s\n", n_ranks,
-           prop.name, CALLS, n_ranks - 1, LINK_BPS / 1e9);
-    printf("%8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "limit", "lines", "behind", "in place",
-           "behind", "NCCL ag", "NCCL ar");
-    for (uint32_t bytes = 4096; bytes <= MOST; bytes *= bytes < 16384 || bytes >= 65536 ? 2 : 4) {
-        const double write = time_of(WRITE_ONLY, bytes, 0);
+    return bytes * (bytes == 16384 ? 4 : 2);
+}
+
+static void table_of_gathers()
+{
+    printf("%8s %8s %8s %8s %8s %8s | in place, blocks %8s %8s\n", "bytes", "limit", "lines",
+           "behind", "in place", "behind", "16", "32");
+    for (uint32_t bytes = 4096; bytes <= MOST; bytes = next_size(bytes)) {
+        const double write = time_of(WRITE_ONLY, bytes, 0, BLOCKS);
         printf("%8u", bytes);
         cell((n_ranks - 1) * static_cast<double>(bytes) / LINK_BPS * 1e6);
         for (uint32_t small = SL_COMM_SMALL;; small = 0) {
-            cell(time_of(GATHER, bytes, small));
-            const double both = time_of(WRITE_GATHER, bytes, small);
+            cell(time_of(GATHER, bytes, small, BLOCKS));
+            const double both = time_of(WRITE_GATHER, bytes, small, BLOCKS);
             cell(both < 0 ? both : both - write);
             if (small == 0)
                 break;
         }
-        cell(time_of(NCCL_GATHER, bytes, 0));
-        cell(time_of(NCCL_REDUCE, bytes, 0));
+        printf(" |                 ");
+        for (int blocks = 16; blocks <= 32 && bytes >= 65536; blocks *= 2)
+            cell(time_of(GATHER, bytes, 0, blocks));
         printf("\n");
         fflush(stdout);
     }
+}
+
+static void table_of_nccl()
+{
+    printf("%8s %8s %8s\n", "bytes", "NCCL ag", "NCCL ar");
+    for (uint32_t bytes = 4096; bytes <= MOST; bytes = next_size(bytes)) {
+        printf("%8u", bytes);
+        cell(time_of(NCCL_GATHER, bytes, 0, BLOCKS));
+        cell(time_of(NCCL_REDUCE, bytes, 0, BLOCKS));
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+static void tables()
+{
+    cudaDeviceProp prop;
+    MUST(cudaGetDeviceProperties(&prop, 0));
+    printf("%d x %s, us of a call in a graph of %d; limit: %d parts over %.0f GB/s\n", n_ranks,
+           prop.name, CALLS, n_ranks - 1, LINK_BPS / 1e9);
+    table_of_gathers();
+    if (with_nccl)
+        table_of_nccl();
 }
 
 int main(int argc, char **argv)
@@ -319,7 +354,9 @@ int main(int argc, char **argv)
     for (int i = 0; i < n_ranks; i++)
         if (pthread_create(&threads[i], nullptr, rank_main, &ranks[i]) != 0)
             return 2;
-    table();
+    pthread_barrier_wait(&all_here);
+    with_nccl = with_nccl && !nccl_failed;
+    tables();
     ended = true;
     pthread_barrier_wait(&all_here);
     for (int i = 0; i < n_ranks; i++)

@@ -407,11 +407,11 @@ static struct comm_args args_of(const struct sl_comm *c, int32_t rank)
 }
 
 /* most: bytes of the largest part that this rank has to do with. */
-static void gather(struct sl_cuda *cu, const struct comm_args &a, uint64_t most)
+static void gather(struct sl_cuda *cu, const struct comm_args &a, int most_blocks, uint64_t most)
 {
     const uint64_t each = most <= a.small_bytes ? 8 * COMM_THREADS : 32 * COMM_THREADS;
     const uint64_t blocks = SL_CEIL_DIV(most, each);
-    const uint64_t fit = static_cast<uint64_t>(SL_MIN(COMM_BLOCKS, SL_MAX(cu->n_sms / 2, 1)));
+    const uint64_t fit = static_cast<uint64_t>(SL_MIN(most_blocks, SL_MAX(cu->n_sms / 2, 1)));
     const dim3 grid(static_cast<unsigned>(SL_MAX(SL_MIN(blocks, fit), (uint64_t)1)));
     sl_launch(cu, gather_kernel, grid, dim3(COMM_THREADS), sizeof(struct comm_shared), a);
 }
@@ -452,7 +452,7 @@ extern "C" void sl_cuda_all_gather(struct sl_backend *be, const struct sl_op_all
     a.n = static_cast<uint32_t>(op->n);
     a.out = static_cast<uint8_t *>(op->out);
     a.to = (op->first_only ? 1u : (1u << c->n_ranks) - 1) & ~(1u << rank);
-    gather(cu, a, total);
+    gather(cu, a, c->most_blocks, total);
 }
 
 extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, int32_t n)
@@ -474,7 +474,7 @@ extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, i
     } else {
         a.out = reinterpret_cast<uint8_t *>(cu->ids);
     }
-    gather(cu, a, n_bytes);
+    gather(cu, a, c->most_blocks, n_bytes);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -558,7 +558,7 @@ static int begin(struct sl_comm *c, int rank, struct sl_error *err)
     a.lost_host = &c->lost[rank];
     a.n_ranks = 1;
     sl_cuda_use(cu);
-    gather(cu, a, 1);
+    gather(cu, a, 1, 1);
     sl_cuda_check(cu, cudaStreamSynchronize(cu->stream), "cudaStreamSynchronize");
     cu->counts.syncs++;
     return sl_cuda_report(cu, err);
@@ -576,6 +576,7 @@ int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t 
     c->room_bytes = room;
     c->piece_bytes = lines_at(2, n_ranks, 0) + 2 * room;
     c->small_bytes = SL_COMM_SMALL;
+    c->most_blocks = COMM_BLOCKS;
     c->bound_ns = COMM_BOUND_S * 1000000000ull;
     int rc = 0;
     if (c->piece_bytes > UINT32_MAX) /* heads say where a part is in 32 bits */
