@@ -74,6 +74,8 @@ struct sl_cuda {
                           the plan before that one has ended */
     int32_t plan_heads, plan_kv_heads, plan_dim; /* what that plan is for */
     bool plan_whole;
+    int32_t plan_narrow;       /* rows, as sl_attn_narrow_rows had it */
+    bool plan_fp8, plan_skips; /* attention had pages of FP8, skip-softmax */
     /* For tests and benches, of which all choices have the same bits; 0: chosen by size. */
     int32_t attn_narrow;     /* most rows of a narrow tile of attention */
     int32_t delta_cols;      /* warps with columns in a block of the delta rule for prompts; -1:

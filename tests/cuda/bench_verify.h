@@ -66,8 +66,8 @@ static void choice_line(struct attn_dims d, const dev<uint16_t> *pool, int batch
 {
     static const int real[] = {1024, 4096, 8192, 32768}, tiny[] = {50, 300};
     const int32_t ways[] = {16, 1, 0};
-    printf("%5s %2d/%d %3d %4d", decode_pages(d.dtype), d.n_heads, d.n_kv, n * d.n_heads / d.n_kv,
-           batch);
+    printf("%5s %2d/%d x %3d %3d %4d", decode_pages(d.dtype), d.n_heads, d.n_kv, d.hd,
+           n * d.n_heads / d.n_kv, batch);
     for (int i = 0; i < (b.tiny ? 2 : 4); i++) {
         const int context = b.tiny ? tiny[i] : real[i];
         struct attn_case c = attn_make(d, batch, n, context - n, b.tiny ? 2 : 8);
@@ -89,29 +89,29 @@ static void choice_line(struct attn_dims d, const dev<uint16_t> *pool, int batch
 static void run_choice()
 {
     static const int batches[] = {1, 2, 4, 8, 16, 32, 64};
-    static const int shapes[][3] = {/* heads of a key head, tokens, key heads */
-                                    {4, 2, 8}, {4, 3, 8},  {4, 4, 8}, {8, 1, 8}, {8, 2, 8},
-                                    {5, 1, 8}, {1, 8, 32}, {8, 2, 4}, {16, 1, 2}};
+    /* heads of a key head, tokens, key heads, dimensions */
+    static const int shapes[][4] = {{4, 2, 8, 128}, {4, 4, 8, 128}, {8, 1, 8, 128}, {1, 8, 32, 128},
+                                    {8, 2, 4, 128}, {4, 4, 8, 64},  {8, 2, 2, 256}, {4, 4, 4, 256},
+                                    {4, 2, 4, 256}, {16, 1, 2, 128}};
     struct attn_dims d = attn_dims_of();
     size_t free_bytes = 0, total = 0;
     MUST(cudaMemGetInfo(&free_bytes, &total));
     const size_t want = (b.tiny ? static_cast<size_t>(8) << 20 : static_cast<size_t>(16) << 30);
     dev<uint16_t> pool(std::min(want, free_bytes / 2) / 2);
     printf("\n== attention of up to 16 rows, contexts %s: narrow us, medium us, over narrow, and "
-           "which is\n   chosen; %d dimensions\npages heads rows seqs\n",
-           b.tiny ? "50, 300" : "1,024, 4,096, 8,192, 32,768", d.hd);
-    for (enum sl_dtype dtype : {SL_DTYPE_F16, SL_DTYPE_FP8_E4M3}) {
-        d.dtype = dtype;
-        attn_fill(reinterpret_cast<uint8_t *>(pool.p), pool.n * 2, d);
-        for (const auto &shape : shapes)
-            for (int batch : batches) {
-                if ((b.tiny && batch > 2) || (d.dtype != SL_DTYPE_F16 && shape[0] % 4 != 0))
-                    continue;
-                d.n_kv = b.tiny ? d.n_kv : shape[2];
-                d.n_heads = d.n_kv * shape[0];
-                choice_line(d, &pool, batch, shape[1]);
-            }
-    }
+           "which is\n   chosen\npages heads x dimensions rows seqs\n",
+           b.tiny ? "50, 300" : "1,024, 4,096, 8,192, 32,768");
+    for (enum sl_dtype dtype : {SL_DTYPE_F16, SL_DTYPE_FP8_E4M3})
+        for (const auto &shape : shapes) {
+            d.dtype = dtype;
+            d.n_kv = b.tiny ? d.n_kv : shape[2];
+            d.n_heads = d.n_kv * shape[0];
+            d.hd = b.tiny ? d.hd : shape[3];
+            attn_fill(reinterpret_cast<uint8_t *>(pool.p), pool.n * 2, d);
+            for (int batch : batches)
+                if (!b.tiny || batch <= 2)
+                    choice_line(d, &pool, batch, shape[1]);
+        }
 }
 
 /* ------------------------------------------------------------------ products */

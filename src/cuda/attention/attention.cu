@@ -173,11 +173,30 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype)
     return run_of(dtype, 16) != nullptr;
 }
 
-int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b,
-                            const struct sl_attn_layout *l, int32_t n_kv_heads)
+/* Of 9 to 16 rows the medium kernel takes half the time of the narrow one for a sequence, and more
+ * once either has work for all multiprocessors: sequences times key heads up to which it is better
+ * at contexts of 1,024 to 8,192 (bench_ops --only choice, H200). Up to eight rows the narrow kernel
+ * has a form of its own, which is always better. */
+#define MEDIUM_ITEMS 64
+#define MEDIUM_FP8   16
+
+int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b, int32_t n_kv_heads,
+                            int32_t head_dim)
 {
-    (void)b, (void)l, (void)n_kv_heads;
-    return cu->attn_narrow > 0 ? SL_MIN(cu->attn_narrow, SL_ATTN_NARROW) : SL_ATTN_NARROW;
+    const int32_t most = cu->plan_fp8 ? MEDIUM_FP8 : MEDIUM_ITEMS;
+    if (cu->attn_narrow > 0)
+        return SL_MIN(cu->attn_narrow, SL_ATTN_NARROW);
+    if (n_kv_heads == 0 || cu->plan_skips || sl_kv_padded_dim(head_dim) % 64 != 0)
+        return SL_ATTN_NARROW;
+    return static_cast<int64_t>(b->n_spans) * n_kv_heads <= most ? SL_ATTN_FEW : SL_ATTN_NARROW;
+}
+
+/* What the choice depends on besides, of which the step's first plan knows what layers had before:
+ * from then on it does not change. */
+static void note_layer(struct sl_cuda *cu, const struct sl_op_attention *op)
+{
+    cu->plan_fp8 = op->kv.dtype == SL_DTYPE_FP8_E4M3;
+    cu->plan_skips = cu->plan_skips || op->skip_factor > 0.0f;
 }
 
 void sl_attn_classes_of(const struct sl_batch *b, const struct sl_attn_layout *l, int32_t narrow,
@@ -207,6 +226,22 @@ void sl_attn_classes_of(const struct sl_batch *b, const struct sl_attn_layout *l
             has[sl_attn_class_of(n, group, narrow)] = true;
     if (b->span_sizes >> (SL_BATCH_SIZES - 1) & 1) /* or longer */
         has[SL_ATTN_CLASS_WIDE] = true;
+}
+
+/* Whether no narrow tile has more than SL_ATTN_FEW rows, as far as the host knows. */
+static bool has_few_rows(const struct sl_batch *b, int32_t group, int32_t narrow)
+{
+    const int32_t few = SL_ATTN_FEW / group, most = narrow / group; /* tokens of a span */
+    if (few >= most)
+        return true;
+    if (b->n_spans == 1 || b->n_tokens == b->n_spans) {
+        const int32_t n = b->n_tokens / b->n_spans;
+        return n <= few || n > most;
+    }
+    for (int32_t n = few + 1; n <= most; n++)
+        if (b->span_sizes >> n & 1)
+            return false;
+    return b->span_sizes != 0;
 }
 
 /* ---------------------------------------------------------------- latent attention */
@@ -298,6 +333,8 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of attention");
         return;
     }
+    note_layer(cu, op);
+    const int32_t narrow = sl_attn_narrow_rows(cu, b, op->n_kv_heads, op->head_dim);
     sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim, op->whole);
     struct sl_attn_args a = {};
     a.q = op->q;
@@ -312,7 +349,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.block_size = op->kv.block_size;
     a.n_kv_heads = op->n_kv_heads;
     a.group = l.group;
-    a.few = b->n_tokens == b->n_spans && l.group <= SL_ATTN_FEW;
+    a.few = has_few_rows(b, l.group, narrow);
     a.by_kv = sl_attn_divisor_of(op->n_kv_heads);
     a.by_group = sl_attn_divisor_of(l.group);
     a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
@@ -332,7 +369,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
     bool has[SL_ATTN_CLASSES];
-    sl_attn_classes_of(b, &l, sl_attn_narrow_rows(cu, b, &l, op->n_kv_heads), has);
+    sl_attn_classes_of(b, &l, narrow, has);
     for (int cls = 0; cls < SL_ATTN_CLASSES; cls++) {
         if (!has[cls])
             continue;

@@ -208,14 +208,15 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
                        int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
                        struct sl_attn_layout *out);
 
-/* Plans again if the last plan of the step was for other heads or other keys. */
+/* Plans again if the last plan of the step was for other heads, other keys or other narrow tiles.
+ */
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                         int32_t n_kv_heads, int32_t head_dim, bool whole);
 
-/* Most rows of a narrow tile of the step, up to SL_ATTN_NARROW: above that its spans are medium. A
- * choice of speed alone. */
-int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b,
-                            const struct sl_attn_layout *l, int32_t n_kv_heads);
+/* Most rows of a narrow tile of the step, up to SL_ATTN_NARROW: spans of more are medium. A choice
+ * of speed alone. n_kv_heads 0: latent attention. */
+int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b, int32_t n_kv_heads,
+                            int32_t head_dim);
 
 /* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
 void sl_attn_classes_of(const struct sl_batch *b, const struct sl_attn_layout *l, int32_t narrow,

@@ -527,7 +527,7 @@ void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, in
         sl_cuda_check(cu, cudaErrorInvalidValue, "workspace of attention");
         return;
     }
-    p.narrow = sl_attn_narrow_rows(cu, batch, &p.at, n_kv_heads);
+    p.narrow = sl_attn_narrow_rows(cu, batch, n_kv_heads, head_dim);
     sl_attn_classes_of(batch, &p.at, p.narrow, p.has);
     int32_t threads = SL_MIN(SL_CEIL_DIV(batch->n_tokens, 32) * 32, PLAN_THREADS);
     if (batch->n_spans > 0)
@@ -538,12 +538,14 @@ void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, in
     cu->plan_kv_heads = n_kv_heads;
     cu->plan_dim = head_dim;
     cu->plan_whole = whole;
+    cu->plan_narrow = p.narrow;
 }
 
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                         int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
     if (n_heads != cu->plan_heads || n_kv_heads != cu->plan_kv_heads || head_dim != cu->plan_dim ||
-        whole != cu->plan_whole)
+        whole != cu->plan_whole ||
+        sl_attn_narrow_rows(cu, batch, n_kv_heads, head_dim) != cu->plan_narrow)
         sl_cuda_attention_plan(cu, batch, n_heads, n_kv_heads, head_dim, whole);
 }
