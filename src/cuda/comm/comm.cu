@@ -168,6 +168,7 @@ template <typename W>
 static __device__ __forceinline__ void comm_store_words(const comm_rows &r, uint32_t at, uint64_t v)
 {
     const uint32_t end = r.bytes * r.n;
+#pragma unroll 1
     for (uint32_t i = 0; i < 8 && at + i < end; i += sizeof(W))
         *comm_place<W>(r, at + i) = static_cast<W>(v >> 8 * i);
 }
@@ -191,6 +192,7 @@ static __device__ __forceinline__ uint64_t comm_load8(const uint8_t *part, uint3
     uint64_t v = 0;
     if ((reinterpret_cast<uintptr_t>(part) & 7) == 0 && end - at >= 8)
         return *reinterpret_cast<const uint64_t *>(part + at);
+#pragma unroll 1
     for (uint32_t i = 0; i < 8 && at + i < end; i++)
         v |= static_cast<uint64_t>(part[at + i]) << 8 * i;
     return v;
@@ -303,27 +305,35 @@ static __device__ __forceinline__ void comm_sweep(const comm_args &a, uint32_t n
     sl_peer_store2(comm_lines(a, a.rank, number, other) + line, 0, 0);
 }
 
-/* The lines of rank r to out. v: what the first of this thread's was when it looked. */
-static __device__ __forceinline__ void comm_take_lines(const comm_args &a, const comm_rows &rows,
+/* A small part to out: this rank's own, of which `own` is what this thread has read, or the lines
+ * of another, of which seen.line may be the first that is this thread's. */
+static __device__ __forceinline__ void comm_take_small(const comm_args &a, const comm_rows &rows,
                                                        uint32_t unit, uint32_t number, int r,
-                                                       ulonglong2 v)
+                                                       const comm_seen &seen, uint64_t own)
 {
     const ulonglong2 *lines = comm_lines(a, a.rank, number, r);
     const uint32_t end = rows.bytes * rows.n;
+    ulonglong2 v = r == comm_other(a) ? seen.line : make_ulonglong2(0, 0);
+#pragma unroll 1
     for (uint32_t i = comm_first(); i < (end + 7) / 8; i += comm_stride()) {
-        if (!comm_wait(a, lines + i, number, r, &v))
-            return;
-        comm_store8(rows, unit, 8 * i, (v.x & 0xFFFFFFFFu) | v.y << 32);
-        v = make_ulonglong2(0, 0); /* no gather's number */
+        if (r != a.rank) {
+            if (!comm_wait(a, lines + i, number, r, &v))
+                return;
+            own = (v.x & 0xFFFFFFFFu) | v.y << 32;
+            v = make_ulonglong2(0, 0); /* no gather's number */
+        } else if (i != comm_first()) {
+            own = comm_load8(a.part, 8 * i, end);
+        }
+        comm_store8(rows, unit, 8 * i, own);
     }
 }
 
-/* The parts of all ranks to out. `own` is what this thread read of its own. */
+/* The parts of all ranks to out. It is one loop, and what is seldom is not unrolled, as a kernel
+ * between two others finds nothing of its code in the caches of instructions. */
 static __device__ __forceinline__ void comm_take(const comm_args &a, uint32_t number,
                                                  const comm_seen &seen, uint64_t own)
 {
     const uint32_t all = 0xFFFFFFFFu;
-    const uint64_t own_bytes = static_cast<uint64_t>(a.part_bytes) * a.n;
     const uint32_t row_bytes = __reduce_add_sync(all, seen.bytes);
     const uint32_t places = __reduce_or_sync(all, seen.bytes | seen.at);
     const uint32_t unit = comm_unit(reinterpret_cast<uintptr_t>(a.out) | places);
@@ -331,22 +341,15 @@ static __device__ __forceinline__ void comm_take(const comm_args &a, uint32_t nu
     if (static_cast<uint64_t>(seen.bytes) * a.n > a.small_bytes)
         sl_fence_peers();
     __syncwarp();
+#pragma unroll 1
     for (int r = 0; r < a.n_ranks; r++) {
         rows.bytes = __shfl_sync(all, seen.bytes, r);
         const uint32_t at = __shfl_sync(all, seen.at, r);
-        const uint64_t total = static_cast<uint64_t>(rows.bytes) * a.n;
-        const uint32_t end = static_cast<uint32_t>(total);
-        if (r == a.rank && own_bytes <= a.small_bytes) {
-            for (uint32_t i = comm_first(); i < (end + 7) / 8; i += comm_stride())
-                comm_store8(rows, unit, 8 * i,
-                            i == comm_first() ? own : comm_load8(a.part, 8 * i, end));
-        } else if (r == a.rank) {
-            comm_copy_by(rows, comm_unit(reinterpret_cast<uintptr_t>(a.part) | unit), a.part);
-        } else if (total <= a.small_bytes) {
-            comm_take_lines(a, rows, unit, number, r,
-                            r == comm_other(a) ? seen.line : make_ulonglong2(0, 0));
+        if (static_cast<uint64_t>(rows.bytes) * a.n <= a.small_bytes) {
+            comm_take_small(a, rows, unit, number, r, seen, own);
         } else {
-            comm_copy_by(rows, unit, a.piece[r] + at);
+            const uint8_t *part = r == a.rank ? a.part : a.piece[r] + at;
+            comm_copy_by(rows, comm_unit(reinterpret_cast<uintptr_t>(part) | unit), part);
         }
         rows.out += rows.bytes;
         __syncwarp();
@@ -373,8 +376,10 @@ static __global__ void __launch_bounds__(COMM_THREADS)
     if (sh->lost != 0)
         return;
     comm_say(a, number, small);
+#pragma unroll 1
     for (uint32_t i = comm_first(); i < n_lines; i += comm_stride()) {
         const uint64_t v = i == comm_first() ? own : comm_load8(a.part, 8 * i, end);
+#pragma unroll 1
         for (int r = 0; r < a.n_ranks; r++)
             if (a.to >> r & 1)
                 comm_put(comm_lines(a, r, number, a.rank) + i, number, static_cast<uint32_t>(v),
