@@ -43,7 +43,7 @@ static int n_passed, n_failed;
         }                                                                          \
     } while (0)
 
-#define ROOM_BYTES (2u << 20)
+#define ROOM_BYTES (4u << 20)
 #define OUT_BYTES  (SL_MAX_RANKS * ROOM_BYTES)
 #define GUARD      64 /* bytes behind out that stay */
 #define GUARD_BYTE 0xA5
@@ -263,7 +263,7 @@ static void test_sizes(int n)
     static const uint32_t sizes[][2] = {
         /* rows, bytes */
         {1, 4},      {1, 8},     {1, 1},      {3, 7},       {5, 12},      {2, 100},    {64, 64},
-        {1, 4096},   {8, 8192},  {33, 1028},  {16, 16384},  {1, 262144},  {1, 262148}, {128, 4096},
+        {1, 4096},   {8, 8192},  {33, 1028},  {16, 16384},  {1, 524288},  {1, 524292}, {128, 4096},
         {31, 20000}, {3, 99991}, {64, 32768}, {2, 1048576}, {2049, 1022}, {7, 16}};
     static const uint32_t smalls[] = {SL_COMM_SMALL, 0, 4096};
     struct group g;

@@ -337,12 +337,21 @@ static __device__ __forceinline__ void comm_take(const comm_args &a, uint32_t nu
     const uint32_t row_bytes = __reduce_add_sync(all, seen.bytes);
     const uint32_t places = __reduce_or_sync(all, seen.bytes | seen.at);
     const uint32_t unit = comm_unit(reinterpret_cast<uintptr_t>(a.out) | places);
-    comm_rows rows = {a.out, 0, row_bytes, a.n};
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    comm_rows rows = {nullptr, 0, row_bytes, a.n};
+    uint32_t col = 0; /* lane r: where rank r's columns begin */
+#pragma unroll 1
+    for (int r = 0; r + 1 < a.n_ranks; r++)
+        col += __shfl_sync(all, seen.bytes, r) * (r < lane);
     if (static_cast<uint64_t>(seen.bytes) * a.n > a.small_bytes)
         sl_fence_peers();
     __syncwarp();
+    /* Lines are on their way meanwhile; large parts are not before somebody reads them. */
+    const int own_last = static_cast<uint64_t>(a.part_bytes) * a.n > a.small_bytes;
 #pragma unroll 1
-    for (int r = 0; r < a.n_ranks; r++) {
+    for (int i = own_last; i < a.n_ranks + own_last; i++) {
+        const int r = (a.rank + i) % a.n_ranks;
+        rows.out = a.out + __shfl_sync(all, col, r);
         rows.bytes = __shfl_sync(all, seen.bytes, r);
         const uint32_t at = __shfl_sync(all, seen.at, r);
         if (static_cast<uint64_t>(rows.bytes) * a.n <= a.small_bytes) {
@@ -351,7 +360,6 @@ static __device__ __forceinline__ void comm_take(const comm_args &a, uint32_t nu
             const uint8_t *part = r == a.rank ? a.part : a.piece[r] + at;
             comm_copy_by(rows, comm_unit(reinterpret_cast<uintptr_t>(part) | unit), part);
         }
-        rows.out += rows.bytes;
         __syncwarp();
     }
 }
@@ -522,8 +530,16 @@ static int reach(const struct sl_cuda *from, const struct sl_cuda *to, struct sl
             "cuda:%d (%s) cannot reach the memory of cuda:%d (%s): ranks need NVLink, or "
             "PCIe with peer access",
             from->device, from->name, to->device, to->name);
+    /* Access stays for the life of the process. */
+    static uint64_t given[64];
+    const bool known = from->device < 64 && to->device < 64;
+    const uint64_t bit = known ? (uint64_t)1 << to->device : 0;
+    if (known && (__atomic_load_n(&given[from->device], __ATOMIC_RELAXED) & bit) != 0)
+        return 0;
     if (e == cudaSuccess)
         e = cudaDeviceEnablePeerAccess(to->device, 0);
+    if (e == cudaSuccess && known)
+        __atomic_fetch_or(&given[from->device], bit, __ATOMIC_RELAXED);
     if (e == cudaErrorPeerAccessAlreadyEnabled) {
         cudaGetLastError();
         e = cudaSuccess;
@@ -580,7 +596,7 @@ int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t 
     c->n_ranks = n_ranks;
     c->room_bytes = room;
     c->piece_bytes = lines_at(2, n_ranks, 0) + 2 * room;
-    c->small_bytes = SL_COMM_SMALL;
+    c->small_bytes = SL_COMM_SMALL / static_cast<uint32_t>(SL_MAX(n_ranks - 1, 1));
     c->most_blocks = COMM_BLOCKS;
     c->bound_ns = COMM_BOUND_S * 1000000000ull;
     int rc = 0;

@@ -11,7 +11,7 @@
 
 #include "cuda/device.h"
 
-#define SL_COMM_SMALL (256u << 10) /* bytes of a part that fit in lines */
+#define SL_COMM_SMALL (512u << 10) /* bytes of a part that fit in lines */
 
 struct sl_comm {
     int n_ranks;
