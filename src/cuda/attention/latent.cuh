@@ -4,14 +4,18 @@
  *
  * A tile is 64 rows of (token, head). All of a token's heads multiply the same keys, so even decode
  * is bound by the tensor cores: 64 keys of 576 are 73.7 KB and 2,176 clk. The sums of 64 rows, 512
- * floats each, fill the registers of two warpgroups: each has half the dimensions of all rows. One
- * warp loads tiles of 64 positions as they lie in pages, into two slots; a tile is keys and values.
+ * floats each, fill the registers of two warpgroups: each has half the dimensions of all rows. Two
+ * warps load tiles of 64 positions as they lie in pages, into two slots; a tile is keys and values.
+ * Each has half a tile: the dimensions that are the first group's values, and the others. A half is
+ * free when its group has added it, and the next but one is on its way.
  *
  * The groups take turns with scores: tile t's are made by group (t - first) % 2, which hands its
  * probabilities, references and sums to the other group, warp to warp and lane to lane, through
- * shared memory. While one group finds probabilities, the other one's products run. Scores of a
- * tile begin as soon as it is there: in the first group behind the values of the tile before, which
- * are what its slot waits for; in the second group before these.
+ * shared memory. While one group finds probabilities, the other one's products run. The first
+ * group adds the values of the tile before and gives its half back, then begins scores; the second
+ * one begins scores before. (The first group, too, once gave its half back behind the scores, so
+ * that the two slots were loaded one after the other: 64 sequences of 8,192 took 513 us on an
+ * H200.)
  *
  * Order of the sums: attention.cuh, with splits and runs of 2^SL_LATENT_SHIFT times as many keys. A
  * block meets the state of a run once a split, and it lies in L2 (128 KB read and written), so
@@ -40,9 +44,9 @@ template <int KD_, int VD_> struct sl_latent_cfg {
     static constexpr int THREADS = FIRST + WORKERS;
     static constexpr int Q_AT = 2 * SLOT;
     static constexpr int SWAP_AT = Q_AT + SLOT; /* uint4 [5][128]: what a group hands over */
-    static constexpr int FULL_AT = SWAP_AT + 5 * 128 * 16; /* mbarriers [2] */
-    static constexpr int EMPTY_AT = FULL_AT + 16;
-    static constexpr int WORK_FULL_AT = EMPTY_AT + 16;
+    static constexpr int FULL_AT = SWAP_AT + 5 * 128 * 16; /* mbarriers [2][2]: slot and half */
+    static constexpr int EMPTY_AT = FULL_AT + 32;
+    static constexpr int WORK_FULL_AT = EMPTY_AT + 32;
     static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;
     static constexpr int SENT_AT = WORK_EMPTY_AT + 16; /* [2][4]: by a warp of a group */
     static constexpr int WORK_AT = SENT_AT + 64;
@@ -57,13 +61,13 @@ template <class cfg> struct sl_latent_bars {
     {
         return reinterpret_cast<uint64_t *>(smem + place) + i;
     }
-    __device__ __forceinline__ uint64_t *full(int i) const
+    __device__ __forceinline__ uint64_t *full(int slot, int half) const
     {
-        return at(cfg::FULL_AT, i);
+        return at(cfg::FULL_AT, 2 * slot + half);
     }
-    __device__ __forceinline__ uint64_t *empty(int i) const
+    __device__ __forceinline__ uint64_t *empty(int slot, int half) const
     {
-        return at(cfg::EMPTY_AT, i);
+        return at(cfg::EMPTY_AT, 2 * slot + half);
     }
     __device__ __forceinline__ uint64_t *work_full(int i) const
     {
@@ -85,10 +89,12 @@ template <class cfg> struct sl_latent_bars {
     __device__ __forceinline__ void init() const
     {
         for (int i = 0; i < 2; i++) {
-            sl_mbar_init(full(i), SL_WARP_ARRIVALS);
-            sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
+            for (int half = 0; half < 2; half++) {
+                sl_mbar_init(full(i, half), SL_WARP_ARRIVALS);
+                sl_mbar_init(empty(i, half), 4 * SL_WARP_ARRIVALS);
+            }
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
-            sl_mbar_init(work_empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
+            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + 1) * SL_WARP_ARRIVALS);
             for (int warp = 0; warp < 4; warp++)
                 sl_mbar_init(sent(i, warp), SL_WARP_ARRIVALS);
         }
@@ -113,9 +119,12 @@ static __device__ __forceinline__ void sl_latent_tiles_of(const struct sl_attn_a
     *to = (*end + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
 }
 
-/* ---------------------------------------------------------------- the warp that loads */
+/* ---------------------------------------------------------------- the warps that load */
 
-template <class KV, class cfg> struct sl_latent_bring {
+/* H: which half of tiles. */
+template <class KV, class cfg, int H> struct sl_latent_bring {
+    static constexpr int FROM = H == 0 ? 0 : cfg::MINE / 64; /* panels */
+    static constexpr int TO = H == 0 ? cfg::MINE / 64 : cfg::PANELS;
     const struct sl_attn_args &a;
     sl_latent_bars<cfg> bars;
     struct sl_attn_turn tiles;
@@ -147,6 +156,15 @@ template <class KV, class cfg> struct sl_latent_bring {
              static_cast<unsigned>((unit - page * a.by_page.by) * SL_KV_TILE * row_bytes());
     }
 
+    /* Where the unit lies, one of those that a lane knows. */
+    __device__ __forceinline__ const uint8_t *place_of(int unit) const
+    {
+        const int from = (unit - first) & 31;
+        const unsigned lo = __shfl_sync(0xFFFFFFFFu, static_cast<unsigned>(at), from);
+        const unsigned hi = __shfl_sync(0xFFFFFFFFu, static_cast<unsigned>(at >> 32), from);
+        return a.keys + (static_cast<unsigned long long>(hi) << 32 | lo);
+    }
+
     /* Rows from `from` on, which nobody sees, become zeros: what lies in the page may be no number.
      */
     __device__ __forceinline__ void clear(uint8_t *slot, int from)
@@ -154,43 +172,38 @@ template <class KV, class cfg> struct sl_latent_bring {
 #pragma unroll 1
         for (int i = lane; i < (64 - from) * 8; i += 32)
 #pragma unroll
-            for (int p = 0; p < cfg::PANELS; p++)
+            for (int p = FROM; p < TO; p++)
                 *reinterpret_cast<uint4 *>(slot + p * cfg::PANEL + from * 128 + i * 16) =
                     make_uint4(0, 0, 0, 0);
     }
 
-    /* n rows of a tile from `key` on, as they lie there. */
+    /* n rows of a tile from `key` on, as they lie there: a copy each lane, of 16 rows' panel. */
     __device__ __forceinline__ void load_exact(uint8_t *slot, uint64_t *full, int key, int n)
     {
-        const int unit = lane - (key / SL_KV_TILE - first);
+        static_assert(4 * (TO - FROM) <= 32, "a copy each lane");
+        const int unit = lane & 3, panel = FROM + lane / 4;
+        const uint8_t *page = place_of(key / SL_KV_TILE + unit);
         if (n < 64) {
             clear(slot, n);
             sl_fence_proxy_async();
         }
-        sl_mbar_expect_warp(full, static_cast<uint32_t>(n * cfg::PANELS * 128));
-        if (unit < 0 || unit >= 4 || unit * SL_KV_TILE >= n)
-            return;
-        const uint32_t n_bytes =
-            static_cast<uint32_t>(min(n - unit * SL_KV_TILE, SL_KV_TILE)) * 128;
-#pragma unroll
-        for (int p = 0; p < cfg::PANELS; p++)
-            sl_bulk_load(slot + p * cfg::PANEL + unit * cfg::PART, a.keys + at + p * cfg::PART,
-                         n_bytes, full);
+        sl_mbar_expect_warp(full, static_cast<uint32_t>(n * (TO - FROM) * 128));
+        const int rows = min(n - unit * SL_KV_TILE, SL_KV_TILE);
+        if (panel < TO && rows > 0)
+            sl_bulk_load(slot + panel * cfg::PANEL + unit * cfg::PART, page + panel * cfg::PART,
+                         static_cast<uint32_t>(rows) * 128, full);
     }
 
     /* The same of rows that are narrower, with zeros behind them: piece by piece. */
     __device__ __forceinline__ void load_padded(uint8_t *slot, uint64_t *full, int key, int n)
     {
-        constexpr int PIECES = cfg::KD / 8;
+        constexpr int PIECES = (TO - FROM) * 8;
 #pragma unroll 1
         for (int unit = 0; unit < 4; unit++) {
-            const int from = (key / SL_KV_TILE - first + unit) & 31;
-            const unsigned lo = __shfl_sync(0xFFFFFFFFu, static_cast<unsigned>(at), from);
-            const unsigned hi = __shfl_sync(0xFFFFFFFFu, static_cast<unsigned>(at >> 32), from);
-            const uint8_t *page = a.keys + (static_cast<unsigned long long>(hi) << 32 | lo);
+            const uint8_t *page = place_of(key / SL_KV_TILE + unit);
 #pragma unroll 4
             for (int i = lane; i < SL_KV_TILE * PIECES; i += 32) {
-                const int row = i / PIECES, piece = i % PIECES;
+                const int row = i / PIECES, piece = FROM * 8 + i % PIECES;
                 uint4 x = make_uint4(0, 0, 0, 0);
                 if (unit * SL_KV_TILE + row < n && piece * 16 < row_bytes())
                     x = __ldcg(reinterpret_cast<const uint4 *>(
@@ -211,16 +224,16 @@ template <class KV, class cfg> struct sl_latent_bring {
             const int key = t * SL_ATTN_TILE, slot = tiles.slot();
             if (t == from || key % (32 * SL_KV_TILE) == 0)
                 find(w, key / SL_KV_TILE);
-            sl_mbar_wait(bars.empty(slot), tiles.parity() ^ 1);
+            sl_mbar_wait(bars.empty(slot, H), tiles.parity() ^ 1);
             const int n = min(end - key, SL_ATTN_TILE);
             if (exact)
-                load_exact(bars.smem + slot * cfg::SLOT, bars.full(slot), key, n);
+                load_exact(bars.smem + slot * cfg::SLOT, bars.full(slot, H), key, n);
             else
-                load_padded(bars.smem + slot * cfg::SLOT, bars.full(slot), key, n);
+                load_padded(bars.smem + slot * cfg::SLOT, bars.full(slot, H), key, n);
         }
     }
 
-    /* It takes items for all. */
+    /* The first warp takes items for all. */
     __device__ __forceinline__ void run(int n)
     {
         struct sl_attn_turn items = {0};
@@ -228,15 +241,22 @@ template <class KV, class cfg> struct sl_latent_bring {
         for (;; items.n++) {
             struct sl_attn_work &w = *bars.work(items.slot());
             uint32_t taken = 0;
-            sl_mbar_wait(bars.work_empty(items.slot()), items.parity() ^ 1);
-            sl_attn_fetch(a, next, n, &w, lane < 16);
-            sl_mbar_arrive_warp(bars.work_full(items.slot()));
+            if (H == 0) {
+                sl_mbar_wait(bars.work_empty(items.slot()), items.parity() ^ 1);
+                sl_attn_fetch(a, next, n, &w, lane < 16);
+                sl_mbar_arrive_warp(bars.work_full(items.slot()));
+            } else {
+                sl_mbar_wait(bars.work_full(items.slot()), items.parity());
+            }
             if (!w.item.valid)
                 return;
-            if (lane == 0)
+            if (H == 0 && lane == 0)
                 taken = atomicAdd(&a.cls->taken, 1u);
             item(w);
-            next = static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0));
+            if (H == 1)
+                sl_mbar_arrive_warp(bars.work_empty(items.slot()));
+            else
+                next = static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0));
         }
     }
 };
@@ -311,15 +331,23 @@ template <class KV, class cfg, int G> struct sl_latent_group {
                __shfl_sync(0xFFFFFFFFu, static_cast<int>((tiles.n + ahead) & 1), 0) * cfg::SLOT;
     }
 
-    __device__ __forceinline__ void wait(unsigned ahead)
+    /* For all of a tile, or for the half that has the group's values. */
+    __device__ __forceinline__ void wait_all(unsigned ahead)
     {
         const struct sl_attn_turn turn = {tiles.n + ahead};
-        sl_mbar_wait(bars.full(turn.slot()), turn.parity());
+        sl_mbar_wait(bars.full(turn.slot(), 0), turn.parity());
+        sl_mbar_wait(bars.full(turn.slot(), 1), turn.parity());
+    }
+    __device__ __forceinline__ void wait_half()
+    {
+        sl_mbar_wait(bars.full(tiles.slot(), G), tiles.parity());
     }
 
+    /* Gives that half of the tile back. What the other group's scores read of it has been read when
+     * all warps have their probabilities. */
     __device__ __forceinline__ void release()
     {
-        sl_mbar_arrive_warp(bars.empty(tiles.slot()));
+        sl_mbar_arrive_warp(bars.empty(tiles.slot(), G));
         tiles.n++;
     }
 
@@ -699,7 +727,7 @@ template <class KV, class cfg, int G> struct sl_latent_group {
     {
         saved before;
         const bool mixed = is_mixed(w, t);
-        wait(0);
+        wait_half();
         if (mixed)
             save(o, before);
         values(o, p);
@@ -720,7 +748,7 @@ template <class KV, class cfg, int G> struct sl_latent_group {
                                           fragments &s, operands &p)
     {
         float alpha[2], base[2];
-        wait(0);
+        wait_all(0);
         scores(0, s);
         sl_wgmma_wait<0>();
         sl_wgmma_keep(s);
@@ -739,28 +767,26 @@ template <class KV, class cfg, int G> struct sl_latent_group {
         float alpha[2], base[2];
         const bool mixed = is_mixed(w, t), ends = ends_split(t);
         if (G == 1) {
-            wait(1);
+            wait_all(1);
             scores(1, s);
         }
         receive(o, p);
-        wait(0);
+        wait_half();
         if (mixed)
             save(o, before);
         values(o, p);
         if (G == 0) {
-            /* The next tile but one takes this one's place: no earlier than these are added. */
-            wait(1);
-            scores(1, s);
-        }
-        sl_wgmma_wait<G == 0 ? 0 : 1>();
-        sl_wgmma_keep(s);
-        const float done_m[2] = {m[0], m[1]}, done_l[2] = {l[0], l[1]};
-        if (G == 0) {
+            sl_wgmma_wait<0>();
             keep(o, p);
             if (mixed)
                 again(w, t, o, p, before);
             release();
+            wait_all(0);
+            scores(0, s);
         }
+        sl_wgmma_wait<G == 0 ? 0 : 1>();
+        sl_wgmma_keep(s);
+        const float done_m[2] = {m[0], m[1]}, done_l[2] = {l[0], l[1]};
         if (ends)
             begin_split();
         const bool rises = raise(w, t + 1, s, alpha, base);
@@ -845,7 +871,10 @@ static __global__ void __launch_bounds__(cfg::THREADS, 1)
     if (group == 0) {
         sl_regs_give<24>();
         if (threadIdx.x < 32) {
-            sl_latent_bring<KV, cfg> x(a, bars);
+            sl_latent_bring<KV, cfg, 0> x(a, bars);
+            x.run(__ldcg(&a.cls->n_items));
+        } else if (threadIdx.x < 64) {
+            sl_latent_bring<KV, cfg, 1> x(a, bars);
             x.run(__ldcg(&a.cls->n_items));
         }
         if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
