@@ -283,21 +283,25 @@ static ids random_tokens(size_t n, int32_t n_vocab)
     return out;
 }
 
-static std::string write_random(const char *shape, int32_t layers, int32_t n_vocab)
+static std::string write_random(const char *family, const char *shape, int32_t layers,
+                                int32_t n_vocab)
 {
     struct sl_error err = {};
     struct sl_synth s = {};
-    std::string path = std::string("build/testdata/models/parity_") + shape + ".gguf";
+    const bool gguf = strcmp(family, "llama") == 0;
+    std::string path =
+        std::string("build/testdata/models/parity_") + family + "_" + shape + (gguf ? ".gguf" : "");
     mkdir("build", 0777);
     mkdir("build/testdata", 0777);
     mkdir("build/testdata/models", 0777);
-    s.name = "llama";
+    s.name = family;
     must(sl_synth_shape(s.name, shape, &s.hp, &err), &err, shape);
     s.hp.n_layers = layers;
+    s.hp.n_dense = s.hp.n_experts > 0 ? layers : 0; /* a router may choose another expert */
     s.hp.n_vocab = n_vocab;
     s.hp.context = 1024;
     s.dtype = SL_DTYPE_BF16;
-    s.format = SL_CKPT_GGUF;
+    s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
     s.seed = 11;
     s.byte_vocab = true;
     must(sl_synth_write(&s, path.c_str(), &err), &err, shape);
@@ -307,13 +311,17 @@ static std::string write_random(const char *shape, int32_t layers, int32_t n_voc
 static std::vector<subject> subjects()
 {
 #ifdef SL_CUDA_SIM
-    return {
-        {"random, tiny", write_random("tiny", 2, 272), random_tokens(40, 272), 40, random_weights}};
+    return {{"random, tiny", write_random("llama", "tiny", 2, 272), random_tokens(40, 272), 40,
+             random_weights},
+            {"random, latent attention", write_random("deepseek_v3", "tiny", 2, 272),
+             random_tokens(40, 272), 40, random_weights}};
 #else
     std::vector<subject> list = {
         {"bundled", "", {51, 1533, 557, 263, 591}, 205, trained}, /* Once upon a time */
-        {"random, 2 layers of 1b", write_random("1b", 2, 4096), random_tokens(200, 4096), 200,
-         random_weights},
+        {"random, 2 layers of 1b", write_random("llama", "1b", 2, 4096), random_tokens(200, 4096),
+         200, random_weights},
+        {"random, latent attention", write_random("deepseek_v3", "tiny", 2, 272),
+         random_tokens(200, 272), 200, random_weights},
     };
     const char *stories = getenv("STORIES");
     std::string path = stories != nullptr ? stories : "build/testdata/models/stories260K";
