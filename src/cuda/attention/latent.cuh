@@ -133,10 +133,11 @@ template <class KV, class cfg, int H> struct sl_latent_bring {
     /* Lane i: where the i-th 16 positions from `first` on lie in the plane. */
     unsigned long long at;
     int first;
+    int next; /* and the page of the i-th behind these */
 
     __device__ __forceinline__ sl_latent_bring(const struct sl_attn_args &args,
                                                const sl_latent_bars<cfg> &barriers)
-        : a(args), bars(barriers), tiles({0}), end(0), at(0), first(0)
+        : a(args), bars(barriers), tiles({0}), end(0), at(0), first(0), next(0)
     {
         lane = static_cast<int>(threadIdx.x) & 31;
         exact = a.head_dim == cfg::KD;
@@ -147,13 +148,20 @@ template <class KV, class cfg, int H> struct sl_latent_bring {
         return KV::row_bytes((a.head_dim + 15) / 16 * 16);
     }
 
-    __device__ __forceinline__ void find(const struct sl_attn_work &w, int from)
+    /* The page of a unit. */
+    __device__ __forceinline__ int page_of(const struct sl_attn_work &w, int unit) const
+    {
+        return unit * SL_KV_TILE < end ? a.tables[w.item.table + sl_attn_div(unit, a.by_page)] : 0;
+    }
+
+    /* The 32 units from `from` on, whose pages are `id`; those behind them are asked for. */
+    __device__ __forceinline__ void find(const struct sl_attn_work &w, int from, int id)
     {
         const int unit = from + lane, page = sl_attn_div(unit, a.by_page);
-        const int id = unit * SL_KV_TILE < end ? a.tables[w.item.table + page] : 0;
         first = from;
         at = static_cast<unsigned>(id) * static_cast<unsigned long long>(a.page_bytes) +
              static_cast<unsigned>((unit - page * a.by_page.by) * SL_KV_TILE * row_bytes());
+        next = page_of(w, unit + 32);
     }
 
     /* Where the unit lies, one of those that a lane knows. */
@@ -222,8 +230,10 @@ template <class KV, class cfg, int H> struct sl_latent_bring {
 #pragma unroll 1
         for (int t = from; t < to; t++, tiles.n++) {
             const int key = t * SL_ATTN_TILE, slot = tiles.slot();
-            if (t == from || key % (32 * SL_KV_TILE) == 0)
-                find(w, key / SL_KV_TILE);
+            if (t == from)
+                find(w, key / SL_KV_TILE, page_of(w, key / SL_KV_TILE + lane));
+            else if (key / SL_KV_TILE - first == 32)
+                find(w, first + 32, next);
             sl_mbar_wait(bars.empty(slot, H), tiles.parity() ^ 1);
             const int n = min(end - key, SL_ATTN_TILE);
             if (exact)
