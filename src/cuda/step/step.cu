@@ -258,7 +258,7 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     if (s == NULL)
         return;
     cudaStreamSynchronize(cu->stream);
-    sl_cuda_pages_deinit(s);
+    sl_cuda_pages_deinit(cu, s);
     sl_cuda_graphs_deinit(s);
     sl_cuda_host_destroy(cu, s->host);
     for (int i = 0; i < SL_CUDA_DEPTH; i++) {
@@ -517,10 +517,8 @@ static void send_extra(struct sl_cuda *cu, const struct sl_cuda_steps *s,
     SL_ASSERT(step->extra_bytes <= s->extra_bytes);
     if (step->extra != slot->extra)
         memcpy(slot->extra, step->extra, step->extra_bytes);
-    sl_cuda_check(cu,
-                  cudaMemcpyAsync(s->extra, slot->extra, step->extra_bytes, cudaMemcpyHostToDevice,
-                                  cu->stream),
-                  "cudaMemcpyAsync of a step's lists");
+    sl_cuda_small_copy(cu, SL_PAGES_IN, s->extra, slot->extra, step->extra_bytes,
+                       "cudaMemcpyAsync of a step's lists");
 }
 
 static void send_block(struct sl_cuda *cu, const struct sl_cuda_steps *s,
@@ -529,14 +527,12 @@ static void send_block(struct sl_cuda *cu, const struct sl_cuda_steps *s,
     const size_t tables =
         static_cast<size_t>(reinterpret_cast<const uint8_t *>(dev->block_tables) - s->in);
     const size_t stride = static_cast<size_t>(dev->table_stride) * sizeof(int32_t);
-    sl_cuda_check(cu, cudaMemcpyAsync(s->in, slot->in, n_bytes, cudaMemcpyHostToDevice, cu->stream),
-                  "cudaMemcpyAsync of a step's arrays");
+    sl_cuda_small_copy(cu, SL_PAGES_IN, s->in, slot->in, n_bytes,
+                       "cudaMemcpyAsync of a step's arrays");
     for (int32_t g = 1; g < dev->n_tables; g++) {
         const size_t at = tables + static_cast<size_t>(g) * stride;
-        sl_cuda_check(cu,
-                      cudaMemcpyAsync(s->in + at, slot->in + at, n_bytes - tables,
-                                      cudaMemcpyHostToDevice, cu->stream),
-                      "cudaMemcpyAsync of a step's tables");
+        sl_cuda_small_copy(cu, SL_PAGES_IN, s->in + at, slot->in + at, n_bytes - tables,
+                           "cudaMemcpyAsync of a step's tables");
     }
 }
 
@@ -549,15 +545,12 @@ static void fetch(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct sl_c
         return;
     const bool kept = follows(s, step);
     const size_t n_ids = kept ? n * (1 + static_cast<size_t>(step->n_again)) : n;
-    sl_cuda_check(cu,
-                  cudaMemcpyAsync(slot->out, kept ? s->kept : s->out, n_ids * sizeof(int32_t),
-                                  cudaMemcpyDeviceToHost, cu->stream),
-                  "cudaMemcpyAsync of ids");
+    sl_cuda_small_copy(cu, SL_PAGES_OUT, slot->out, kept ? s->kept : s->out,
+                       n_ids * sizeof(int32_t), "cudaMemcpyAsync of ids");
     if (s->lim.result_bytes > 0 && step->want_results)
-        sl_cuda_check(cu,
-                      cudaMemcpyAsync(slot->out + s->result_offset, s->out + s->result_offset,
-                                      n * s->lim.result_bytes, cudaMemcpyDeviceToHost, cu->stream),
-                      "cudaMemcpyAsync of results");
+        sl_cuda_small_copy(cu, SL_PAGES_OUT, slot->out + s->result_offset,
+                           s->out + s->result_offset, n * s->lim.result_bytes,
+                           "cudaMemcpyAsync of results");
 }
 
 void *sl_cuda_extra(struct sl_backend *be)

@@ -165,7 +165,11 @@ int sl_cuda_pages_over(struct sl_backend *be, bool wait, struct sl_page_counts *
 int sl_cuda_pages_await(struct sl_backend *be, const struct sl_page_counts *n,
                         struct sl_error *err);
 }
-void sl_cuda_pages_deinit(struct sl_cuda_steps *s);
+void sl_cuda_pages_deinit(struct sl_cuda *cu, struct sl_cuda_steps *s);
+/* Between pinned and device memory, as cudaMemcpyAsync on the stream of steps, but not behind
+ * copies of pages. what: for an error. */
+void sl_cuda_small_copy(struct sl_cuda *cu, enum sl_page_way way, void *dst, const void *src,
+                        size_t n_bytes, const char *what);
 
 /* load.cu */
 extern "C" int sl_cuda_load_end(struct sl_backend *be, struct sl_error *err);
