@@ -123,13 +123,16 @@ bool sl_moves_room(const struct sl_moves *m, enum sl_page_way way, int32_t n)
     return !m->broken && m->ways[way].n + n <= SL_MAX_TIER_MOVES;
 }
 
-/* A copy the other way may concern the same page: it comes first. */
+/* A copy that is under way may concern the same page: it comes first. */
 static int follow(struct sl_engine *eng, enum sl_page_way way, int32_t group, int32_t page,
                   struct sl_error *err)
 {
-    const struct sl_moves_way *other = &eng->tiers.moves.ways[way == SL_PAGES_OUT];
+    const struct sl_moves *m = &eng->tiers.moves;
+    int32_t n = 0;
     SL_ASSERT(page >= 0 && page < eng->kv.groups[group].pool.n_ids);
-    return other->counts[group][page] > 0 ? eng->runner.pages_follow(eng->runner.ctx, way, err) : 0;
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++)
+        n += m->ways[i].counts[group][page];
+    return n > 0 ? eng->runner.pages_follow(eng->runner.ctx, way, err) : 0;
 }
 
 static void begin(struct sl_engine *eng, enum sl_page_way way, const struct sl_move *v)

@@ -139,8 +139,9 @@ struct sl_host_experts {
     float *out;                /* [T, h] */
 };
 
-/* Copies of pages between the device and the host, beside the steps. Those of one way end in the
- * order in which they were enqueued, and are counted in it. */
+/* Copies of pages between the device and the host, beside the steps. Those of one way are over in
+ * the order in which they were enqueued, and are counted in it, though they may run beside others.
+ */
 enum sl_page_way { SL_PAGES_OUT, SL_PAGES_IN, SL_N_PAGE_WAYS };
 
 struct sl_page_counts {
@@ -213,7 +214,7 @@ struct sl_device_vt {
      * pinned the call waits for it. */
     int (*page_copy)(struct sl_backend *be, enum sl_page_way way, void *dst, const void *src,
                      size_t n_bytes, struct sl_error *err);
-    /* Copies of this way run behind all those enqueued so far of the other one. */
+    /* Copies of this way run behind all those enqueued so far, of either. */
     int (*pages_follow)(struct sl_backend *be, enum sl_page_way way, struct sl_error *err);
     /* Once behind some copies, and before the next step: their end can be seen from now on. */
     int (*pages_send)(struct sl_backend *be, struct sl_error *err);
