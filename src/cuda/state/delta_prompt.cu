@@ -43,6 +43,7 @@ struct delta_scratch {
     uint8_t *keys;         /* [chunks, n_k_heads] of delta_keys_bytes */
     delta_prepared *heads; /* [chunks, n_heads] */
     int32_t skip;
+    int32_t each; /* heads that a warp prepares, of the same k and q */
 };
 
 static inline int64_t delta_n_chunks(int32_t n)
@@ -103,11 +104,12 @@ static __device__ __forceinline__ void prepare_head(const delta_args &a, int hea
     __syncwarp();
 }
 
-/* A warp: chunk `at` of those that the span is in, and a key head. */
+/* A warp: chunk `at` of those that the span is in, heads n .. n + each - 1 of a key head. */
 template <int KS>
 static __device__ __forceinline__ void prepare(const delta_args &a, const struct sl_span &span,
-                                               int32_t at, int k_head, uint8_t *keys,
-                                               delta_prepared *heads, delta_stage<KS> *stage)
+                                               int32_t at, int k_head, int n, int each,
+                                               uint8_t *keys, delta_prepared *heads,
+                                               delta_stage<KS> *stage)
 {
     const int v_tiles = SL_CEIL_DIV(a.v_dim, 16), lane = static_cast<int>(threadIdx.x % 32);
     const int32_t t = at == 0 ? 0 : SL_DELTA_CHUNK * at - span.pos % SL_DELTA_CHUNK;
@@ -116,14 +118,15 @@ static __device__ __forceinline__ void prepare(const delta_args &a, const struct
     const int first = delta_head_of(a, k_head, 0);
     delta_recall_k<KS>(p.from, delta_head_at<KS>(begin, first, v_tiles), stage, lane, 32);
     sl_cp_async_commit();
-    delta_vectors<KS, (KS > 8 ? 1 : 2)>(a, first, p, stage, 0, 1);
+    delta_vectors<KS, (KS > 8 ? 2 : 4)>(a, first, p, stage, 0, 1);
     sl_cp_async_wait<0>();
     __syncwarp();
     delta_pairs pairs;
     delta_pair<KS>(*stage, &pairs);
-    delta_copy(keys, stage->k, delta_keys_bytes(KS));
+    if (n == 0)
+        delta_copy(keys, stage->k, delta_keys_bytes(KS));
 #pragma unroll 1
-    for (int n = 0; n < a.n_heads / a.n_k_heads; n++) {
+    for (const int end = n + each; n < end; n++) {
         const int head = delta_head_of(a, k_head, n);
         prepare_head<KS>(a, head, p, delta_head_at<KS>(begin, head, v_tiles), pairs,
                          p.to < SL_DELTA_CHUNK || span.n_drafts > 0, stage, heads + head);
@@ -145,11 +148,12 @@ static __global__ void __launch_bounds__(32 * DELTA_PREPARE_WARPS, KS > 8 ? 2 : 
     const int32_t n_chunks =
         SL_CEIL_DIV(span.pos % SL_DELTA_CHUNK + span.n, static_cast<int32_t>(SL_DELTA_CHUNK));
     const int32_t step = static_cast<int32_t>(gridDim.x) * DELTA_PREPARE_WARPS;
+    const int32_t n_parts = a.n_heads / s.each, per_key = n_parts / a.n_k_heads;
     for (int32_t item = static_cast<int32_t>(blockIdx.x) * DELTA_PREPARE_WARPS + warp;
-         item < n_chunks * a.n_k_heads; item += step) {
-        const int32_t at = item / a.n_k_heads, k_head = item % a.n_k_heads;
+         item < n_chunks * n_parts; item += step) {
+        const int32_t at = item / n_parts, part = item % n_parts, k_head = part / per_key;
         const int64_t chunk = delta_first_chunk(span, i) + at;
-        prepare<KS>(a, span, at, k_head,
+        prepare<KS>(a, span, at, k_head, part % per_key * s.each, s.each,
                     s.keys + (chunk * a.n_k_heads + k_head) * delta_keys_bytes(KS),
                     s.heads + chunk * a.n_heads, &room->stage[warp]);
     }
@@ -371,11 +375,15 @@ static void launch(struct sl_cuda *cu, const struct sl_batch *b, const delta_arg
     const int32_t most = sl_wide_most(b, a.few);
     s.heads = reinterpret_cast<delta_prepared *>(s.keys + delta_n_chunks(b->n_tokens) *
                                                               a.n_k_heads * delta_keys_bytes(KS));
+    /* While a head for each warp leaves warps without work, no warp has two. */
+    const int64_t n_chunks = b->n_tokens / SL_DELTA_CHUNK + 2;
+    s.each = n_chunks * a.n_heads <= 4 * DELTA_PREPARE_WARPS * static_cast<int64_t>(cu->n_sms)
+                 ? 1
+                 : a.n_heads / a.n_k_heads;
     for (s.skip = 0; s.skip < most; s.skip += DELTA_SPANS) {
         const int32_t n_rows = SL_MIN(most - s.skip, DELTA_SPANS);
-        const int64_t n_items = (b->n_tokens / SL_DELTA_CHUNK + 2) * a.n_k_heads;
         const int64_t n_blocks =
-            SL_MIN(SL_CEIL_DIV(n_items, static_cast<int64_t>(DELTA_PREPARE_WARPS)),
+            SL_MIN(SL_CEIL_DIV(n_chunks * (a.n_heads / s.each), int64_t{DELTA_PREPARE_WARPS}),
                    static_cast<int64_t>(SL_CEIL_DIV((KS > 8 ? 2 : 4) * cu->n_sms, n_rows)));
         sl_launch(cu, delta_prepare_kernel<KS>,
                   dim3(static_cast<unsigned>(n_blocks), static_cast<unsigned>(n_rows)),
@@ -390,7 +398,7 @@ static void launch(struct sl_cuda *cu, const struct sl_batch *b, const delta_arg
 void sl_cuda_delta_prompt(struct sl_cuda *cu, const struct sl_batch *b, const delta_args *a,
                           void *scratch)
 {
-    const delta_scratch s = {static_cast<uint8_t *>(scratch), nullptr, 0};
+    const delta_scratch s = {static_cast<uint8_t *>(scratch), nullptr, 0, 1};
     const int ks = delta_k_tiles(a->k_dim);
     SL_ASSERT(sl_aligned16(scratch));
     (ks <= 1   ? launch<1>
