@@ -129,8 +129,7 @@ struct state_bench {
         a.n_taps = s.n_taps, a.silu = true, a.state = view(copy, 0), a.out = conv_out.p;
         b.be->vt->short_conv(b.be, &a);
     }
-    /* prepares: chunks of prompts are prepared by a kernel of their own. */
-    void recur(const struct sl_batch *all, int copy, bool prepares = true) const
+    void recur(const struct sl_batch *all, int copy) const
     {
         const struct sl_state_view v = view(copy, 4 * s.tail_floats());
         if (s.ssm) {
@@ -149,7 +148,7 @@ struct state_bench {
         a.beta_in = small.p + rows_in * static_cast<size_t>(s.n_heads), a.a = a.dt_bias = w.p;
         a.l2_eps = 1e-6f, a.scale = 0.0884f, a.beta_scale = 1.0f, a.n_heads = s.n_heads;
         a.n_k_heads = s.n_groups, a.k_dim = s.k_dim, a.v_dim = s.v_dim, a.state = v;
-        a.scratch = prepares ? room.p : nullptr;
+        a.scratch = room.p;
         a.out = out.p;
         b.be->vt->delta_rule(b.be, &a);
     }
@@ -211,11 +210,10 @@ static void delta_prompts(const struct state_shape &s, int n, int each)
     std::vector<float> want(1 << 16), got(want.size());
     const size_t n_got = std::min(want.size(), r.out.n), from = r.out.n - n_got;
     batch.n_long = n;
-    r.recur(&batch, 0, false);
+    r.recur(&batch, 0);
     wait_all();
     r.out.get(from, want.data(), n_got);
-    const double within = time_us(1, 2 * ROW_MS, [&](int c) { r.recur(&batch, c, false); });
-    printf("%-22s %3d x %5d %9.1f", s.name, n, each, within);
+    printf("%-22s %3d x %5d", s.name, n, each);
     for (int32_t cols : ways) {
         b.cu->delta_cols = cols;
         fill(r.out.p, r.out.n, FILL_F32, 7);
@@ -237,10 +235,10 @@ static void run_prompts()
     static const int sizes[][2] = {{1, 8192}, {1, 2048}, {1, 512}, {1, 128},  {1, 16},   {4, 2048},
                                    {8, 1024}, {64, 128}, {64, 16}, {16, 512}, {2, 4096}, {128, 64}};
     printf(
-        "\n== delta rule, prompts, us: blocks prepare their own chunks; a kernel of its own does: "
-        "as is, two,\n   four warps with columns, that kernel alone; bytes of q, k, v, out, and "
-        "with scratch\n%-22s %11s %9s %9s %9s %9s %9s %9s %9s\n",
-        "shape", "seqs x len", "within", "prepared", "two", "four", "prepare", "bytes", "all");
+        "\n== delta rule, prompts, us: as is, blocks of two and of four sixteens of columns, the "
+        "kernel that\n   prepares chunks alone; bytes of q, k, v, out, and with scratch\n"
+        "%-22s %11s %9s %9s %9s %9s %9s %9s\n",
+        "shape", "seqs x len", "us", "two", "four", "prepare", "bytes", "all");
     for (const struct state_shape &s : state_shapes())
         for (const auto &size : sizes)
             if (!s.ssm)

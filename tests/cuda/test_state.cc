@@ -472,7 +472,7 @@ static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_
         a.beta_scale = n_heads % 2 != 0 ? 2.0f : 1.0f;
         a.n_heads = n_heads, a.n_k_heads = n_k_heads, a.k_dim = k_dim, a.v_dim = v_dim;
         a.state = *state, a.out = static_cast<float *>(out);
-        a.scratch = below(3) > 0 ? scratch.p : nullptr;
+        a.scratch = scratch.p;
         cu.delta_cols = 2 * below(3);
         if (gpu)
             sl_cuda_delta_rule(&cu.base, &a);

@@ -133,11 +133,8 @@ static void by_chunks(struct sl_cuda *cu, const struct sl_batch *b, delta_args a
     const int ks = delta_k_tiles(a.k_dim), most = ks > 8 ? DELTA_WARPS(16) : DELTA_WARPS(8);
     const bool whole = SL_CEIL_DIV(a.v_dim, 16) <= most;
     a.few = whole || b->n_tokens == b->n_spans ? SL_STATE_FEW : 0;
-    const int32_t n_rows = sl_wide_rows(b, a.few);
-    if (n_rows > 0 && scratch != nullptr)
+    if (sl_wide_most(b, a.few) > 0)
         sl_cuda_delta_prompt(cu, b, &a, scratch);
-    else if (n_rows > 0)
-        sl_cuda_delta_wide(cu, &a, n_rows);
     if (sl_wide_leaves(b, a.few))
         (ks <= 1   ? few<1>
          : ks <= 2 ? few<2>

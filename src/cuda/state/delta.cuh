@@ -23,10 +23,8 @@ struct delta_args {
     int32_t few; /* spans of more tokens are those of the kernels for many */
 };
 
-/* delta_wide.cu. Spans of more than a->few tokens. */
-void sl_cuda_delta_wide(struct sl_cuda *cu, const delta_args *a, int32_t n_rows);
-
-/* delta_prompt.cu. The same, with scratch of sl_cuda_delta_room. */
+/* delta_prompt.cu. Spans of more than a->few tokens, of which there are some. scratch: of
+ * sl_cuda_delta_room. */
 void sl_cuda_delta_prompt(struct sl_cuda *cu, const struct sl_batch *b, const delta_args *a,
                           void *scratch);
 

@@ -400,7 +400,7 @@ void sl_cuda_delta_prompt(struct sl_cuda *cu, const struct sl_batch *b, const de
 {
     const delta_scratch s = {static_cast<uint8_t *>(scratch), nullptr, 0, 1};
     const int ks = delta_k_tiles(a->k_dim);
-    SL_ASSERT(sl_aligned16(scratch));
+    SL_ASSERT(scratch != nullptr && sl_aligned16(scratch));
     (ks <= 1   ? launch<1>
      : ks <= 2 ? launch<2>
      : ks <= 4 ? launch<4>
