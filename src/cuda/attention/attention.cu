@@ -175,8 +175,9 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype)
 
 /* Of 9 to 16 rows the medium kernel takes half the time of the narrow one for a sequence, and more
  * once either has work for all multiprocessors: sequences times key heads up to which it is better
- * at contexts of 1,024 to 8,192 (bench_ops --only choice, H200). Up to eight rows the narrow kernel
- * has a form of its own, which is always better. */
+ * at contexts of 1,024 to 8,192 (bench_ops --only choice, H200). Of heads of 256 dimensions it
+ * always is, three to eight times. Up to eight rows the narrow kernel has a form of its own, which
+ * is better, or as good. */
 #define MEDIUM_ITEMS 64
 #define MEDIUM_FP8   16
 
@@ -188,7 +189,9 @@ int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b, 
         return SL_MIN(cu->attn_narrow, SL_ATTN_NARROW);
     if (n_kv_heads == 0 || cu->plan_skips || sl_kv_padded_dim(head_dim) % 64 != 0)
         return SL_ATTN_NARROW;
-    return static_cast<int64_t>(b->n_spans) * n_kv_heads <= most ? SL_ATTN_FEW : SL_ATTN_NARROW;
+    const bool always = sl_kv_padded_dim(head_dim) > 128;
+    return always || static_cast<int64_t>(b->n_spans) * n_kv_heads <= most ? SL_ATTN_FEW
+                                                                           : SL_ATTN_NARROW;
 }
 
 /* What the choice depends on besides, of which the step's first plan knows what layers had before:
