@@ -617,6 +617,9 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     clock->follows = before->ticket != 0 && !before->waited;
     clock->in_parts = step->part == SL_STEP_FORWARD;
     clock->n_again = step->n_again;
+    slot->alone = !clock->follows;
+    slot->kind = sl_cuda_wait_kind(step);
+    slot->sent_ns = sl_now_ns();
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
     send_block(cu, s, slot, n_bytes, &dev.batch);
     send_extra(cu, s, slot, step);
@@ -709,8 +712,7 @@ int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, co
     SL_ASSERT(s != NULL && ticket >= 1);
     struct sl_cuda_slot *slot = &s->slot[(ticket - 1) % SL_CUDA_DEPTH];
     SL_ASSERT(slot->ticket == ticket && !(s->half && ticket == s->n_steps));
-    sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
-    slot->waited = true;
+    sl_cuda_await(cu, s, slot);
     if (cu->error == cudaSuccess)
         count_times(s, ticket);
     if (ids != NULL)

@@ -40,7 +40,13 @@ struct sl_cuda_slot { /* pinned memory of one step */
     cudaEvent_t done;
     uint64_t ticket; /* 0: never used */
     bool waited;     /* the event was seen */
+    bool alone;      /* nothing was enqueued before it that was not waited for */
+    int32_t kind;    /* of took_ns */
+    uint64_t sent_ns;
 };
+
+#define SL_CUDA_SIZES 18                   /* kinds of steps by their tokens, */
+#define SL_CUDA_WAITS (SL_CUDA_SIZES + 32) /* and of passes by the steps behind the first */
 
 #define SL_CUDA_CLOCKS 4 /* a step's events outlive the next two */
 
@@ -77,8 +83,9 @@ struct sl_cuda_steps {
     uint8_t *kept;            /* device: [1 + max_again, n] ids of a step and those */
     size_t extra_bytes, again_bytes, kept_bytes;
     struct sl_cuda_slot slot[SL_CUDA_DEPTH];
-    uint64_t n_steps; /* also the last ticket */
-    bool half;        /* the last one still lacks its choice */
+    uint64_t took_ns[SL_CUDA_WAITS]; /* what steps of a kind take, alone; 0: not known */
+    uint64_t n_steps;                /* also the last ticket */
+    bool half;                       /* the last one still lacks its choice */
     struct sl_cuda_graph graph[SL_CUDA_GRAPHS];
     int32_t n_graphs;
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
@@ -111,6 +118,11 @@ int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, co
 void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out);
 }
 void sl_cuda_steps_deinit(struct sl_cuda *cu);
+
+/* wait.cu: a step's kind; waits for the step of a slot. */
+int32_t sl_cuda_wait_kind(const struct sl_step *step);
+void sl_cuda_await(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_cuda_slot *slot);
+
 /* Enqueues the step's preparation and its operations. */
 void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
                      void *arg);
