@@ -35,6 +35,9 @@
 #define COMM_LINES   (SL_COMM_SMALL / 8)
 #define COMM_ALIGN   ((size_t)256)
 #define COMM_BOUND_S 10
+/* Bytes of small parts that come in by lines, of all others together: from about there on the link
+ * is busy with them for longer than a second way over it takes (bench/results/ranks-gpu.txt). */
+#define COMM_LINES_IN (1u << 20)
 
 struct comm_state {
     unsigned long long turn; /* the gather's number << 32, + blocks that have read it */
@@ -596,7 +599,8 @@ int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t 
     c->n_ranks = n_ranks;
     c->room_bytes = room;
     c->piece_bytes = lines_at(2, n_ranks, 0) + 2 * room;
-    c->small_bytes = SL_COMM_SMALL / static_cast<uint32_t>(SL_MAX(n_ranks - 1, 1));
+    c->small_bytes =
+        SL_MIN(SL_COMM_SMALL, COMM_LINES_IN / static_cast<uint32_t>(SL_MAX(n_ranks - 1, 1)));
     c->most_blocks = COMM_BLOCKS;
     c->bound_ns = COMM_BOUND_S * 1000000000ull;
     int rc = 0;
