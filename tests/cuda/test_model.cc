@@ -53,7 +53,8 @@ struct outcome {
 
 struct model {
     const char *name, *family;
-    int32_t heads, kv_heads, head_dim;
+    int32_t heads, kv_heads,
+        head_dim; /* heads 0: the sizes of the family's tiny model, no experts */
     enum sl_dtype dtype;
     int32_t hidden, intermediate;
     const char *kv;           /* format of the pages, NULL: auto */
@@ -70,6 +71,8 @@ static const model models[] = {
     {"gemma3-bf16", "gemma3", 2, 1, 64, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_COUNT},
     {"qwen3-int4", "qwen3", 4, 2, 32, SL_DTYPE_INT4_G128, 128, 256, nullptr, 0, 0, SL_ACT_COUNT},
     {"llama-gelu", "llama", 2, 1, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_GELU_ERF},
+    {"deepseek-bf16", "deepseek_v2", 0, 0, 0, SL_DTYPE_BF16, 0, 0, nullptr, 0, 0, SL_ACT_COUNT},
+    {"deepseek-q8_0", "deepseek_v2", 0, 0, 0, SL_DTYPE_Q8_0, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
 };
 
 static bool is_gguf(const model &m)
@@ -92,12 +95,16 @@ static void write_model(const model &m)
     s.name = m.family;
     if (sl_synth_shape(m.family, "tiny", &s.hp, &err) != 0)
         fail_msg("%s", err.msg);
-    s.hp.hidden = m.hidden;
-    s.hp.intermediate = m.intermediate;
-    s.hp.n_heads = m.heads;
-    s.hp.n_kv_heads = m.kv_heads;
-    s.hp.head_dim = m.head_dim;
-    s.hp.query_scalar = s.hp.query_scalar != 0 ? m.head_dim : 0;
+    if (m.heads > 0) {
+        s.hp.hidden = m.hidden;
+        s.hp.intermediate = m.intermediate;
+        s.hp.n_heads = m.heads;
+        s.hp.n_kv_heads = m.kv_heads;
+        s.hp.head_dim = m.head_dim;
+        s.hp.query_scalar = s.hp.query_scalar != 0 ? m.head_dim : 0;
+    } else {
+        s.hp.n_dense = 2; /* layers */
+    }
     s.hp.act = m.act != SL_ACT_COUNT ? m.act : s.hp.act;
     s.hp.n_layers = 2;
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
