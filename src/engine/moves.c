@@ -93,6 +93,12 @@ void sl_moves_end(struct sl_engine *eng, bool wait)
         give_up(eng, &err);
         return;
     }
+    const uint64_t n_seen = over.n[SL_PAGES_OUT];
+    /* A step in flight may fail, and have spoiled what was copied meanwhile: only what was over
+     * when it had not begun is believed. */
+    if (eng->n_flights > 0 && eng->runner.pages_over != NULL)
+        over.n[SL_PAGES_OUT] = SL_MAX(m->n_seen, m->over.n[SL_PAGES_OUT]);
+    m->n_seen = n_seen;
     for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
         SL_ASSERT(over.n[i] >= m->over.n[i] && over.n[i] <= m->begun.n[i]);
         if (over.n[i] > m->over.n[i])
@@ -225,7 +231,7 @@ void sl_moves_restart(struct sl_moves *m)
 {
     SL_ASSERT(sl_moves_n(m) == 0);
     m->begun = m->over = m->awaited = (struct sl_page_counts){{0}};
-    m->n_doubted = 0;
+    m->n_doubted = m->n_seen = 0;
     m->unsent = false;
 }
 

@@ -36,6 +36,7 @@ struct sl_moves {
     struct sl_moves_way ways[SL_N_PAGE_WAYS];
     struct sl_page_counts begun, over;
     struct sl_page_counts awaited; /* steps run behind so many */
+    uint64_t n_seen;               /* copies out that were over at the last look */
     uint64_t n_doubted;            /* the first so many copies out are not to be believed */
     bool unsent;                   /* some began since the runner was told to send */
     bool broken;                   /* the device is: nothing is copied any more */

@@ -24,6 +24,7 @@ struct late_pages {
     uint64_t behind[SL_N_PAGE_WAYS];
     struct sl_runner inner; /* its page_out and page_in copy in the call */
     struct sl_rng rng;
+    bool stands[SL_N_PAGE_WAYS];    /* for some calls: only what is waited for goes on */
     const bool *dead;               /* the device is: its copies never end; NULL: never */
     uint64_t n_awaited, n_followed; /* calls */
 };
@@ -96,10 +97,13 @@ static inline int late_pages_over(void *ctx, bool wait, struct sl_page_counts *o
 {
     if (late_pages_send(ctx, err) != 0)
         return SL_EDEVICE;
-    for (int i = 0; i < SL_N_PAGE_WAYS; i++)
-        for (uint64_t n = wait ? UINT64_MAX : sl_rng_below(&late_pages.rng, 4);
-             n > 0 && late_pages_do((enum sl_page_way)i); n--) {
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
+        bool *stands = &late_pages.stands[i];
+        *stands = sl_rng_below(&late_pages.rng, 12) == 0 ? !*stands : *stands;
+        const uint64_t most = wait ? UINT64_MAX : *stands ? 0 : sl_rng_below(&late_pages.rng, 4);
+        for (uint64_t n = most; n > 0 && late_pages_do((enum sl_page_way)i); n--) {
         }
+    }
     *over = late_pages.over;
     return 0;
 }
