@@ -328,6 +328,7 @@ void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_
     if (tier == SL_TIER_HOST) {
         count_pages(s, &s->host.slots, out);
         out->capacity_bytes = (uint64_t)s->host.slots.n_chunks * s->host.chunk_bytes;
+        out->ready_bytes = (uint64_t)s->host.slots.n_there * s->host.chunk_bytes;
     } else if (s->has_disk) {
         count_pages(s, &s->disk.slots, out);
         out->capacity_bytes = (uint64_t)s->disk.slots.n_chunks * s->disk.slab_bytes;

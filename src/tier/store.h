@@ -50,6 +50,7 @@ struct sl_store_key {
 
 struct sl_store_stats { /* of one tier, since it was opened */
     uint64_t n_pages, n_bytes, capacity_bytes;
+    uint64_t ready_bytes;  /* of the host's memory, that pages may lie in by now */
     uint64_t hits, misses; /* of pages that were asked for */
     uint64_t stored, stored_bytes, loaded_bytes;
     uint64_t dropped; /* not stored: there was no room or no time */
