@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * State space models for many tokens of a sequence: prompts. A block has some columns of a group of
  * heads in registers; four warps compute token after token, four others bring the tokens in,
- * sixteen at a time. Lanes have rows and columns as in delta_rows_wide.cu. Nothing of a token waits
- * for a sum of the one before, so that only the number of instructions counts.
+ * sixteen at a time. Lanes have rows and columns as in the delta rule by row. Nothing of a token
+ * waits for a sum of the one before, so that only the number of instructions counts.
  *
  * An estimate, not a measurement: of a token a warp issues 32 x 3 multiplications and additions
  * (two columns, 16 values: decay, b, c), 10 loads, 3 shuffles and about 15 other instructions: 125
