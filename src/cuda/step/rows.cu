@@ -696,6 +696,11 @@ extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_ad
         few(cu, a->n, {k, sum.left.sums, (int64_t)a->n * a->h, sum.left.n_segs, sum.bias});
         return;
     }
+    if (!sum.fused && a->y != NULL && cu->comm != NULL && cu->fp8_room == NULL &&
+        few_fits(&k, a->n)) { /* y was gathered: no product norms what is not added yet */
+        few(cu, a->n, {k, a->y, 0, 1, NULL});
+        return;
+    }
     if (sum.fused)
         n.y = NULL;
     run_norm(cu, &n);
