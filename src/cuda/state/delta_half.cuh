@@ -154,10 +154,10 @@ template <int KS> struct delta_half {
         }
     }
 
-    /* The outputs of the half's eight tokens, of q S of both halves: of tokens 8 odd + 2 (lane % 4)
-     * + e % 2 and columns lane / 4 + e / 2 * 8. */
-    __device__ __forceinline__ void outputs(const delta_used<KS> &c, const float (&mine)[4],
-                                            const float4 &other, float (&to)[4]) const
+    /* The outputs of the half's eight tokens, which are new: of q S of both halves. */
+    __device__ __forceinline__ void outputs(const delta_used<KS> &c, const delta_piece &p,
+                                            const float (&mine)[4], const float4 &other, float *out,
+                                            int64_t ld, int n_cols) const
     {
         const int i = 8 * odd + 2 * (static_cast<int>(threadIdx.x) % 4);
         uint32_t mix[4];
@@ -167,21 +167,13 @@ template <int KS> struct delta_half {
                                delta_pack(x[1][0], x[1][1]), delta_pack(x[1][2], x[1][3])};
         delta_mma(o, w, odd ? mix[2] : mix[0], odd ? mix[3] : mix[1]);
         const float2 by = *reinterpret_cast<const float2 *>(c.exp_g + i);
+        float *to = out + i * ld;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            to[e] =
-                __fmaf_rn(e % 2 == 0 ? by.x : by.y, __fadd_rn(mine[e], sl_part(other, e)), o[e]);
-    }
-    /* Of new tokens. n_cols: there are so many columns from the lane's first on. */
-    __device__ __forceinline__ void store_outputs(const float (&from)[4], const delta_piece &p,
-                                                  float *out, int64_t ld, int n_cols) const
-    {
-        const int i = 8 * odd + 2 * (static_cast<int>(threadIdx.x) % 4);
-        out += i * ld;
-#pragma unroll
-        for (int e = 0; e < 4; e++)
+        for (int e = 0; e < 4; e++) {
+            const float sum = __fadd_rn(mine[e], sl_part(other, e));
             if (i + e % 2 >= p.from && i + e % 2 < p.to && e / 2 * 8 < n_cols)
-                out[e % 2 * ld + e / 2 * 8] = from[e];
+                to[e % 2 * ld + e / 2 * 8] = __fmaf_rn(e % 2 == 0 ? by.x : by.y, sum, o[e]);
+        }
     }
 
     /* The half's rows of S behind the chunk's last token. */

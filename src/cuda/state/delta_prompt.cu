@@ -306,16 +306,11 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
                 half.advance(place->used);
         };
         delta_ends(a.pages, w.span, t, p, &end, keep, advance);
-        /* Behind what the next chunk waits for; and the stores behind the fence, which would wait
-         * for them. */
-        float o[4];
-        if (computes)
-            half.outputs(place->used, q, of_q, o);
+        if (computes) /* behind what the next chunk waits for */
+            half.outputs(place->used, p, q, of_q,
+                         a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col,
+                         ld_out, a.v_dim - col);
         sl_mbar_give_warp(&ring->empty[at]);
-        if (computes)
-            half.store_outputs(
-                o, p, a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col, ld_out,
-                a.v_dim - col);
         ready += a.n_heads;
         t += p.to - p.from;
     }
