@@ -78,7 +78,7 @@ struct sl_cuda {
     bool plan_fp8, plan_skips; /* attention had pages of FP8, skip-softmax */
     /* For tests and benches, of which all choices have the same bits; 0: chosen by size. */
     int32_t attn_narrow;     /* most rows of a narrow tile of attention */
-    int32_t delta_cols;      /* sixteens of columns of a block of the delta rule for prompts; -1:
+    int32_t delta_cols;      /* warps with columns in a block of the delta rule for prompts; -1:
                                 prompts are prepared, not computed */
     float *lin_partial;      /* of products (linear.h): SL_LIN_PARTIAL_BYTES */
     uint32_t *lin_arrived;   /* SL_LIN_TILES */

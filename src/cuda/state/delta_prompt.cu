@@ -3,17 +3,16 @@
  * chunks side by side, a warp for a chunk of a key head: q and k normed and in BF16, and for each
  * of its heads mix, the inverse and the gates, which go to the operation's scratch. In the second a
  * block has some columns of a head of a sequence, and goes from chunk to chunk: one warp brings
- * what was prepared, and v, into a ring, two others have sixteen columns of the state in registers
- * (delta_half.cuh).
+ * what was prepared, and v, into a ring, the others have sixteen columns each of the state in
+ * registers.
  *
  * What limits it, of 8,192 tokens, 16 key heads and 32 heads of 128 x 128: q, k, v and out are 403
- * MB, scratch 133 MB written and read once, 165 us at 4.05 TB/s; products of the second kernel 28
- * GFLOP. Chunks follow one another: one warp with sixteen columns had 52 products and 550 other
- * instructions in a chunk and took 1.25 us, 512 times (H200; 64 blocks of four such warps as long
- * as 128 of two); hence two warps with half of the rows each.
+ * MB, scratch 99 MB written and read once, 147 us at 4.1 TB/s; products of the second kernel 28
+ * GFLOP. Chunks follow one another: a warp has 52 products in a chunk, of which ten wait for each
+ * other, and a few hundred other instructions, some 600 clk, 512 times: 180 us.
  */
 #include "cuda/ptx_fp8.cuh"
-#include "cuda/state/delta_half.cuh"
+#include "cuda/state/delta_chunk.cuh"
 
 #define DELTA_PREPARE_WARPS 4
 #define DELTA_PLACES        4  /* of the ring */
@@ -161,9 +160,9 @@ static __global__ void __launch_bounds__(32 * DELTA_PREPARE_WARPS, KS > 8 ? 2 : 
 
 /* ------------------------------------------------------------------ the second kernel */
 
-/* C: sixteens of columns, each of two warps. */
+/* C: warps with columns. */
 template <int KS, int C> struct delta_ring {
-    static constexpr int n_cols = 16 * C, ld_v = n_cols + 4, n_warps = 2 * C;
+    static constexpr int n_cols = 16 * C, ld_v = n_cols + 4;
     struct place {
         delta_used<KS> used;
         float v[SL_DELTA_CHUNK * ld_v];
@@ -171,7 +170,6 @@ template <int KS, int C> struct delta_ring {
     uint64_t full[DELTA_PLACES], empty[DELTA_PLACES];
     int32_t room[4];
     place places[DELTA_PLACES];
-    delta_hand hands[2][C];
 };
 
 /* The block's part of a span: columns of a head, from 16 * tile on. */
@@ -217,85 +215,46 @@ static __device__ __forceinline__ void bring(const delta_args &a, const delta_wo
     sl_cp_async_wait<0>();
 }
 
-/* v of a lane: of tokens 8 n + 2 (lane % 4) + e, columns lane / 4 + 8 h. */
-template <int LD>
-static __device__ __forceinline__ void own_v(const float *from, float (&v)[2][2][2])
-{
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    from += lane % 4 * 2 * LD + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i / 4][i / 2 % 2][i % 2] = from[(i / 4 * 8 + i % 2) * LD + i / 2 % 2 * 8];
-}
-
-/* What this warp's half of the rows gives goes to the other warp, and the other way round: k S of
- * all tokens; q S of the eight tokens whose outputs are the receiver's. */
-static __device__ __forceinline__ void exchange(delta_hand *hand, int bar, int odd,
-                                                const float (&k)[2][4], const float (&q)[2][4],
-                                                float4 (&of_k)[2], float4 *of_q)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    float send[4];
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-        send[e] = odd != 0 ? q[0][e] : q[1][e];
-    float4(*to)[32] = hand->part[odd];
-    const float4(*from)[32] = hand->part[1 - odd];
-    to[0][lane] = make_float4(k[0][0], k[0][1], k[0][2], k[0][3]);
-    to[1][lane] = make_float4(k[1][0], k[1][1], k[1][2], k[1][3]);
-    to[2][lane] = make_float4(send[0], send[1], send[2], send[3]);
-    sl_bar_sync(bar, 64);
-    of_k[0] = from[0][lane], of_k[1] = from[1][lane], *of_q = from[2][lane];
-}
-
-/* A warp of two, and where it is in its span. */
 template <int KS, int C>
 static __device__ __forceinline__ void compute(const delta_args &a, const delta_work &w,
                                                delta_ring<KS, C> *ring)
 {
     typedef delta_ring<KS, C> ring_of;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x % 32);
-    const int pair = warp / 2, tile = w.tile + pair, col = 16 * tile + lane / 4;
-    const int v_tiles = SL_CEIL_DIV(a.v_dim, 16);
+    const int v_tiles = SL_CEIL_DIV(a.v_dim, 16), tile = w.tile + warp, col = 16 * tile + lane / 4;
     const bool computes = tile < v_tiles;
     const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
     const float *begin = a.pages.begin(w.span), *lies = begin;
     const delta_prepared *ready = w.ready;
     delta_end end = delta_end_from(a.pages, w.span, 0);
-    delta_half<KS> half;
-    half.odd = warp % 2;
-    half.clear();
+    delta_columns<KS> cols;
     if (computes && begin != nullptr)
-        half.load(delta_head_at<KS>(const_cast<float *>(begin), w.head, v_tiles), tile,
+        cols.load(delta_head_at<KS>(const_cast<float *>(begin), w.head, v_tiles), tile,
                   w.span.pos % SL_DELTA_CHUNK != 0);
+    else
+        cols.clear();
     uint32_t turn = 0;
 #pragma unroll 1
     for (int32_t t = 0; t < w.span.n; turn++) {
         const delta_piece p = delta_piece_at(w.span, t);
         const uint32_t at = turn % DELTA_PLACES;
         const typename ring_of::place *place = &ring->places[at];
-        float q[4];
-        float4 of_q = {};
+        float *out = a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col;
         sl_mbar_wait(&ring->full[at], turn / DELTA_PLACES & 1);
         if (computes) {
-            float k[2][4], all_q[2][4], v[2][2][2];
-            float4 of_k[2];
-            half.ask(place->used, k, all_q);
-            own_v<ring_of::ld_v>(place->v + 16 * pair, v);
-            exchange(&ring->hands[turn % 2][pair], 1 + pair, half.odd, k, all_q, of_k, &of_q);
-            half.solve(place->used, p, k, of_k, v);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                q[e] = half.odd != 0 ? all_q[1][e] : all_q[0][e];
+            delta_asked asked;
+            cols.template ask<(KS <= 8), true>(place->used, p, &asked);
+            cols.template solve<ring_of::ld_v, true>(
+                place->used, p, asked, place->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
         }
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, w.head, v_tiles);
             const bool whole = n == SL_DELTA_CHUNK;
             if (computes && page != lies)
-                half.store_state(to, tile);
-            if (computes && !whole && half.odd == 0)
-                half.store_tokens(to, tile);
-            if (tile == 0 && !whole && half.odd == 0)
+                cols.store_state(to, tile);
+            if (computes && !whole)
+                cols.store_tokens(to, tile);
+            if (tile == 0 && !whole)
                 delta_keep<KS>(place->used, ready->g, ready->d, to, 0, n);
             if (whole)
                 lies = page;
@@ -303,13 +262,9 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
         auto advance = [&] {
             lies = nullptr;
             if (computes)
-                half.advance(place->used);
+                cols.advance(place->used);
         };
         delta_ends(a.pages, w.span, t, p, &end, keep, advance);
-        if (computes) /* behind what the next chunk waits for */
-            half.outputs(place->used, p, q, of_q,
-                         a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col,
-                         ld_out, a.v_dim - col);
         sl_mbar_give_warp(&ring->empty[at]);
         ready += a.n_heads;
         t += p.to - p.from;
@@ -317,14 +272,14 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
 }
 
 template <int KS, int C>
-static __global__ void __launch_bounds__(32 * (2 * C + 1), KS > 8 || C > 2 ? 2 : 3)
+static __global__ void __launch_bounds__(32 * (C + 1), KS > 8 || C > 2 ? 2 : 4)
     delta_prompt_kernel(delta_args a, delta_scratch s)
 {
     typedef delta_ring<KS, C> ring_of;
     SL_SMEM(ring_of, ring);
     const int part = static_cast<int>(blockIdx.x) % a.n_parts, i = static_cast<int>(blockIdx.y);
     sl_mbar_init_all(ring->full, DELTA_PLACES, 33); /* lanes, and the bytes */
-    sl_mbar_init_all(ring->empty, DELTA_PLACES, ring_of::n_warps * SL_WARP_ARRIVALS);
+    sl_mbar_init_all(ring->empty, DELTA_PLACES, C * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
     __syncthreads();
     sl_grid_launch_dependents();
@@ -337,7 +292,7 @@ static __global__ void __launch_bounds__(32 * (2 * C + 1), KS > 8 || C > 2 ? 2 :
     const int64_t chunk = delta_first_chunk(w.span, i);
     w.keys = s.keys + (chunk * a.n_k_heads + delta_k_head(a, w.head)) * delta_keys_bytes(KS);
     w.ready = s.heads + chunk * a.n_heads + w.head;
-    if (threadIdx.x < 32 * ring_of::n_warps)
+    if (threadIdx.x < 32 * C)
         compute<KS, C>(a, w, ring);
     else
         bring<KS, C>(a, w, ring);
@@ -351,7 +306,7 @@ static void launch_columns(struct sl_cuda *cu, delta_args a, const delta_scratch
     a.n_parts = SL_CEIL_DIV(SL_CEIL_DIV(a.v_dim, 16), C);
     sl_launch(cu, delta_prompt_kernel<KS, C>,
               dim3(static_cast<unsigned>(a.n_heads * a.n_parts), static_cast<unsigned>(n_rows)),
-              dim3(32 * (2 * C + 1)), sizeof(delta_ring<KS, C>), a, s);
+              dim3(32 * (C + 1)), sizeof(delta_ring<KS, C>), a, s);
 }
 
 /* Whether blocks have four warps with columns, which read what was prepared half as often as blocks
