@@ -232,9 +232,11 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
         rs->n_worth = 0;
         rs->price = 0;
         rs->n_most = room > 0 ? propose_most(eng, rs, step) : 0;
+        rs->left = rs->credit;
+        if (rs->n_most == 0) /* what was found for it may be a masker's now */
+            continue;
         rs->each = sl_engine_draft_odds(eng, rs);
         rs->comes = sl_engine_draft_comes(eng, propose_draft(rs, 0));
-        rs->left = rs->credit;
     }
     struct sl_fund left = eng->fund;
     for (float least = 1; least > SL_DRAFT_LEAST; least *= SL_DRAFT_LESS)

@@ -124,7 +124,8 @@ static int32_t propose(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
     n = SL_MIN(n, N_OUT - seq->n_out);
     for (int32_t i = 0; i < n; i++) {
         const int32_t id = p->want[seq->n_out + i];
-        rs->drafts[i] = (7 * (seq->n_out + i) + p->n) % 5 == 0 ? (id + 1) % 100 : id;
+        rs->drafts[i] =
+            (7 * (seq->n_out + i) + p->n) % 5 == 0 ? (id + 1) % drafting->rig.n_vocab : id;
     }
     return n;
 }

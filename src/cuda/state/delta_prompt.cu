@@ -310,13 +310,13 @@ static void launch_columns(struct sl_cuda *cu, delta_args a, const delta_scratch
 }
 
 /* Whether blocks have four warps with columns, which read what was prepared half as often as blocks
- * of two: where those, too, are more than the device holds at once. */
+ * of two: where there is one and a third of those, or more, for each multiprocessor. */
 static bool wide_blocks(const struct sl_cuda *cu, const delta_args &a, int32_t n_rows)
 {
     if (cu->delta_cols != 0)
         return cu->delta_cols > 2;
-    return static_cast<int64_t>(n_rows) * a.n_heads * SL_CEIL_DIV(a.v_dim, 64) >=
-           2 * static_cast<int64_t>(cu->n_sms);
+    return 3 * static_cast<int64_t>(n_rows) * a.n_heads * SL_CEIL_DIV(a.v_dim, 64) >=
+           4 * static_cast<int64_t>(cu->n_sms);
 }
 
 template <int KS>
