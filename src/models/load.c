@@ -52,7 +52,8 @@ static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_
                                    &p->mat, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
-    p->mat.of_rows = of_rows;
+    SL_ASSERT(of_rows >= 0 && of_rows <= INT32_MAX);
+    p->mat.of_rows = (int32_t)of_rows;
     p->loaded = true;
     return 0;
 }

@@ -647,7 +647,8 @@ static void logprobs_follow_the_oracle(void **state)
     static struct ranked r[MAX_V];
     struct sl_rng g = {.seed = 21};
     for (int c = 0; c < 200; c++) {
-        int v = 1 + (int)sl_rng_below(&g, MAX_V), k = SL_MIN(v, (int)sl_rng_below(&g, 21));
+        const int v = 1 + (int)sl_rng_below(&g, MAX_V), most = (int)sl_rng_below(&g, 21);
+        const int k = SL_MIN(v, most);
         random_row(row, v, &g, c % 2 ? 5.0f : 0.5f);
         for (int i = 0; i < v && c % 4 == 0; i++)
             row[i] = floorf(row[i]); /* many ties */

@@ -258,7 +258,8 @@ static void a_small_ring_forgets(void **state)
         o->n = some_text(&r, 8, 2 + (int32_t)sl_rng_below(&r, MAX_LEN - 2), o->ids);
         sl_suffix_corpus_add(c, &o->ns, o->ids, o->n);
         const struct sl_kv_ns ns = some_space(&r);
-        const struct output *from = &all[SL_MAX(i - (int32_t)sl_rng_below(&r, 12), 0)];
+        const int32_t back = (int32_t)sl_rng_below(&r, 12);
+        const struct output *from = &all[SL_MAX(i - back, 0)];
         if (from->n < 6)
             continue;
         const struct sl_suffix_text t = {from->ids, NULL, from->n - 2, from->n - 2};

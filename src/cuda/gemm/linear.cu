@@ -87,7 +87,8 @@ static struct sl_lin linear_make(const void *x, int64_t ld_x, int32_t n, const s
     l.n = n;
     l.k = (int32_t)w->n_cols;
     l.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)unit_k) * (unit_k / 64));
-    bool whole = SL_MAX(w->n_rows, w->of_rows) >= SL_LIN_SEG_ROWS || w->layout == SL_CUDA_W8A8;
+    bool whole = SL_MAX(w->n_rows, static_cast<int64_t>(w->of_rows)) >= SL_LIN_SEG_ROWS ||
+                 w->layout == SL_CUDA_W8A8;
     bool more_pay = sl_lin_quick_codes(w->layout) && l.n_k64 >= SL_LIN_LONG_K64;
     int32_t more = more_pay ? SL_LIN_SEGS_LONG : SL_LIN_SEGS;
     int32_t segs = whole ? 1 : more;

@@ -19,7 +19,7 @@ static const char *const names[] = {
 
 unsigned sl_jinja_method_find(const char *name, size_t n)
 {
-    size_t lo = 1, hi = SL_COUNT(names);
+    size_t lo = 1, hi = n > 0 ? SL_COUNT(names) : 1; /* an empty name may be no pointer */
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
         int c = strncmp(names[mid], name, n);
