@@ -169,6 +169,9 @@ static void forward(void *arg, const struct sl_step *st)
 }
 
 /* What the other files of the backend would define. */
+void sl_cuda_comm_check(struct sl_cuda *)
+{
+}
 extern "C" {
 bool sl_cuda_attention_supports(int32_t head_dim, int32_t group)
 {
@@ -185,6 +188,9 @@ bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, e
 size_t sl_cuda_sample_scratch(int32_t, int32_t)
 {
     return 0;
+}
+void sl_cuda_share_ids(struct sl_backend *, struct sl_rank *, int32_t)
+{
 }
 void sl_cuda_sample(struct sl_backend *, const struct sl_op_sample *)
 {
