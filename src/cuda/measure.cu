@@ -88,7 +88,8 @@ bool sl_cuda_measure(int device, size_t n_bytes, struct sl_cuda_rates *out)
     bool ok = open_clock(device, &c);
     const size_t n = ok ? fitting(n_bytes) : 0, n_host = SL_MIN(n, HOST_BYTES);
     ok = ok && n > 0 && cudaMalloc(&a, n) == cudaSuccess && cudaMalloc(&b, n) == cudaSuccess &&
-         cudaMallocHost(&host, n_host) == cudaSuccess;
+         cudaMallocHost(&host, n_host) == cudaSuccess &&
+         cudaMemsetAsync(a, 0, n, c.stream) == cudaSuccess;
     if (ok) {
         out->memory = 2 * copy_rate(&c, b, a, n, cudaMemcpyDeviceToDevice);
         out->from_host = copy_rate(&c, a, host, n_host, cudaMemcpyHostToDevice);
@@ -125,7 +126,8 @@ double sl_cuda_measure_pair(int from, int to, size_t n_bytes)
     if (here != NULL && there != NULL &&
         (e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled)) {
         cudaGetLastError();
-        rate = copy_rate(&c, there, here, n, cudaMemcpyDeviceToDevice);
+        if (cudaMemsetAsync(here, 0, n, c.stream) == cudaSuccess)
+            rate = copy_rate(&c, there, here, n, cudaMemcpyDeviceToDevice);
     }
     if (there != NULL)
         cudaFree(there);
