@@ -559,7 +559,7 @@ static void check_facts(void)
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static int64_t n_victims = 200; /* the kernels are slow there */
+static int64_t n_victims = 400; /* the kernels are slow there */
 #else
 static int64_t n_victims = 600;
 #endif
