@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define N_PROMPTS 12 /* the kernels are slow under a sanitizer, the paths are the same */
+#define N_PROMPTS 24 /* the kernels are slow under a sanitizer, the paths are the same */
 #else
 #define N_PROMPTS 50
 #endif
@@ -258,8 +258,8 @@ static void drafts(void **state)
                                        .kv_cache_bytes = i == 1 ? 1 << 22 : 0};
         struct sl_stats s = run_and_compare(cfg, 2, "drafts");
         /* A random model repeats nothing: test_windows has right drafts of those. */
-        assert_true(i == 2 ||
-                    (s.n_draft_tokens > 200 && (model != NULL || s.n_accepted_tokens > 40)));
+        assert_true(i == 2 || (s.n_draft_tokens > 4 * N_PROMPTS &&
+                               (model != NULL || s.n_accepted_tokens > 4 * N_PROMPTS / 5)));
     }
 }
 
