@@ -113,7 +113,8 @@ typedef void (*sl_progress_fn)(void *arg, const char *what, uint64_t done, uint6
 
 struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *model;    /* folder or .gguf; NULL = bundled model */
-    const char *device;   /* "auto" (a Hopper GPU if there is one), "cpu", "cuda" or "cuda:N" */
+    const char *device;   /* "auto" (a Hopper GPU if there is one), "cpu", "cuda", "cuda:N", or for
+                             several ranks "cuda:N,N,.." */
     const char *chat_template;    /* file path or template text; overrides the model's */
     const char *kv_cache_dtype;   /* "auto" (bf16, on a GPU f16), "f32", "f16", "bf16", "q8_0",
                                      "fp8" */
@@ -130,8 +131,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *offload_folder;
     uint64_t weights_memory_bytes;
     int32_t n_threads;            /* compute threads; default: cores of this process */
-    int32_t tensor_parallel_size; /* ranks among which the model is divided, on a CPU; each has
-                                     its share of the threads; default 1 */
+    int32_t tensor_parallel_size; /* ranks among which the model is divided: each has a GPU of its
+                                     own, or its share of the CPU's threads; default 1 */
     /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
      * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
      * find at master_addr and master_port. Default 1: all in this process. */
