@@ -4,6 +4,10 @@
  * behind a sequence's last token lies where the drafts will, and is overwritten by them before any
  * row sees it. The steps behind it have a token of each sequence, whoever wants fewer drafts: at
  * these sizes a step takes as long as its weights are read.
+ *
+ * A drafter of blocks (DFlash) has two steps: of the text's rows, made even likewise, then of all
+ * blocks, of which all rows are wanted where there is room for them: a row of logits more costs
+ * nothing beside the matrix that is read, and such steps are recorded.
  */
 #include "engine/device_draft.h"
 
@@ -13,8 +17,9 @@
 
 #include <string.h>
 
-#define EVEN_TOKENS 64 /* a step of more takes longer for each */
-#define PAD_SPANS   32 /* that a backend may add to a step (sl_step_limits.scratch_pages) */
+#define EVEN_TOKENS 64  /* a step of more takes longer for each, */
+#define EVEN_BLOCKS 256 /* one that makes keys and values alone not before that */
+#define PAD_SPANS   32  /* that a backend may add to a step (sl_step_limits.scratch_pages) */
 
 struct sl_device_draft {
     struct sl_device_draft_config cfg;
@@ -24,25 +29,26 @@ struct sl_device_draft {
     int32_t n_row, n_choice; /* logits of a row; of those the first that may be chosen */
     void *scratch;           /* device, of the sampler */
     size_t scratch_bytes;
-    struct sl_sample_row *rows; /* device: [max_seqs] greedy */
-    int32_t *idx;               /* device: [max_seqs] columns that were chosen, */
+    struct sl_sample_row *rows; /* device: [max_rows] greedy */
+    int32_t *idx;               /* device: [max_rows] columns that were chosen, */
     int32_t *map;               /* device: [1 + n_row] and their tokens, behind that of -1 */
     uint64_t n_passes, n_again; /* with drafts; steps behind their first ones, */
     double first_s, again_s;    /* and what these took */
-    /* The first step with even spans. */
-    int32_t *tokens, *positions, *sources; /* [EVEN_TOKENS] */
+    /* The first step with even spans; then that of blocks. */
+    int32_t n_even;                        /* tokens of the first, at most */
+    int32_t *tokens, *positions, *sources; /* [n_even], or of all blocks */
     struct sl_span *spans;
     int32_t *logit_rows;
 };
 
 static size_t rows_bytes(const struct sl_device_draft_config *cfg)
 {
-    return (size_t)cfg->max_seqs * sizeof(struct sl_sample_row);
+    return (size_t)cfg->max_rows * sizeof(struct sl_sample_row);
 }
 
 static size_t idx_bytes(const struct sl_device_draft_config *cfg)
 {
-    return (size_t)cfg->max_seqs * sizeof(int32_t);
+    return (size_t)cfg->max_rows * sizeof(int32_t);
 }
 
 static size_t map_bytes(const struct sl_device_draft_config *cfg)
@@ -81,7 +87,9 @@ void sl_device_draft_limits(const struct sl_device_draft_config *cfg, struct sl_
     const int64_t each =
         SL_CEIL_DIV(cfg->max_model_len, lim->block_size) + SL_CEIL_DIV(ahead, lim->block_size);
     add_kinds(cfg->model, lim);
-    lim->max_again = cfg->max_drafts - 1;
+    lim->max_again = cfg->block > 0 ? 0 : cfg->max_drafts - 1;
+    lim->max_block_rows = cfg->block > 0 ? cfg->max_rows : 0;
+    lim->max_tokens = SL_MAX(lim->max_tokens, cfg->max_tokens);
     lim->max_context = (int32_t)SL_MIN(cfg->max_model_len + ahead, INT32_MAX);
     lim->max_table = (int32_t)SL_MIN(SL_MAX(lim->max_table, cfg->max_seqs * each), INT32_MAX - 1);
     if (maps(cfg->model))
@@ -92,7 +100,7 @@ uint64_t sl_device_draft_bytes(const struct sl_device_draft_config *cfg, struct 
 {
     if (cfg->model == NULL)
         return 0;
-    return be->vt->device->sample_scratch(be, cfg->max_seqs, sl_model_facts(cfg->model)->n_row) +
+    return be->vt->device->sample_scratch(be, cfg->max_rows, sl_model_facts(cfg->model)->n_row) +
            rows_bytes(cfg) + (maps(cfg->model) ? map_bytes(cfg) + idx_bytes(cfg) : 0);
 }
 
@@ -112,10 +120,10 @@ static int put_map(struct sl_device_draft *d, struct sl_error *err)
 
 static int put_rows(struct sl_device_draft *d, struct sl_error *err)
 {
-    struct sl_sample_row *rows = sl_calloc((size_t)d->cfg.max_seqs, sizeof *rows);
+    struct sl_sample_row *rows = sl_calloc((size_t)d->cfg.max_rows, sizeof *rows);
     if (rows == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %d sequences", d->cfg.max_seqs);
-    for (int32_t i = 0; i < d->cfg.max_seqs; i++)
+    for (int32_t i = 0; i < d->cfg.max_rows; i++)
         rows[i] = (struct sl_sample_row){.n_top = -1, .top_p = 1, .repetition_penalty = 1};
     d->be->vt->upload(d->be, d->rows, rows, rows_bytes(&d->cfg));
     sl_free(rows);
@@ -125,7 +133,7 @@ static int put_rows(struct sl_device_draft *d, struct sl_error *err)
 static int take_device_memory(struct sl_device_draft *d, struct sl_error *err)
 {
     const struct sl_backend_vt *vt = d->be->vt;
-    d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_seqs, d->n_row);
+    d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_rows, d->n_row);
     d->scratch = vt->alloc(d->be, d->scratch_bytes);
     d->rows = vt->alloc(d->be, rows_bytes(&d->cfg));
     d->idx = d->reads_rows ? vt->alloc(d->be, idx_bytes(&d->cfg)) : NULL;
@@ -156,11 +164,13 @@ int sl_device_draft_create(const struct sl_device_draft_config *cfg, struct sl_b
     d->reads_rows = maps(cfg->model);
     d->n_row = f->n_row;
     d->n_choice = d->reads_rows ? f->n_row : SL_MIN(cfg->n_vocab, f->n_row);
-    d->tokens = sl_calloc(EVEN_TOKENS, sizeof *d->tokens);
-    d->positions = sl_calloc(EVEN_TOKENS, sizeof *d->positions);
-    d->sources = sl_calloc(EVEN_TOKENS, sizeof *d->sources);
-    d->logit_rows = sl_calloc(EVEN_TOKENS, sizeof *d->logit_rows);
-    d->spans = sl_calloc(EVEN_TOKENS, sizeof *d->spans);
+    d->n_even = SL_MIN(cfg->block > 0 ? EVEN_BLOCKS : EVEN_TOKENS, cfg->max_tokens);
+    const size_t room = (size_t)(cfg->block > 0 ? cfg->max_tokens : d->n_even);
+    d->tokens = sl_calloc(room, sizeof *d->tokens);
+    d->positions = sl_calloc(room, sizeof *d->positions);
+    d->sources = sl_calloc(room, sizeof *d->sources);
+    d->logit_rows = sl_calloc(room, sizeof *d->logit_rows);
+    d->spans = sl_calloc(room, sizeof *d->spans);
     int rc = d->tokens != NULL && d->positions != NULL && d->sources != NULL &&
                      d->logit_rows != NULL && d->spans != NULL
                  ? take_device_memory(d, err)
@@ -208,7 +218,7 @@ static void forward(void *arg, const struct sl_step *step)
 {
     struct sl_device_draft *d = arg;
     const bool own = step->part == SL_STEP_AGAIN;
-    if (!d->reads_rows)
+    if (!d->reads_rows || (step->blocks && step->batch.n_logits > 0))
         (void)sl_run_enqueue(d->cfg.run, &step->batch);
     else if (own)
         (void)sl_run_enqueue_draft(d->cfg.run, &step->batch, sl_run_hidden(d->cfg.run), NULL, true);
@@ -225,7 +235,7 @@ static void forward(void *arg, const struct sl_step *step)
                                                  .rows = d->rows,
                                                  .ids = d->reads_rows ? d->idx : step->ids,
                                                  .scratch = d->scratch,
-                                                 .max_n = d->cfg.max_seqs});
+                                                 .max_n = d->cfg.max_rows});
     if (d->reads_rows)
         d->be->vt->gather_rows(d->be, &(struct sl_op_gather_rows){.x = d->map + 1,
                                                                   .rows = d->idx,
@@ -242,8 +252,9 @@ static int32_t even_width(const struct sl_device_draft *d, const struct sl_batch
     int32_t n = 0;
     for (int32_t i = 0; i < b->n_spans; i++)
         n = SL_MAX(n, b->spans[i].n);
-    if (b->n_logits != b->n_spans || n <= 1 || n > most ||
-        (int64_t)b->n_spans * most > SL_MIN(EVEN_TOKENS, d->cfg.max_tokens))
+    /* rows of the text alone are made even whoever wants drafts */
+    if (n > most || (int64_t)b->n_spans * most > d->n_even ||
+        (d->cfg.block == 0 && (b->n_logits != b->n_spans || n <= 1)))
         return 0;
     return most;
 }
@@ -256,7 +267,8 @@ static struct sl_batch even_spans(struct sl_device_draft *d, const struct sl_dra
     for (int32_t i = 0; i < b.n_spans; i++) {
         const struct sl_span *s = &b.spans[i];
         const int32_t first = i * width;
-        SL_ASSERT(b.logit_rows[i] == s->first + s->n - 1 && first + width <= EVEN_TOKENS);
+        SL_ASSERT(i >= b.n_logits || b.logit_rows[i] == s->first + s->n - 1);
+        SL_ASSERT(first + width <= d->n_even);
         for (int32_t k = 0; k < width; k++) {
             const int32_t from = s->first + SL_MIN(k, s->n - 1);
             d->tokens[first + k] = k < s->n ? b.tokens[from] : 0;
@@ -297,8 +309,112 @@ static void take_drafts(const struct sl_draft_pass *p, const int32_t *ids, int32
             p->drafts[i * SL_MAX_DRAFTED + k] = SL_MAX(ids[k * n + i], 0); /* -1: no numbers */
 }
 
+/* ------------------------------------------------------------------ a pass of blocks */
+
+/* The row of a block that says the first draft. */
+static int32_t first_row(const struct sl_device_draft *d)
+{
+    return sl_model_facts(d->cfg.model)->draft_from_anchor ? 0 : 1;
+}
+
+/* A block behind the text of each sequence that wants drafts: what is known of it last, and masks.
+ * It is as long as the drafter is used to, however many drafts are wanted. */
+static void add_block(struct sl_device_draft *d, const struct sl_draft_pass *p, int32_t i)
+{
+    const int32_t mask = sl_model_facts(d->cfg.model)->draft_mask, first = i * d->cfg.block;
+    const struct sl_span *text = &p->batch.spans[i];
+    SL_ASSERT(first + d->cfg.block <= d->cfg.max_tokens && text->n >= 1);
+    d->spans[i] = (struct sl_span){.first = first,
+                                   .n = d->cfg.block,
+                                   .pos = text->pos + text->n,
+                                   .table_idx = text->table_idx};
+    for (int32_t k = 0; k < d->cfg.block; k++) {
+        d->tokens[first + k] = k == 0 ? p->batch.tokens[text->first + text->n - 1] : mask;
+        d->positions[first + k] = text->pos + text->n + k;
+    }
+}
+
+/* all: every row is wanted; else those of drafts. */
+static struct sl_batch make_blocks(struct sl_device_draft *d, const struct sl_draft_pass *p,
+                                   bool all)
+{
+    struct sl_batch b = p->batch;
+    const int32_t from = all ? 0 : first_row(d);
+    b.n_spans = p->batch.n_logits;
+    b.n_tokens = b.n_spans * d->cfg.block;
+    b.n_logits = 0;
+    b.tokens = d->tokens;
+    b.positions = d->positions;
+    b.spans = d->spans;
+    b.logit_rows = d->logit_rows;
+    for (int32_t i = 0; i < b.n_spans; i++) {
+        const int32_t n = all ? d->cfg.block : p->wanted[i];
+        SL_ASSERT(p->wanted[i] >= 1 && first_row(d) + p->wanted[i] <= d->cfg.block);
+        SL_ASSERT(b.n_logits + n <= d->cfg.max_rows);
+        add_block(d, p, i);
+        for (int32_t k = 0; k < n; k++)
+            d->logit_rows[b.n_logits++] = i * d->cfg.block + from + k;
+    }
+    return b;
+}
+
+static void take_blocks(const struct sl_device_draft *d, const struct sl_draft_pass *p,
+                        const int32_t *ids, bool all)
+{
+    for (int32_t i = 0; i < p->batch.n_logits; i++) {
+        const int32_t *of = all ? ids + i * d->cfg.block + first_row(d) : ids;
+        for (int32_t k = 0; k < p->wanted[i]; k++)
+            p->drafts[i * SL_MAX_DRAFTED + k] = SL_MAX(of[k], 0); /* -1: no numbers */
+        ids += all ? 0 : p->wanted[i];
+    }
+}
+
+/* Keys and values of the rows of the text. */
+static int send_text(struct sl_device_draft *d, const struct sl_draft_pass *p, uint64_t *ticket,
+                     struct sl_error *err)
+{
+    struct sl_step step = {
+        .batch = p->batch, .part = SL_STEP_WHOLE, .drafts = true, .blocks = true};
+    const int32_t width = even_width(d, &p->batch);
+    if (width > 0)
+        step.batch = even_spans(d, p, width);
+    step.batch.n_logits = 0;
+    put_sources(d, width > 0 ? d->sources : p->sources, &step);
+    return d->dev->step(d->be, &step, forward, d, ticket, err);
+}
+
+static int run_blocks(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
+{
+    const bool all = (int64_t)p->batch.n_logits * d->cfg.block <= d->cfg.max_rows;
+    struct sl_step step = {.part = SL_STEP_WHOLE, .drafts = true, .blocks = true};
+    uint64_t text, blocks;
+    const int32_t *ids = NULL;
+    const uint64_t t0 = sl_now_ns();
+    SL_ASSERT(p->sources != NULL && p->batch.n_logits <= p->batch.n_spans);
+    memset(p->seconds, 0, sizeof p->seconds);
+    int rc = send_text(d, p, &text, err);
+    if (rc != 0 || p->batch.n_logits == 0) /* then nobody waits for it */
+        return rc;
+    step.batch = make_blocks(d, p, all);
+    rc = d->dev->step(d->be, &step, forward, d, &blocks, err);
+    if (rc == 0)
+        rc = d->dev->wait(d->be, blocks, &ids, NULL, err);
+    if (rc == 0)
+        take_blocks(d, p, ids, all);
+    if (rc == 0) /* over by now: its memory is free */
+        rc = d->dev->wait(d->be, text, NULL, NULL, err);
+    p->seconds[0] = (double)(sl_now_ns() - t0) / 1e9; /* with the text's rows, a small part */
+    d->n_passes++;
+    d->first_s += p->seconds[0];
+    return rc;
+}
+
+/* ------------------------------------------------------------------ any pass */
+
 int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
 {
+    if (d->cfg.block > 0)
+        return run_blocks(d, p, err);
     struct sl_step step = {.batch = p->batch, .part = SL_STEP_WHOLE, .drafts = true};
     struct sl_device_times before, after;
     const int32_t *ids = NULL;

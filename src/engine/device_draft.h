@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * device_draft.h - the model that drafts, on a backend that works behind its host: a pass
  * (struct sl_draft_pass) is one step and those that follow it without a wait, in which each draft
- * is the most likely token and the next step's input. Hidden rows of the model it drafts for stay
- * where that model's step left them.
+ * is the most likely token and the next step's input; or, of a drafter of blocks apart from the
+ * text, a step of the text's rows and one of all blocks. Hidden rows of the model it drafts for
+ * stay where that model's step left them.
  *
  * Engine thread only, but for create and destroy. Nothing is allocated after create.
  */
@@ -19,8 +20,10 @@ struct sl_device_draft_config {
     struct sl_run *run;              /* of it, */
     const struct sl_run *target_run; /* and of the model that it drafts for: for create */
     int32_t n_vocab;                 /* of that model */
-    int32_t max_tokens, max_seqs;    /* of a step */
+    int32_t max_tokens, max_rows;    /* of a step of the run: tokens and rows of logits */
+    int32_t max_seqs;                /* in a pass */
     int32_t max_drafts;              /* behind one sequence */
+    int32_t block;                   /* tokens of a block of drafts; 0: one is made after another */
     int32_t max_model_len;
 };
 

@@ -147,9 +147,11 @@ static struct sl_device_draft_config draft_of(const struct sl_model *m, const st
                                            .run = cfg->draft_run,
                                            .target_run = run,
                                            .n_vocab = sl_model_facts(m)->n_vocab,
-                                           .max_tokens = cfg->max_tokens,
+                                           .max_tokens = cfg->draft_tokens,
+                                           .max_rows = cfg->draft_rows,
                                            .max_seqs = cfg->max_seqs,
                                            .max_drafts = cfg->max_drafts,
+                                           .block = cfg->draft_block,
                                            .max_model_len = cfg->max_model_len};
 }
 
@@ -849,4 +851,6 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
     r->n_draft_vocab = small->n_vocab;
     r->draft_context = small->context;
     r->draft_rows = small->draft_width > 0;
+    r->draft_at_once = d->cfg.draft_block > 0;
+    r->draft_block = d->cfg.draft_block;
 }

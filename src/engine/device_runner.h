@@ -23,6 +23,8 @@ struct sl_device_runner_config {
     struct sl_kv_layout kv;
     int32_t max_loras, max_lora_rank; /* adapters on the device; 0: none */
     const struct sl_model *draft;     /* a model that drafts, or NULL; */
+    int32_t draft_tokens, draft_rows; /* of a step of its run, */
+    int32_t draft_block;              /* and of a block of its drafts; 0: it makes none */
     struct sl_run *draft_run;         /* for create: of it; */
     struct sl_ranks *ranks;           /* likewise, where the model is one of several; or NULL */
     uint8_t *pools[SL_MAX_KV_GROUPS]; /* of pages that are copied; NULL in the first: none is */

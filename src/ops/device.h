@@ -59,6 +59,7 @@ struct sl_step_limits {
     struct sl_heads heads[SL_MAX_HEAD_KINDS];
     int32_t draft_kind;     /* of the first layer of a model that drafts */
     int32_t max_again;      /* steps of its that follow a step; 0: there is none */
+    int32_t max_block_rows; /* of its steps that want all rows (blocks); 0: there is none */
     bool whole;             /* rows see keys behind their own in every layer */
     uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */
     uint32_t result_bytes;  /* of a wanted row, what it says besides the id; 0: nothing */
@@ -106,6 +107,8 @@ struct sl_step {
     /* Of a model that drafts: page ids are of the first group, and the i-th wanted row, if any, is
      * of the i-th span. */
     bool drafts;
+    /* Of such a step, where drafts come in blocks: no row is wanted, or several of each span. */
+    bool blocks;
     /* Of such a step: so many steps follow it of one token of each span with a wanted row, at the
      * position behind that row: the token that the row, then that the step before chose. */
     int32_t n_again;

@@ -354,6 +354,12 @@ static void check_whole(const scene &s, int every)
         same_bits("alone", s, {x}, run(s, {x}, x.n % 2 ? 1 : 60), all, want);
     same_bits("many SMs, two layers", s, all, run(s, all, 132, -1, 2), all, want);
     same_bits("few slots", s, all, run(s, all, 40, 300), all, want);
+    std::vector<span_of> ends; /* blocks of drafts behind text that lies in pages */
+    for (const span_of &x : all)
+        ends.push_back({x.seq, std::max(x.n - 16, 0), std::min(x.n, 16)});
+    for (const span_of &x : ends)
+        same_bits("an end", s, {x}, run(s, {x}, x.pos % 2 ? 1 : 60), all, want);
+    same_bits("ends", s, ends, run(s, ends, 132, -1, 2), all, want);
 }
 
 static void test_whole()
@@ -363,7 +369,8 @@ static void test_whole()
         enum sl_dtype format;
     } shapes[] = {{16, 3, 3, 16, SL_DTYPE_F16},  {32, 2, 2, 32, SL_DTYPE_BF16},
                   {64, 4, 2, 16, SL_DTYPE_F16},  {96, 2, 1, 48, SL_DTYPE_F16},
-                  {128, 1, 1, 32, SL_DTYPE_F16}, {256, 2, 1, 16, SL_DTYPE_BF16}};
+                  {128, 1, 1, 32, SL_DTYPE_F16}, {256, 2, 1, 16, SL_DTYPE_BF16},
+                  {128, 4, 1, 16, SL_DTYPE_BF16}};
     uint64_t seed = 141;
     for (auto x : shapes)
         for (int window : {0, 65}) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Models that draft, on the GPU, mostly the simulated one, through the public API: a small model,
- * modules of the model's own checkpoint (MTP), EAGLE-3.
+ * modules of the model's own checkpoint (MTP), EAGLE-3, DFlash.
  *
  * Who drafts changes no bit of any output. A model that drafts for itself must be right in every
  * draft, whatever was padded, recorded, cached or given back: a single wrong or stale entry of its
@@ -135,6 +135,9 @@ struct pair {
 #define EAGLE(model, n) \
     "{\"method\":\"eagle3\",\"model\":\"" DRAFTS model "\",\"num_speculative_tokens\":" n "}"
 
+#define FLASH(model, n) \
+    "{\"method\":\"dflash\",\"model\":\"" DRAFTS model "\",\"num_speculative_tokens\":" n "}"
+
 static const struct pair pairs[] = {
     {DRAFTS "llama", SMALL("llama", "3"), true, false},
     {DRAFTS "llama", EAGLE("eagle3_fc_norm", "2"), false, false},
@@ -143,6 +146,10 @@ static const struct pair pairs[] = {
     {DRAFTS "qwen3_5", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", false, true},
     {DRAFTS "same", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", true, false},
     {DRAFTS "same", EAGLE("eagle3_same", "5"), true, false},
+    {DRAFTS "llama", FLASH("dflash", "5"), false, true},
+    {DRAFTS "llama", FLASH("dflash_windows", "3"), false, false},
+    {DRAFTS "llama", FLASH("dflash_speculators", "6"), false, true},
+    {DRAFTS "copy", FLASH("dflash_copy", "1"), true, false},
 };
 
 static void no_bit_changes(void **)

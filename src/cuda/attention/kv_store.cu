@@ -572,7 +572,8 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of the pages");
         return;
     }
-    sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim, cu->plan_whole);
+    if (op->n_heads > 0) /* else nothing attends: any plan of the batch has its row table */
+        sl_attn_plan_layer(cu, b, op->n_heads, op->n_kv_heads, op->head_dim, cu->plan_whole);
     struct store_args a = {};
     a.q = op->q;
     a.k = op->k;

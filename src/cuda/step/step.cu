@@ -291,20 +291,28 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
 
 /* ------------------------------------------------------------------ the block */
 
+/* Rows that are wanted of each span of a decode step of that width. */
+static int32_t wanted_each(const struct sl_step *step, int32_t width)
+{
+    if (step->blocks)
+        return step->batch.n_logits > 0 ? width : 0;
+    return step->drafts ? 1 : width;
+}
+
 /* Tokens of each span of a decode step: the same few of all, all rows of which are wanted; or, of a
- * model that drafts, one of each. 0: it is none, or it may not be padded. */
+ * model that drafts, one of each or none. 0: it is none, or it may not be padded. */
 static int32_t decode_width(const struct sl_cuda_steps *s, const struct sl_step *step)
 {
     const struct sl_batch *b = &step->batch;
     const int32_t width = b->spans[0].n;
     if (width > s->max_width || b->n_tokens != b->n_spans * width ||
-        b->n_logits != (step->drafts ? b->n_spans : b->n_tokens))
+        b->n_logits != b->n_spans * wanted_each(step, width))
         return 0;
     for (int32_t i = 1; i < b->n_spans; i++)
         if (b->spans[i].n != width)
             return 0;
     for (int32_t i = 0; i < b->n_logits; i++)
-        if (b->logit_rows[i] != i && !step->drafts)
+        if (b->logit_rows[i] != i && (!step->drafts || step->blocks))
             return 0;
     return width;
 }
@@ -313,10 +321,12 @@ static int32_t decode_width(const struct sl_cuda_steps *s, const struct sl_step 
 static int32_t padded_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
                             int32_t width)
 {
-    const int32_t rows = SL_MIN(s->lim.max_tokens, s->lim.max_logits);
-    const int32_t most =
-        step->drafts ? SL_MIN(s->lim.max_tokens / width, s->lim.max_logits) : rows / width;
-    return sl_cuda_rung(step->batch.n_spans, SL_MIN(most, s->lim.max_spans));
+    const int32_t each = wanted_each(step, width),
+                  rows = step->blocks ? s->lim.max_block_rows : s->lim.max_logits;
+    int32_t most = SL_MIN(s->lim.max_tokens / width, s->lim.max_spans);
+    if (each > 0)
+        most = SL_MIN(most, rows / each);
+    return sl_cuda_rung(step->batch.n_spans, most);
 }
 
 static void put(uint8_t *to, const void *from, int32_t n, size_t each)
@@ -347,9 +357,9 @@ static void pad_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
         tokens[i] = 0;
         positions[i] = i % width;
     }
-    const int32_t each_rows = step->drafts ? 1 : width;
+    const int32_t each_rows = wanted_each(step, width);
     for (int32_t i = first * each_rows; i < (first + n) * each_rows; i++) {
-        rows[i] = step->drafts ? i * width : i;
+        rows[i] = each_rows == 1 ? i * width : i;
         put(in + l->params + static_cast<size_t>(i) * each, step->params_pad, 1, each);
     }
 }
@@ -422,7 +432,7 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     SL_ASSERT(b->n_logits >= 0 && b->n_logits <= s->lim.max_logits && n_table <= s->lim.max_table);
     if (width > 0)
         n_pad = padded_spans(s, step, width) - b->n_spans;
-    const int32_t pad_rows = n_pad * width, pad_logits = step->drafts ? n_pad : pad_rows;
+    const int32_t pad_rows = n_pad * width, pad_logits = n_pad * wanted_each(step, width);
     struct sl_cuda_block_layout l =
         layout_of(b->n_tokens + pad_rows, b->n_spans + n_pad, b->n_logits + pad_logits, n_table + 1,
                   each, b->second_from != NULL, b->lora != NULL, s->host != NULL);
@@ -461,6 +471,7 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     dev->variant = step->variant;
     dev->part = step->part;
     dev->drafts = step->drafts;
+    dev->blocks = step->blocks;
     dev->ids = reinterpret_cast<int32_t *>(s->out);
     dev->results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
     return l.n_bytes;
@@ -502,7 +513,7 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
     if (lim->n_kinds > 0)
         sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, kv_heads_of(heads), heads->head_dim,
-                               lim->whole);
+                               lim->whole || dev->blocks);
     forward(arg, dev);
     sl_cuda_fuse_end(cu);
     if (follows(cu->steps, dev))
@@ -617,7 +628,8 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     clock->follows = before->ticket != 0 && !before->waited;
     clock->in_parts = step->part == SL_STEP_FORWARD;
     clock->n_again = step->n_again;
-    slot->alone = !clock->follows;
+    slot->alone = !clock->follows || (before->silent && before->alone);
+    slot->silent = step->batch.n_logits == 0;
     slot->kind = sl_cuda_wait_kind(step);
     slot->sent_ns = sl_now_ns();
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");

@@ -40,7 +40,8 @@ struct sl_cuda_slot { /* pinned memory of one step */
     cudaEvent_t done;
     uint64_t ticket; /* 0: never used */
     bool waited;     /* the event was seen */
-    bool alone;      /* nothing was enqueued before it that was not waited for */
+    bool alone;      /* nothing was enqueued before it that somebody waits for */
+    bool silent;     /* nobody waits for it: no row is wanted */
     int32_t kind;    /* of took_ns */
     uint64_t sent_ns;
 };

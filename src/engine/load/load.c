@@ -349,7 +349,7 @@ static int load_device_runner(struct sl_loaded *l, struct sl_error *err)
     if (rc != 0)
         return rc;
     sl_memory_plan_runner(&l->plan, &cfg);
-    cfg.draft = l->draft.model;
+    sl_memory_plan_runner_draft(&l->plan, l->draft.model, &cfg);
     cfg.draft_run = l->draft.run;
     if (l->plan.tier_bytes > 0)
         memcpy(cfg.pools, l->kv_pool, sizeof cfg.pools);

@@ -507,6 +507,19 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
     memcpy(out->n_pages, p->group_pages, sizeof out->n_pages);
 }
 
+void sl_memory_plan_runner_draft(const struct sl_memory_plan *p, const struct sl_model *draft,
+                                 struct sl_device_runner_config *out)
+{
+    struct sl_run_config run;
+    if (draft == NULL)
+        return;
+    sl_memory_plan_draft_run(p, draft, &run);
+    out->draft = draft;
+    out->draft_tokens = run.max_tokens;
+    out->draft_rows = run.max_logits;
+    out->draft_block = sl_memory_plan_draft_block(p, draft);
+}
+
 int32_t sl_memory_plan_draft_block(const struct sl_memory_plan *p, const struct sl_model *draft)
 {
     const struct sl_model_facts *f = sl_model_facts(draft);
@@ -526,6 +539,8 @@ void sl_memory_plan_draft_run(const struct sl_memory_plan *p, const struct sl_mo
     /* as many drafts as a step of the model has room for, of as many sequences at most */
     out->max_logits = sl_memory_plan_max_logits(p) - p->max_num_seqs;
     const int32_t n_blocks = block * SL_MIN(p->max_num_seqs, out->max_logits);
+    if (p->on_device) /* a step is recorded if all rows of its blocks are wanted */
+        out->max_logits = SL_MIN(SL_ROUND_UP(out->max_logits, block), n_blocks);
     out->max_tokens = sl_model_facts(draft)->draft_apart ? SL_MAX(out->max_tokens, n_blocks)
                                                          : out->max_tokens + n_blocks;
 }
@@ -557,7 +572,7 @@ static void plan_step_memory(const struct sl_model *model, const struct sl_model
         return;
     struct sl_device_runner_config runner;
     sl_memory_plan_runner(p, &runner);
-    runner.draft = draft;
+    sl_memory_plan_runner_draft(p, draft, &runner);
     p->runner_bytes = sl_device_runner_bytes(model, be, &runner) * (uint64_t)p->n_ranks;
     struct sl_step_limits rows = {.max_tokens = p->max_num_batched_tokens};
     sl_model_host_rows(model, &rows.host_hidden, &rows.host_top_k);
@@ -637,11 +652,11 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model that drafts does not run beside ranks "
                        "(tensor_parallel_size) yet");
-    if (be->vt->device != NULL && sl_model_facts(draft)->draft_block > 0)
+    const struct sl_model_facts *f = sl_model_facts(draft);
+    if (be->vt->device != NULL && f->draft_block > 0 && (!f->draft_apart || f->draft_chain))
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: drafters that make all drafts in one step (dflash, "
-                       "dspark, P-EAGLE) do not run on a GPU yet: choose device cpu, or another "
-                       "method");
+                       "speculative-config: dspark and P-EAGLE do not run on a GPU yet: choose "
+                       "device cpu, or another method");
     if (!sl_kv_layers_full(&p->kv.groups[0]))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model drafts only for one with layers that see all "

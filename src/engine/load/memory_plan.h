@@ -53,6 +53,9 @@ SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, const struct
 
 /* The steps of the plan, for a runner on a device. */
 void sl_memory_plan_runner(const struct sl_memory_plan *plan, struct sl_device_runner_config *out);
+/* And those of a model that drafts; NULL: none does. */
+void sl_memory_plan_runner_draft(const struct sl_memory_plan *plan, const struct sl_model *draft,
+                                 struct sl_device_runner_config *out);
 
 /* Pages of a group for the states behind drafts, besides its group_pages. */
 int32_t sl_memory_plan_draft_pages(const struct sl_memory_plan *plan, int32_t group);
