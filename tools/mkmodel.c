@@ -55,6 +55,8 @@ static const char help[] =
     "  --eagle3-of PATH  writes a random EAGLE-3 drafter of that model: one layer of its shape;\n"
     "                    --dtype, --seed and --out as above\n"
     "  --draft-vocab N   tokens that it can say (default a quarter of the model's)\n"
+    "  --dflash-of PATH  writes a random DFlash drafter of that model, of --layers (default 5)\n"
+    "                    of its shape, which makes blocks of 16 tokens\n"
     "how\n"
     "  --format NAME     hf or gguf (default hf)\n"
     "  --dtype NAME      f32, f16, bf16; hf also fp8, int4; GGUF also q8_0, q4_0, q4_k and\n"
@@ -79,7 +81,7 @@ struct args {
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
     const char *experts, *top_experts, *expert_intermediate, *experts_dtype;
     const char *state_heads, *state_groups, *state_key_dim, *state_value_dim;
-    const char *adapter_of, *rank, *alpha, *targets, *eagle3_of, *draft_vocab;
+    const char *adapter_of, *rank, *alpha, *targets, *eagle3_of, *dflash_of, *draft_vocab;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
     bool bytes, tied, untied, mtp, old_config, rslora, int4_symmetric, int4_head, quiet, help;
 };
@@ -136,6 +138,7 @@ static const struct flag flags[] = {
     VALUE("--seed", seed),
     SWITCH("--mtp", mtp),
     VALUE("--eagle3-of", eagle3_of),
+    VALUE("--dflash-of", dflash_of),
     VALUE("--draft-vocab", draft_vocab),
     VALUE("--adapter-of", adapter_of),
     VALUE("--rank", rank),
@@ -403,9 +406,23 @@ static int copy_tokenizer(const char *from, const char *to, struct sl_error *err
     return rc;
 }
 
-static int write_eagle3(const struct args *a, struct sl_error *err)
+/* The drafter's own size. */
+static int size_drafter(const struct args *a, const struct sl_model *m, struct sl_synth_draft *spec,
+                        struct sl_error *err)
 {
-    struct sl_synth_eagle3 spec = {.seed = 1};
+    const int32_t n = sl_model_facts(m)->n_vocab;
+    if (a->dflash_of == NULL) {
+        spec->n_vocab = SL_MAX(n / 4, 1);
+        return set_int("--draft-vocab", a->draft_vocab, 1, n, &spec->n_vocab, err);
+    }
+    spec->block = 16;
+    spec->n_layers = 5;
+    return set_int("--layers", a->layers, 1, SL_SYNTH_DRAFT_LAYERS, &spec->n_layers, err);
+}
+
+static int write_drafter(const struct args *a, struct sl_error *err)
+{
+    struct sl_synth_draft spec = {.seed = 1};
     struct sl_ckpt *ckpt = NULL;
     struct sl_model *m = NULL;
     const int d = sl_dtype_from_name(a->dtype ? a->dtype : "bf16");
@@ -418,16 +435,13 @@ static int write_eagle3(const struct args *a, struct sl_error *err)
         rc = sl_fail(err, SL_EINVAL, "--out PATH says where to write (mkmodel --help)");
     spec.dtype = (enum sl_dtype)d;
     if (rc == 0)
-        rc = sl_ckpt_open(a->eagle3_of, &ckpt, err);
+        rc = sl_ckpt_open(a->dflash_of != NULL ? a->dflash_of : a->eagle3_of, &ckpt, err);
     if (rc == 0)
         rc = sl_model_open(ckpt, &m, err);
-    if (rc == 0) {
-        spec.n_vocab = SL_MAX(sl_model_facts(m)->n_vocab / 4, 1);
-        rc = set_int("--draft-vocab", a->draft_vocab, 1, sl_model_facts(m)->n_vocab, &spec.n_vocab,
-                     err);
-    }
     if (rc == 0)
-        rc = sl_synth_eagle3_write(m, &spec, a->out, err);
+        rc = size_drafter(a, m, &spec, err);
+    if (rc == 0)
+        rc = sl_synth_draft_write(m, &spec, a->out, err);
     if (m != NULL)
         sl_model_close(m);
     if (ckpt != NULL)
@@ -498,8 +512,8 @@ int main(int argc, char **argv)
         fputs(help, stdout);
         return 0;
     }
-    if (a.adapter_of != NULL || a.eagle3_of != NULL) {
-        if ((a.eagle3_of != NULL ? write_eagle3(&a, &err) : write_adapter(&a, &err)) == 0)
+    if (a.adapter_of != NULL || a.eagle3_of != NULL || a.dflash_of != NULL) {
+        if ((a.adapter_of == NULL ? write_drafter(&a, &err) : write_adapter(&a, &err)) == 0)
             return 0;
         fprintf(stderr, "mkmodel: %s\n", err.msg);
         return 1;

@@ -62,17 +62,20 @@ struct sl_synth_lora { /* a random adapter of a model, as PEFT writes it */
 
 struct sl_model;
 
-struct sl_synth_eagle3 { /* a random drafter of a model, as SafeAILab writes it: one layer of its
-                            shape */
-    int32_t n_vocab;     /* of drafts: tokens of the model, evenly spread */
-    enum sl_dtype dtype; /* F32, F16 or BF16 */
+#define SL_SYNTH_DRAFT_LAYERS 8
+
+/* A random drafter of a model, of layers of its shape: EAGLE-3 as SafeAILab writes it, of one layer
+ * and some tokens; or, with a block, DFlash as z-lab does. */
+struct sl_synth_draft {
+    int32_t n_vocab;         /* of EAGLE-3: tokens of the model, evenly spread */
+    int32_t block, n_layers; /* of DFlash: tokens of a block; 1 .. SL_SYNTH_DRAFT_LAYERS layers */
+    enum sl_dtype dtype;     /* F32, F16 or BF16 */
     uint64_t seed;
 };
 
 /* path: a folder, made if absent. */
-SL_MUST_CHECK int sl_synth_eagle3_write(const struct sl_model *m,
-                                        const struct sl_synth_eagle3 *spec, const char *path,
-                                        struct sl_error *err);
+SL_MUST_CHECK int sl_synth_draft_write(const struct sl_model *m, const struct sl_synth_draft *spec,
+                                       const char *path, struct sl_error *err);
 /* path: a folder, made if absent. */
 SL_MUST_CHECK int sl_synth_lora_write(const struct sl_model *m, const struct sl_synth_lora *spec,
                                       const char *path, struct sl_error *err);
