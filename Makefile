@@ -414,6 +414,11 @@ define gpu_program
 endef
 $(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(SYNTH) $(LIB)
 	$(gpu_program)
+# The CPU's program, which takes --device.
+$(BUILD)/gpu/test_identity: $(BUILD)/tests/engine/test_identity.o $(GPU_LIB) $(LIB)
+	@mkdir -p $(@D)
+	@echo "  GPU   $@"
+	$(Q)$(CXX) -pie -pthread -o $@ $< $(call group,$(GPU_LIB) $(LIB)) $(CUDART) -lrt $(LDLIBS)
 $(BUILD)/lab/%: lab/%.cu $(GPU_LIB) $(SYNTH) $(LIB)
 	$(gpu_program)
 

@@ -4,7 +4,12 @@
  * budgets, LoRA, several outputs, prompts that the cache has, cancels, more at once than pages
  * hold.
  *
- *   test_identity [--generations N] [--seed S]     N of all drafters together; 600 if not given
+ *   test_identity [--generations N] [--seed S] [--device D] [--drafter NAME] [--part K --parts N]
+ *
+ * N generations of all drafters together; 600 if not given. On a device (cuda:0) those drafters
+ * that run there, with and without prices, so that steps run ahead too. One drafter: those whose
+ * names begin so, with as many as each has of all. A part of N: every N-th batch of requests, of
+ * which each generation is in one part.
  *
  * Prints a line for each drafter: generations, tokens, drafts, and differences.
  */
@@ -47,7 +52,16 @@ static const struct pair {
     {"mtp, Qwen3.5 (states)", DRAFTS "qwen3_5",
      "{\"method\":\"mtp\",\"num_speculative_tokens\":3}"},
     {"suffix, Qwen3.5 (states)", DRAFTS "qwen3_5", suffix},
+    {"dflash", DRAFTS "llama",
+     "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":5}"},
+    {"dflash, always right", DRAFTS "copy",
+     "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash_copy\",\"num_speculative_tokens\":1}"},
+    {"peagle", DRAFTS "copy", "{\"model\":\"" DRAFTS "peagle_copy\",\"num_speculative_tokens\":2}"},
+    {"dspark", DRAFTS "llama",
+     "{\"method\":\"dspark\",\"model\":\"" DRAFTS "dspark\",\"num_speculative_tokens\":6}"},
 };
+
+enum { N_ON_DEVICE = 12 }; /* drafters behind these run on the CPU only */
 
 /* ------------------------------------------------------------------ requests */
 
@@ -63,6 +77,9 @@ struct asked {
     bool cancelled;
     struct output outs[MAX_N];
 };
+
+static const char *device; /* NULL: the CPU */
+static int64_t part, n_parts = 1;
 
 struct world {
     struct sl_engine *eng;
@@ -187,8 +204,15 @@ static void open_grammar(struct world *w, int32_t i, const char *regex)
         give_up(regex, &err);
 }
 
-static void start(struct world *w, const struct pair *p, bool drafts, bool tight)
+/* How an engine is set up: pages for two of the longest sequences only; drafts that are paid for
+ * only, else all are made. */
+struct setting {
+    bool tight, priced;
+};
+
+static void start(struct world *w, const struct pair *p, bool drafts, struct setting how)
 {
+    const bool tight = how.tight;
     const bool lora = strcmp(p->model, DRAFTS "llama") == 0;
     struct sl_error err;
     const struct sl_engine_config cfg = {.model = p->model,
@@ -198,7 +222,8 @@ static void start(struct world *w, const struct pair *p, bool drafts, bool tight
                                          .max_num_batched_tokens = tight ? 24 : 64,
                                          .block_size = 16,
                                          .max_model_len = N_PROMPT + MAX_OUT,
-                                         .max_itl_ms = -1, /* all drafts are made */
+                                         .device = device,
+                                         .max_itl_ms = how.priced ? 1000 : -1,
                                          .enable_lora = lora,
                                          .kv_cache_bytes = tight ? w->tight_bytes : 8 << 20};
     w->adapter = NULL;
@@ -252,67 +277,111 @@ static void compare(const struct pair *p, const struct asked *plain, const struc
         }
 }
 
-/* So many generations, half of them with few pages and small chunks. */
-static void run_pair(const struct pair *p, int64_t n_generations, uint64_t seed, struct sum *sum)
+/* Batches of requests up to n generations of the drafter in all parts. */
+static void run_setting(const struct pair *p, struct setting how, int64_t n, uint64_t seed,
+                        struct sum *sum)
 {
     static struct asked plain[N_BATCH], drafted[N_BATCH];
-    struct world a = {0}, b = {0};
-    for (int tight = 0; tight < 2; tight++) {
-        const int64_t until = n_generations * (tight + 1) / 2;
-        struct sl_stats stats;
-        start(&a, p, false, tight != 0);
-        start(&b, p, true, tight != 0);
-        while (sum->generations < until) {
-            run_batch(&a, seed, N_BATCH, false, plain);
-            run_batch(&b, seed, N_BATCH, true, drafted);
-            compare(p, plain, drafted, N_BATCH, seed, sum);
-            seed += N_BATCH;
-        }
-        stop(&a, &stats);
-        stop(&b, &stats);
-        sum->drafted += stats.n_draft_tokens;
-        sum->accepted += stats.n_accepted_tokens;
-        sum->cached += stats.prompt_tokens_cached;
-        sum->preempted += stats.preemptions;
+    static struct world a, b;
+    struct sl_stats stats;
+    start(&a, p, false, how);
+    start(&b, p, true, how);
+    for (int64_t i = 0; i * N_BATCH < n; i++) {
+        const uint64_t first = seed + (uint64_t)(i * N_BATCH);
+        if (i % n_parts != part)
+            continue;
+        run_batch(&a, first, N_BATCH, false, plain);
+        run_batch(&b, first, N_BATCH, true, drafted);
+        compare(p, plain, drafted, N_BATCH, first, sum);
     }
+    stop(&a, &stats);
+    stop(&b, &stats);
+    sum->drafted += stats.n_draft_tokens;
+    sum->accepted += stats.n_accepted_tokens;
+    sum->cached += stats.prompt_tokens_cached;
+    sum->preempted += stats.preemptions;
+}
+
+/* A half of the generations with few pages and small chunks; on a device a third without prices of
+ * either kind, and one with prices. */
+static void run_pair(const struct pair *p, int64_t n, uint64_t seed, struct sum *sum)
+{
+    static const struct setting all[] = {{false, false}, {true, false}, {false, true}};
+    const int64_t n_settings = device != NULL ? 3 : 2;
+    for (int64_t i = 0; i < n_settings; i++)
+        run_setting(p, all[i], SL_MAX(n / n_settings, 1), seed + (uint64_t)(100000 * i), sum);
+}
+
+struct options {
+    int64_t n;
+    uint64_t seed;
+    const char *drafter; /* "": all */
+};
+
+static struct options read_options(int argc, char **argv)
+{
+    struct options o = {.n = 600, .seed = 1, .drafter = ""};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--generations") == 0)
+            o.n = strtoll(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--seed") == 0)
+            o.seed = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--device") == 0)
+            device = argv[i + 1];
+        else if (strcmp(argv[i], "--drafter") == 0)
+            o.drafter = argv[i + 1];
+        else if (strcmp(argv[i], "--part") == 0)
+            part = strtoll(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--parts") == 0)
+            n_parts = SL_MAX(strtoll(argv[i + 1], NULL, 10), 1);
+    }
+    return o;
+}
+
+static void print_sum(const char *name, const struct sum *s)
+{
+    printf("%-26s %11lld %9lld %9lld %9llu %9llu %9llu %9llu %8lld\n", name,
+           (long long)s->generations, (long long)s->cancelled, (long long)s->tokens,
+           (unsigned long long)s->drafted, (unsigned long long)s->accepted,
+           (unsigned long long)s->cached, (unsigned long long)s->preempted, (long long)s->differ);
+    fflush(stdout);
+}
+
+static void add_sum(struct sum *to, const struct sum *s)
+{
+    to->generations += s->generations;
+    to->differ += s->differ;
+    to->accepted += s->accepted;
+    to->cached += s->cached;
+    to->preempted += s->preempted;
 }
 
 int main(int argc, char **argv)
 {
-    int64_t n = 600, n_differ = 0, n_total = 0;
-    uint64_t n_accepted = 0, n_cached = 0, n_preempted = 0;
-    uint64_t seed = 1;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--generations") == 0)
-            n = strtoll(argv[i + 1], NULL, 10);
-        else if (strcmp(argv[i], "--seed") == 0)
-            seed = strtoull(argv[i + 1], NULL, 10);
-    }
+    const struct options o = read_options(argc, argv);
+    struct sum total = {0};
     printf("%-26s %11s %9s %9s %9s %9s %9s %9s %8s\n", "drafter", "generations", "cancelled",
            "tokens", "drafted", "accepted", "cached", "preempted", "differ");
     for (size_t i = 0; i < SL_COUNT(pairs); i++) {
         struct sum s = {0};
-        run_pair(&pairs[i], n / (int64_t)SL_COUNT(pairs), seed + 1000000 * i, &s);
-        printf("%-26s %11lld %9lld %9lld %9llu %9llu %9llu %9llu %8lld\n", pairs[i].name,
-               (long long)s.generations, (long long)s.cancelled, (long long)s.tokens,
-               (unsigned long long)s.drafted, (unsigned long long)s.accepted,
-               (unsigned long long)s.cached, (unsigned long long)s.preempted, (long long)s.differ);
-        fflush(stdout);
-        n_differ += s.differ;
-        n_total += s.generations;
-        n_accepted += s.accepted;
-        n_cached += s.cached;
-        n_preempted += s.preempted;
+        if ((device != NULL && i >= N_ON_DEVICE) ||
+            strncmp(pairs[i].name, o.drafter, strlen(o.drafter)) != 0)
+            continue;
+        run_pair(&pairs[i], o.n / (int64_t)SL_COUNT(pairs), o.seed + 1000000 * i, &s);
+        print_sum(pairs[i].name, &s);
+        add_sum(&total, &s);
         if (s.drafted == 0) {
             printf("test_identity: %s drafts nothing\n", pairs[i].name);
             return 1;
         }
     }
-    if (n_accepted == 0 || n_cached == 0 || n_preempted == 0) {
+    const bool all =
+        o.drafter[0] == '\0' && n_parts == 1; /* else a small part may lack something */
+    if (all && (total.accepted == 0 || total.cached == 0 || total.preempted == 0)) {
         printf("test_identity: nothing was accepted, or cached, or preempted\n");
         return 1;
     }
-    printf("test_identity: %lld generations, %lld differ\n", (long long)n_total,
-           (long long)n_differ);
-    return n_differ > 0;
+    printf("test_identity: %lld generations, %lld differ\n", (long long)total.generations,
+           (long long)total.differ);
+    return total.differ > 0 || total.generations == 0;
 }
