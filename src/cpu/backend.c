@@ -245,6 +245,7 @@ static void backend_destroy(struct sl_backend *be)
 static const struct sl_backend_vt vtable = {
     .name = "cpu",
 #define SL_OP(name) .name = sl_cpu_##name,
+#define SL_OP_DEVICE(name)
 #include "ops/ops.def"
 #undef SL_OP
     .act_dtype = SL_DTYPE_F32,

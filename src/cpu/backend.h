@@ -66,6 +66,7 @@ static inline struct sl_cpu *sl_cpu(struct sl_backend *be)
 void sl_cpu_run(struct sl_cpu *cpu, sl_thread_pool_fn fn, void *arg, int64_t n_items, int64_t work);
 
 #define SL_OP(name) void sl_cpu_##name(struct sl_backend *be, const struct sl_op_##name *a);
+#define SL_OP_DEVICE(name)
 #include "ops/ops.def"
 #undef SL_OP
 

@@ -258,6 +258,7 @@ static const struct sl_device_vt device_vtable = {
 #define HAS_index_select     nullptr
 #define HAS_sparse_attention nullptr
 #define HAS_all_gather       sl_cuda_all_gather
+#define HAS_all_reduce       sl_cuda_all_reduce
 
 static const struct sl_backend_vt vtable = {
     "cuda",

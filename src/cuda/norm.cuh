@@ -123,9 +123,83 @@ static __device__ __forceinline__ void sl_norm_store(__nv_bfloat16 *p, int32_t i
     }
 }
 
+/* ------------------------------------------------------------------ rows of a cluster */
+
+/* A cluster of four blocks has a row, each two of the eight warps of the order above, for which
+ * four times as many threads load and store. QUADS: times SL_NORM_CLUSTER_COLS a row has columns.
+ */
+#define SL_NORM_CLUSTER         4
+#define SL_NORM_CLUSTER_THREADS 256
+#define SL_NORM_CLUSTER_COLS    4096
+#define SL_NORM_WARPS           8 /* of the order above */
+#define SL_NORM_SUMS            8 /* most sums of segments that are added up */
+
+template <int QUADS> struct sl_norm_cluster {
+    static constexpr int width = 64;
+    static constexpr int bytes = 4 * QUADS * width * 16 + SL_NORM_WARPS * 4;
+    float4 *row; /* [4 QUADS][width] */
+    float *room;
+    int rank, t, first;
+
+    __device__ __forceinline__ explicit sl_norm_cluster(float4 *smem)
+        : row(smem), room(reinterpret_cast<float *>(smem + 4 * QUADS * width)),
+          rank(static_cast<int>(sl_cluster_rank())), t(static_cast<int>(threadIdx.x) % width),
+          first(static_cast<int>(threadIdx.x) / width)
+    {
+    }
+    /* Where quad j of a thread lies. */
+    __device__ __forceinline__ int column(int j) const
+    {
+        return 4 * (width * rank + t + 256 * first) + SL_NORM_CLUSTER_COLS * j;
+    }
+    /* 1 / sqrt(...) of the row whose quads these are. */
+    __device__ __forceinline__ float scale(const float4 (&v)[QUADS], float eps, int32_t h)
+    {
+#pragma unroll
+        for (int j = 0; j < QUADS; j++)
+            row[(first + 4 * j) * width + t] = v[j];
+        __syncthreads();
+        if (threadIdx.x < width) {
+            float s = 0.0f;
+#pragma unroll
+            for (int k = 0; k < 4 * QUADS; k++)
+                s = sl_norm_squares(s, row[k * width + t]);
+            s = sl_norm_sum_warp(s);
+            if (t % 32 < SL_NORM_CLUSTER)
+                sl_cluster_map(room, static_cast<uint32_t>(t % 32))[2 * rank + t / 32] = s;
+        }
+        sl_cluster_sync();
+        const int lane = static_cast<int>(threadIdx.x % 32);
+        const float s = lane < SL_NORM_WARPS ? room[lane] : 0.0f;
+        return sl_norm_scale(sl_norm_sum_warp(s), eps, h);
+    }
+};
+
+static __device__ __forceinline__ float4 sl_norm_plus(float4 a, float4 b)
+{
+    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z),
+                       __fadd_rn(a.w, b.w));
+}
+
+/* Four columns of n sums, which lie `apart` floats apart, added in order, and of a bias or NULL. */
+static __device__ __forceinline__ float4 sl_norm_sums(const float *sums, int64_t apart, int32_t n,
+                                                      const float *bias)
+{
+    float4 p[SL_NORM_SUMS];
+#pragma unroll
+    for (int s = 0; s < SL_NORM_SUMS; s++)
+        if (s < n)
+            p[s] = *reinterpret_cast<const float4 *>(sums + s * apart);
+    float4 y = p[0];
+#pragma unroll
+    for (int s = 1; s < SL_NORM_SUMS; s++)
+        if (s < n)
+            y = sl_norm_plus(y, p[s]);
+    return bias != nullptr ? sl_norm_plus(y, *reinterpret_cast<const float4 *>(bias)) : y;
+}
+
 /* ------------------------------------------------------------------ in products */
 
-#define SL_NORM_WARPS 8    /* of the order above */
 #define SL_NORM_QUADS 4    /* of a thread, at most */
 #define SL_NORM_WIDTH 4096 /* which is this width */
 

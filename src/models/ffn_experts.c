@@ -119,7 +119,7 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
         return;
     }
     run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum);
-    sl_run_gather(r, sum, r->m->experts[layer].down.mats[0].n_rows, sizeof *y, n, y);
+    sl_run_gather_stream(r, sum, r->m->experts[layer].down.mats[0].n_rows, n, y);
 }
 
 static void norm_rows(struct sl_run *r, int32_t layer, enum sl_slot w, const float *x, int32_t n,

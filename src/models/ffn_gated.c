@@ -127,7 +127,7 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
     run_middle(r, layer, &mlp, x, n);
     float *part = sl_run_part(r, y);
     run_down(r, layer, &mlp, n, part);
-    sl_run_gather(r, part, mlp.down->n_rows, sizeof *y, n, y);
+    sl_run_gather_stream(r, part, mlp.down->n_rows, n, y);
 }
 
 void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part)

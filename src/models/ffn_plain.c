@@ -36,5 +36,5 @@ void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
     sl_run_gather(r, ffn, mid, act_bytes, n, r->ffn);
     float *part = sl_run_part(r, y);
     ffn_plain_project(r, layer, SL_SLOT_DOWN, SL_SLOT_DOWN_BIAS, SL_LORA_DOWN, r->ffn, n, part);
-    sl_run_gather(r, part, sl_run_mat(r, layer, SL_SLOT_DOWN)->n_rows, sizeof *y, n, y);
+    sl_run_gather_stream(r, part, sl_run_mat(r, layer, SL_SLOT_DOWN)->n_rows, n, y);
 }

@@ -504,6 +504,9 @@ int64_t sl_conv_tapped(const struct sl_layer_desc *l, int64_t hidden); /* those 
 void *sl_run_part(struct sl_run *r, void *whole);
 void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
                    void *whole);
+/* The same of what goes into the residual stream next. */
+void sl_run_gather_stream(struct sl_run *r, const float *part, int64_t n_cols, int32_t n,
+                          float *whole);
 void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
                          int32_t n, void *whole);
 /* Of each of r->rank.room. */

@@ -164,5 +164,5 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
                                  .ld_out = mat->n_rows,
                                  .lora = sl_run_lora(r, layer, SL_LORA_O, &lora),
                              });
-    sl_run_gather(r, part, mat->n_rows, sizeof *y, n, y);
+    sl_run_gather_stream(r, part, mat->n_rows, n, y);
 }

@@ -201,7 +201,7 @@ void *sl_run_part(struct sl_run *r, void *whole)
 }
 
 static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
-                   void *whole, bool first_only)
+                   void *whole, bool first_only, bool even)
 {
     if (r->m->n_ranks == 1)
         return; /* sl_run_part said to put it there */
@@ -212,17 +212,28 @@ static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
                                                         .part_bytes = (size_t)n_cols * elem_bytes,
                                                         .n = n,
                                                         .out = whole,
-                                                        .first_only = first_only});
+                                                        .first_only = first_only,
+                                                        .even = even});
 }
 
 void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
                    void *whole)
 {
-    gather(r, part, n_cols, elem_bytes, n, whole, false);
+    gather(r, part, n_cols, elem_bytes, n, whole, false, false);
 }
 
 void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
                          int32_t n, void *whole)
 {
-    gather(r, part, n_cols, elem_bytes, n, r->rank.idx == 0 ? whole : NULL, true);
+    gather(r, part, n_cols, elem_bytes, n, r->rank.idx == 0 ? whole : NULL, true, false);
+}
+
+void sl_run_gather_stream(struct sl_run *r, const float *part, int64_t n_cols, int32_t n,
+                          float *whole)
+{
+    const int32_t h = r->m->hp.hidden, n_ranks = r->m->n_ranks;
+    bool even = n_cols * n_ranks == h && n_cols % 4 == 0;
+    for (int32_t i = 0; i < n_ranks && even; i++)
+        even = first_row(SL_SHARD_ROWS, h, i, n_ranks) == i * n_cols;
+    gather(r, part, n_cols, sizeof *part, n, whole, false, even);
 }

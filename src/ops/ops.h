@@ -52,6 +52,7 @@ struct sl_weight {
     bool owned;      /* repacked copy, freed by weight_destroy; else it borrows the mapping */
     int32_t of_rows; /* of the whole matrix, where this is a rank's part of one; 0: it is whole.
                         What bits depend on goes by this, so that a part has those of the whole */
+    int32_t of_cols; /* likewise, of a part by columns: whole segments (sl_op_linear.apart) */
     struct sl_scales scales; /* borrowed too, of a matrix that is not repacked */
 };
 
@@ -232,7 +233,12 @@ struct sl_op_linear { /* out = x W^T + bias */
     float *out;                /* [T, N], rows ld_out apart */
     int64_t ld_out;
     const struct sl_op_lora *lora; /* NULL: nothing is added */
+    bool apart; /* of a part by columns: the sums of its segments are not added, out is
+                   [segments][T, N], for all_reduce; bias and lora are NULL, T at most
+                   SL_APART_ROWS */
 };
+
+#define SL_APART_ROWS 16 /* most, of products whose segments stay apart */
 
 #define SL_MAX_LINEAR_PARTS 4
 
@@ -771,7 +777,23 @@ struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their 
     int32_t n;
     void *out;       /* [n] rows; NULL: this rank does not want them, as the others know: */
     bool first_only; /* only rank 0 does */
+    bool even;       /* floats of which all ranks have as many, a multiple of 4 */
 };
+
+struct sl_op_all_reduce { /* out[t] = what the ranks have of row t, added up, on every rank; calls
+                             are as those of all_gather */
+    struct sl_rank *rank;
+    const float *part; /* [n_terms][n, h]; in a room, read by others until the next call returns */
+    int32_t n_terms;   /* of every rank: at most SL_REDUCE_TERMS of all ranks together */
+    int32_t n, h;      /* h: a multiple of 4 */
+    bool tree; /* of one term: neighbours are added, then neighbours' sums, and so on; else all
+                  terms are added in order, rank by rank */
+    const float *add;       /* [n, h] is added to the sum, NULL: nothing; */
+    const float *add_logit; /* [n] times the sigmoid of this, or NULL */
+    float *out;             /* [n, h] */
+};
+
+#define SL_REDUCE_TERMS 8
 
 enum sl_op {
 #define SL_OP(name) SL_OP_##name,

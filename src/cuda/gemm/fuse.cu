@@ -17,9 +17,11 @@ static void fuse_settle(struct sl_cuda *cu)
         sl_cuda_linear_run(cu, &f->gated, NULL);
     else if (f->has_lin)
         sl_cuda_linear_run(cu, &f->lin, f->route);
+    if (f->has_meet)
+        sl_cuda_meet_run(cu, &f->meet);
     if (f->has_norm)
         sl_cuda_norm_run(cu, &f->norm);
-    f->has_gated = f->has_lin = f->has_norm = false;
+    f->has_gated = f->has_lin = f->has_norm = f->has_meet = false;
 }
 
 static void settle_any(struct sl_cuda *cu)
@@ -85,7 +87,7 @@ struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_r
                                     bool may_leave)
 {
     struct sl_cuda_fuse *f = cu->fuse;
-    if (f == NULL || !f->has_lin || f->lin.n > ADD_TOKENS)
+    if (f == NULL || !f->has_lin || f->has_meet || f->lin.n > ADD_TOKENS)
         return {};
     struct sl_lin_part *p = &f->lin.part[0];
     if (p->out != a->y || p->ld_out != a->h || p->n_rows != a->h || f->lin.n != a->n)
@@ -96,6 +98,37 @@ struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_r
     f->lin.left = may_leave && (uintptr_t)p->bias % 16 == 0 ? &sum.left : NULL;
     fuse_settle(cu);
     return sum;
+}
+
+bool sl_cuda_fuse_meet(struct sl_cuda *cu, const struct sl_cuda_meet *m)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    const void *part = m->reduces ? m->reduce.part : m->gather.part;
+    if (f == NULL || !sl_cuda_meet_small(m))
+        return false;
+    if (!f->has_lin || f->has_gated || f->has_meet || f->lin.part[0].out != part)
+        settle_any(cu);
+    f->has_meet = true;
+    f->meet = *m;
+    cu->settle = fuse_settle;
+    return true;
+}
+
+bool sl_cuda_fuse_meet_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    if (f == NULL || !f->has_meet || !sl_cuda_meet_norms(&f->meet, a))
+        return false;
+    struct sl_lin_left left = {};
+    const float *bias = f->has_lin ? f->lin.part[0].bias : NULL;
+    cu->settle = NULL;
+    if (f->has_lin) {
+        f->lin.left = !f->meet.reduces && (uintptr_t)bias % 16 == 0 ? &left : NULL;
+        sl_cuda_linear_run(cu, &f->lin, f->route);
+    }
+    f->has_lin = f->has_meet = false;
+    sl_cuda_meet_norm(cu, &f->meet, &left, bias, a);
+    return true;
 }
 
 bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)

@@ -9,6 +9,8 @@
  * may norm its input itself; of FP8 activations the norm's kernel then makes the codes, of any
  * number of tokens, and adds first what is still to be added. Likewise a gated product of FP8
  * activations of many tokens waits for the product of its output, for which it then makes codes.
+ * Between GPUs a gather or a sum of few tokens waits for the addition and norm behind it, which are
+ * then its kernel's; the product that makes its part may leave sums to that, too (comm/sum.cu).
  * What does not fit together is enqueued as it would have been: by the next operation of these
  * kinds, by any launch (sl_launch), at the end.
  *
@@ -26,6 +28,7 @@
 #ifndef SL_CUDA_FUSE_H
 #define SL_CUDA_FUSE_H
 
+#include "cuda/comm/sum.h"
 #include "cuda/gemm/linear.h"
 
 struct sl_cuda_norm { /* out = rmsnorm(x), rows h apart */
@@ -38,6 +41,8 @@ struct sl_cuda_norm { /* out = rmsnorm(x), rows h apart */
 
 struct sl_cuda_fuse {
     bool has_gated, has_lin, has_norm; /* one of them, if any; or a product after a gated one */
+    bool has_meet;                     /* alone, or after the product that makes its part */
+    struct sl_cuda_meet meet;
     struct sl_lin gated, lin;
     const struct sl_lin_route *route; /* of lin */
     struct sl_cuda_norm norm;
@@ -48,7 +53,7 @@ struct sl_cuda_fuse {
 static inline void sl_cuda_fuse_begin(struct sl_cuda *cu, struct sl_cuda_fuse *room)
 {
     SL_ASSERT(cu->settle == NULL);
-    room->has_gated = room->has_lin = room->has_norm = false;
+    room->has_gated = room->has_lin = room->has_norm = room->has_meet = false;
     room->unwritten = NULL;
     cu->fuse = room;
 }
@@ -90,6 +95,10 @@ struct sl_cuda_sum {
 /* may_leave: sums of segments may be left to the caller. */
 struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a,
                                     bool may_leave);
+/* A meeting of ranks waits for an addition to the residual stream, if it may. */
+bool sl_cuda_fuse_meet(struct sl_cuda *cu, const struct sl_cuda_meet *m);
+/* If what waits is a meeting that gives a's y, all is enqueued as one kernel: true. */
+bool sl_cuda_fuse_meet_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a);
 /* The norm waits for a product, if it may. */
 bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a);
 /* l's norm becomes the one that waits, if that makes l's input. For every product. */

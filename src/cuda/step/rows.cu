@@ -537,14 +537,9 @@ template <bool ADD, bool CODES> static void norm(struct sl_cuda *cu, int32_t n, 
 
 /* ------------------------------------------------------------------ norms of a few rows */
 
-/* A cluster of four blocks has a row, each two of the eight warps of the order above, for which
- * four times as many threads load and store: what is added to a row of x may be the sums of eight
- * segments of a product, 4 * 8 * h bytes. */
-#define FEW_ROWS    64 /* most */
-#define FEW_BLOCKS  4
-#define FEW_THREADS 256
-#define FEW_COLS    4096 /* of a cluster at a time */
+#define FEW_ROWS 64 /* most */
 
+/* What is added to a row of x may be the sums of eight segments of a product, 4 * 8 * h bytes. */
 struct few_args {
     norm_args norm;
     const float *sums; /* [n_segs][rows][h]; they are added in order, then the bias, then x */
@@ -552,85 +547,52 @@ struct few_args {
     int32_t n_segs;
     const float *bias; /* NULL: none */
 };
+static_assert(SL_NORM_SUMS >= SL_LIN_SEGS_LONG, "all segments of a product");
 
-/* y of four columns. */
-static __device__ __forceinline__ float4 few_sum(const few_args &a, int64_t at, int32_t col)
+template <int QUADS>
+static __global__ void __launch_bounds__(SL_NORM_CLUSTER_THREADS) few_kernel(few_args a)
 {
-    float4 p[SL_LIN_SEGS_LONG];
-#pragma unroll
-    for (int s = 0; s < SL_LIN_SEGS_LONG; s++)
-        if (s < a.n_segs)
-            p[s] = *reinterpret_cast<const float4 *>(a.sums + s * a.seg + at + col);
-    float4 y = p[0];
-#pragma unroll
-    for (int s = 1; s < SL_LIN_SEGS_LONG; s++)
-        if (s < a.n_segs)
-            y = make_float4(__fadd_rn(y.x, p[s].x), __fadd_rn(y.y, p[s].y), __fadd_rn(y.z, p[s].z),
-                            __fadd_rn(y.w, p[s].w));
-    if (a.bias == nullptr)
-        return y;
-    float4 b = *reinterpret_cast<const float4 *>(a.bias + col);
-    return make_float4(__fadd_rn(y.x, b.x), __fadd_rn(y.y, b.y), __fadd_rn(y.z, b.z),
-                       __fadd_rn(y.w, b.w));
-}
-
-/* QUADS: times FEW_COLS a row has columns. */
-template <int QUADS> static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(few_args a)
-{
-    SL_SMEM(float4, row); /* [4 QUADS][64] */
-    constexpr int width = 64;
-    float *room = reinterpret_cast<float *>(row + 4 * QUADS * width);
-    const int rank = static_cast<int>(sl_cluster_rank()), t = threadIdx.x % width;
-    const int first = static_cast<int>(threadIdx.x) / width, h = a.norm.h;
-    const int64_t at = static_cast<int64_t>(blockIdx.x / FEW_BLOCKS) * h;
-    const int col = 4 * (width * rank + t + 256 * first);
+    SL_SMEM(float4, smem);
+    sl_norm_cluster<QUADS> c(smem);
+    const int h = a.norm.h;
+    const int64_t at = static_cast<int64_t>(blockIdx.x / SL_NORM_CLUSTER) * h;
     float4 v[QUADS], w[QUADS];
 #pragma unroll
     for (int j = 0; j < QUADS; j++)
-        w[j] = sl_norm_load4<true>(a.norm.w, col + FEW_COLS * j, h);
+        w[j] = sl_norm_load4<true>(a.norm.w, c.column(j), h);
     sl_cluster_sync(); /* all are there */
     sl_grid_launch_dependents();
     sl_grid_wait();
 #pragma unroll
     for (int j = 0; j < QUADS; j++) {
-        const int i = col + FEW_COLS * j;
+        const int i = c.column(j);
         v[j] = sl_norm_load4<true>(a.norm.x + at, i, h);
         if (i < h) {
-            v[j] = sl_norm_add4(v[j], few_sum(a, at, i));
+            const float *bias = a.bias != nullptr ? a.bias + i : nullptr;
+            v[j] = sl_norm_add4(v[j], sl_norm_sums(a.sums + at + i, a.seg, a.n_segs, bias));
             sl_norm_store4<true>(a.norm.sum + at, i, h, v[j]);
         }
-        row[(first + 4 * j) * width + t] = v[j];
     }
-    __syncthreads();
-    if (threadIdx.x < width) {
-        float s = 0.0f;
-#pragma unroll
-        for (int k = 0; k < 4 * QUADS; k++)
-            s = sl_norm_squares(s, row[k * width + t]);
-        s = sl_norm_sum_warp(s);
-        if (t % 32 < FEW_BLOCKS)
-            sl_cluster_map(room, static_cast<uint32_t>(t % 32))[2 * rank + t / 32] = s;
-    }
-    sl_cluster_sync();
-    const float scale = sl_norm_scale_of(room, a.norm.eps, h);
+    const float scale = c.scale(v, a.norm.eps, h);
 #pragma unroll
     for (int j = 0; j < QUADS; j++)
-        sl_norm_store<true>(a.norm.out + at, col + FEW_COLS * j, h, v[j], w[j], scale);
+        sl_norm_store<true>(a.norm.out + at, c.column(j), h, v[j], w[j], scale);
 }
 
 static bool few_fits(const norm_args *a, int32_t n)
 {
     uintptr_t all = reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->y) |
                     reinterpret_cast<uintptr_t>(a->w) | reinterpret_cast<uintptr_t>(a->out);
-    return n <= FEW_ROWS && a->h % 4 == 0 && a->h <= 2 * FEW_COLS && (all & 15) == 0;
+    return n <= FEW_ROWS && a->h % 4 == 0 && a->h <= 2 * SL_NORM_CLUSTER_COLS && (all & 15) == 0;
 }
 
 static void few(struct sl_cuda *cu, int32_t n, const few_args &a)
 {
-    const int quads = a.norm.h > FEW_COLS ? 2 : 1;
-    const size_t smem = (size_t)(4 * quads * 64) * sizeof(float4) + SL_NORM_WARPS * sizeof(float);
-    sl_launch_cluster(cu, quads > 1 ? few_kernel<2> : few_kernel<1>,
-                      dim3((unsigned)(n * FEW_BLOCKS)), dim3(FEW_THREADS), smem, FEW_BLOCKS, a);
+    const bool wide = a.norm.h > SL_NORM_CLUSTER_COLS;
+    const int bytes = wide ? sl_norm_cluster<2>::bytes : sl_norm_cluster<1>::bytes;
+    sl_launch_cluster(cu, wide ? few_kernel<2> : few_kernel<1>,
+                      dim3((unsigned)(n * SL_NORM_CLUSTER)), dim3(SL_NORM_CLUSTER_THREADS),
+                      (size_t)bytes, SL_NORM_CLUSTER, a);
 }
 
 /* ------------------------------------------------------------------ the operations */
@@ -690,6 +652,8 @@ extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_ad
     }
     struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out),
                              a->y};
+    if (a->y != NULL && cu->fp8_room == NULL && sl_cuda_fuse_meet_norm(cu, &n))
+        return;
     norm_args k = args_of(&n);
     struct sl_cuda_sum sum = sl_cuda_fuse_add(cu, a, few_fits(&k, a->n));
     if (sum.left.sums != NULL) {
