@@ -74,6 +74,10 @@ void sl_cpu_run(struct sl_cpu *cpu, sl_thread_pool_fn fn, void *arg, int64_t n_i
  * lower. */
 void sl_cpu_index_top(const float *x, int32_t n, int32_t top_k, int32_t *top);
 
+/* sum_parts.c: out[n] += shared[n], times the sigmoid of *logit unless that is NULL. */
+void sl_cpu_add_shared(const struct sl_cpu *cpu, const float *shared, const float *logit, int64_t n,
+                       float *out);
+
 /* experts.c */
 int sl_cpu_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
                         struct sl_stack *out, struct sl_error *err);

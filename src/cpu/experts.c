@@ -9,11 +9,11 @@
  *   gate, up   items are panels of one block; to mid, in the order of the pairs
  *   place mid  as the downs want it
  *   down       items are panels of all blocks, one expert after the other: each adds its part to
- *              the outputs of its rows while they are in the cache
+ *              the sums of its rows while they are in the cache
  *
- * A row's bits do not depend on the rows in its block, and it adds its experts in ascending order,
- * whoever shares them, to what its shared expert gave. Of one row (decoding) the first and the
- * third job are not worth waking a thread, so that two are left.
+ * A row's bits do not depend on the rows in its block, and it adds its experts by leaves (ops.h),
+ * whoever shares them; at the end what its shared expert gave. Of one row (decoding) the first and
+ * the third job are not worth waking a thread, so that two are left.
  */
 #include "cpu/block.h"
 
@@ -59,6 +59,8 @@ struct group {
 struct room {        /* the scratch of a call, in its parts */
     int32_t *first;  /* [E + 1] where an expert's pairs begin */
     int32_t *pairs;  /* [T * top_k] row * top_k + place, by expert, then ascending */
+    uint8_t *ends;   /* [T * top_k] of each pair: the sums of its row that end before it */
+    float *sums;     /* [3, T, H] of a leaf, of two, of four; out has that of all */
     int32_t *of;     /* [sl_expert_room_pairs] the group of each pair of the wave */
     struct group *g; /* of the wave */
     float *mid;      /* [sl_expert_room_pairs, I] */
@@ -99,6 +101,8 @@ static struct room experts_room_of(uint8_t *base, int32_t n, int32_t n_experts, 
     r.placed_bytes = SL_MIN((size_t)n_pairs * one, SL_MAX(one, (size_t)WAVE_BYTES));
     const size_t first = experts_carve(&r, (size_t)(n_experts + 1) * sizeof *r.first);
     const size_t pairs = experts_carve(&r, (size_t)n * (size_t)top_k * sizeof *r.pairs);
+    const size_t ends = experts_carve(&r, (size_t)n * (size_t)top_k * sizeof *r.ends);
+    const size_t sums = experts_carve(&r, 3 * (size_t)n * (size_t)h * sizeof *r.sums);
     const size_t of = experts_carve(&r, (size_t)n_pairs * sizeof *r.of);
     const size_t g = experts_carve(&r, (size_t)most_groups(n_pairs, n_experts) * sizeof *r.g);
     const size_t mid = experts_carve(&r, (size_t)n_pairs * (size_t)i * sizeof *r.mid);
@@ -107,6 +111,8 @@ static struct room experts_room_of(uint8_t *base, int32_t n, int32_t n_experts, 
         return r;
     r.first = (int32_t *)(void *)(base + first);
     r.pairs = (int32_t *)(void *)(base + pairs);
+    r.ends = base + ends;
+    r.sums = (float *)(void *)(base + sums);
     r.of = (int32_t *)(void *)(base + of);
     r.g = (struct group *)(void *)(base + g);
     r.mid = (float *)(void *)(base + mid);
@@ -121,22 +127,31 @@ size_t sl_cpu_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts,
     return experts_room_of(NULL, n, n_experts, top_k, hidden, intermediate).n_bytes;
 }
 
-/* A counting sort, which keeps the order of rows. */
-static void sort_pairs(const struct sl_op_experts *a, const struct room *r)
+/* The experts that are here. */
+static bool is_here(const struct sl_op_experts *a, int32_t expert)
+{
+    return a->until == 0 || (expert >= a->from && expert < a->until);
+}
+
+/* A counting sort of the pairs whose experts are here, which keeps the order of rows. Returns how
+ * many they are. */
+static int32_t sort_pairs(const struct sl_op_experts *a, const struct room *r)
 {
     const int32_t n_pairs = a->n * a->top_k, n_experts = a->gate->n;
     memset(r->first, 0, (size_t)(n_experts + 1) * sizeof *r->first);
     for (int32_t p = 0; p < n_pairs; p++) {
         SL_ASSERT(a->experts[p] >= 0 && a->experts[p] < n_experts);
-        r->first[a->experts[p] + 1]++;
+        r->first[a->experts[p] + 1] += is_here(a, a->experts[p]);
     }
     for (int32_t e = 0; e < n_experts; e++)
         r->first[e + 1] += r->first[e];
     for (int32_t p = 0; p < n_pairs; p++)
-        r->pairs[r->first[a->experts[p]]++] = p;
+        if (is_here(a, a->experts[p]))
+            r->pairs[r->first[a->experts[p]]++] = p;
     for (int32_t e = n_experts; e > 0; e--)
         r->first[e] = r->first[e - 1];
     r->first[0] = 0;
+    return r->first[n_experts];
 }
 
 /* ------------------------------------------------------------------ waves */
@@ -242,12 +257,12 @@ static int32_t add_group(struct wave *w, int32_t e, int32_t left, int32_t most_p
 /* The experts from pair `from` on that the scratch has room for; *e: where to look for the first.
  */
 static struct wave next_wave(const struct sl_op_experts *a, struct sl_cpu *cpu,
-                             const struct room *r, int32_t from, int32_t *e)
+                             const struct room *r, int32_t from, int32_t end, int32_t *e)
 {
     struct wave w = {.a = a, .cpu = cpu, .r = r, .from = from};
     const int32_t most = sl_expert_room_pairs(a->n, a->top_k, a->down->mats[0].n_cols);
     size_t used_x = 0, used_mid = 0;
-    for (int32_t p = from, n; p < a->n * a->top_k; p += n) {
+    for (int32_t p = from, n; p < end; p += n) {
         while (r->first[*e + 1] <= p)
             (*e)++;
         n = w.n_pairs < most ? add_group(&w, *e, r->first[*e + 1] - p, most, &used_x, &used_mid)
@@ -377,7 +392,22 @@ static void gated_item(void *arg, uint32_t item, int thread_idx)
         gated_panels(w, g, p, (int)SL_MIN(end - p, SL_I8_PANELS), thread_idx);
 }
 
-/* Panels p .. of a group's down, added to the outputs of its rows. */
+/* One expert's y, n values from `at` on of [T, H] sums. */
+static void add_expert(const struct wave *w, int32_t pair, int64_t at, const float *y, int n)
+{
+    const struct sl_op_experts *a = w->a;
+    const int64_t step = a->n * a->down->mats[0].n_rows;
+    float *leaf = w->r->sums + at, *two = leaf + step, *four = two + step;
+    float *sums[] = {leaf, two, four, a->out + at};
+    SL_DCHECK(w->r->ends[pair] < SL_COUNT(sums));
+    for (int i = 0; i < w->r->ends[pair]; i++) {
+        w->cpu->k.add(sums[i + 1], sums[i], n);
+        memset(sums[i], 0, (size_t)n * sizeof *y);
+    }
+    w->cpu->k.add(leaf, y, n);
+}
+
+/* Panels p .. of a group's down, added to the sums of its rows. */
 static void down_panels(const struct wave *w, const struct group *g, int64_t p, int n_panels,
                         int thread_idx)
 {
@@ -394,7 +424,7 @@ static void down_panels(const struct wave *w, const struct group *g, int64_t p, 
             k->add(y, bias, n);
         if (!a->weigh_input)
             k->scale(y, a->weights[pair], n);
-        k->add(a->out + pair / a->top_k * n_rows + row, y, n);
+        add_expert(w, pair, pair / a->top_k * n_rows + row, y, n);
     }
 }
 
@@ -455,27 +485,49 @@ static void run_wave(struct sl_backend *be, struct wave *w)
     sl_cpu_run(w->cpu, down_item, w, w->n_items, n_down * w->n_pairs);
 }
 
-struct begin_job {
+struct row_job {
     const struct sl_cpu *cpu;
     const struct sl_op_experts *a;
+    const struct room *r;
     int64_t h;
 };
 
-/* What a row has before its experts are added. */
+/* The sums of a row before its experts are added, and which of them end before each. */
 static void begin_row(void *arg, uint32_t t, int thread_idx)
 {
-    const struct begin_job *j = arg;
+    const struct row_job *j = arg;
     const struct sl_op_experts *a = j->a;
-    float *out = a->out + (int64_t)t * j->h, scale = 1;
+    const int32_t *experts = a->experts + (int64_t)t * a->top_k;
+    uint8_t *ends = j->r->ends + (int64_t)t * a->top_k;
     (void)thread_idx;
-    if (a->shared == NULL) {
-        memset(out, 0, (size_t)j->h * sizeof *out);
-        return;
+    for (int i = 0; i < 3; i++)
+        memset(j->r->sums + (i * a->n + (int64_t)t) * j->h, 0, (size_t)j->h * sizeof *a->out);
+    memset(a->out + (int64_t)t * j->h, 0, (size_t)j->h * sizeof *a->out);
+    for (int32_t s = 0; s < a->top_k; s++) {
+        int32_t before = -1; /* the expert that is added before this one */
+        for (int32_t o = 0; o < a->top_k; o++)
+            if (is_here(a, experts[o]) && experts[o] < experts[s])
+                before = SL_MAX(before, experts[o]);
+        const int32_t leaf = SL_EXPERT_LEAF(experts[s], a->gate->n);
+        ends[s] =
+            before < 0 ? 0 : (uint8_t)SL_EXPERT_ENDS(SL_EXPERT_LEAF(before, a->gate->n), leaf);
     }
-    if (a->shared_logit != NULL)
-        scale = 1 / (1 + j->cpu->k.exp(-a->shared_logit[t]));
+}
+
+/* The sums that are left, and what the row's shared expert gave. */
+static void end_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct row_job *j = arg;
+    const struct sl_op_experts *a = j->a;
+    const int64_t at = (int64_t)t * j->h, step = a->n * j->h;
+    const float *leaf = j->r->sums + at, *two = leaf + step, *four = two + step;
+    float *out = a->out + at;
+    (void)thread_idx;
     for (int64_t k = 0; k < j->h; k++)
-        out[k] = scale * a->shared[(int64_t)t * j->h + k];
+        out[k] += four[k] + (two[k] + leaf[k]);
+    if (a->shared != NULL)
+        sl_cpu_add_shared(j->cpu, a->shared + at,
+                          a->shared_logit != NULL ? &a->shared_logit[t] : NULL, j->h, out);
 }
 
 void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
@@ -484,17 +536,19 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     const struct sl_weight *down = &a->down->mats[0];
     SL_ASSERT(a->gate->n == a->up->n && a->gate->n == a->down->n);
     SL_ASSERT(a->top_k >= 1 && a->top_k <= a->gate->n);
+    SL_ASSERT(a->from >= 0 && a->until <= a->gate->n && (a->until == 0 || a->rank == NULL));
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
     SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
     const struct room r =
         experts_room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
-    struct begin_job begin = {sl_cpu(be), a, down->n_rows};
-    sl_cpu_run(sl_cpu(be), begin_row, &begin, a->n, a->n * down->n_rows);
-    sort_pairs(a, &r);
-    for (int32_t from = 0, e = 0; from < a->n * a->top_k;) {
-        struct wave w = next_wave(a, sl_cpu(be), &r, from, &e);
+    struct row_job rows = {sl_cpu(be), a, &r, down->n_rows};
+    sl_cpu_run(sl_cpu(be), begin_row, &rows, a->n, a->n * down->n_rows);
+    const int32_t end = sort_pairs(a, &r);
+    for (int32_t from = 0, e = 0; from < end;) {
+        struct wave w = next_wave(a, sl_cpu(be), &r, from, end, &e);
         run_wave(be, &w);
         from += w.n_pairs;
     }
+    sl_cpu_run(sl_cpu(be), end_row, &rows, a->n, a->n * down->n_rows);
 }

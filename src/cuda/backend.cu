@@ -257,6 +257,7 @@ static const struct sl_device_vt device_vtable = {
 #define HAS_index_store      nullptr
 #define HAS_index_select     nullptr
 #define HAS_sparse_attention nullptr
+#define HAS_sum_parts        nullptr /* all_reduce adds */
 #define HAS_all_gather       sl_cuda_all_gather
 #define HAS_all_reduce       sl_cuda_all_reduce
 

@@ -748,25 +748,46 @@ static inline int32_t sl_expert_room_pairs(int32_t n, int32_t top_k, int64_t n_m
     return (int32_t)(all < most ? all : most);
 }
 
-struct sl_op_experts { /* out[t] = shared[t] + sum of weights[t, s] * down(act(gate x[t]) * (up
-                          x[t])), with the matrices and biases of expert experts[t, s], added in
-                          ascending order of experts */
+/* Experts lie in so many leaves, ranges of their numbers that are as equal as can be. A row adds up
+ * its experts leaf by leaf, in ascending order, and leaves as a balanced binary tree: ranks that
+ * have 1, 2, 4 or 8 leaves each can add theirs up alone, and have the bits of one device. */
+#define SL_EXPERT_LEAVES                  8
+#define SL_EXPERT_LEAF(expert, n_experts) ((SL_EXPERT_LEAVES * ((expert) + 1) - 1) / (n_experts))
+/* The tree as a row's experts come: sums of a leaf, of two, of four and of all. Between experts of
+ * two leaves so many of the sums are ended, each added to the next one and cleared: from the lowest
+ * on. */
+#define SL_EXPERT_ENDS(leaf, next) \
+    (((leaf) ^ (next)) == 0 ? 0 : ((leaf) ^ (next)) == 1 ? 1 : ((leaf) ^ (next)) < 4 ? 2 : 3)
+
+struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with the
+                          matrices and biases of expert experts[t, s], added by leaves; then
+                          shared[t] is added to that */
     const void *x;     /* [T, H] activations */
     int32_t n, top_k;
     const int32_t *experts; /* [T, top_k] different ones in a row */
     const float *weights;   /* [T, top_k] */
     bool weigh_input; /* they multiply gate x and up x in place of what down gives; no biases */
     const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
-    const float *gate_bias, *up_bias;        /* [E, I], both or NULL */
-    const float *down_bias;                  /* [E, H] or NULL */
+    int32_t from, until; /* only experts from .. until - 1 are multiplied and added, the others are
+                            not here and their matrices have no data; until 0: all */
+    const float *gate_bias, *up_bias; /* [E, I], both or NULL */
+    const float *down_bias;           /* [E, H] or NULL */
     enum sl_act act;
     struct sl_swiglu swiglu;   /* with a limit: in place of act */
-    const float *shared;       /* [T, H] what a row begins with, or NULL: 0; */
+    const float *shared;       /* [T, H] or NULL: nothing is added; */
     const float *shared_logit; /* [T] times the sigmoid of this, or NULL */
     void *scratch;             /* of sl_backend.experts_bytes */
     float *out;                /* [T, H] */
     struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and so
                              is out, [T, H']; NULL: they are whole */
+};
+
+struct sl_op_sum_parts {   /* out[t] = the sum of row t's parts as a balanced binary tree; then
+                              shared[t] is added as in experts */
+    const float *parts;    /* [T, n_parts, H] */
+    int32_t n, n_parts, h; /* n_parts: 2, 4 or 8; h: a multiple of 4 */
+    const float *shared, *shared_logit; /* as in struct sl_op_experts */
+    float *out;                         /* [T, H] */
 };
 
 struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their order; every rank of

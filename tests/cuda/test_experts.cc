@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Mixtures of experts of src/cuda: products and what a shared expert gave against double, and each
- * row against itself alone, bit for bit. Runs in the simulator or on a GPU, where the cases are
- * larger.
+ * row against itself alone and against the sum of ranks that have some of the experts each, bit for
+ * bit. Runs in the simulator or on a GPU, where the cases are larger.
  */
 #include "cuda/cuda.h"
 #include "cuda/gemm/weight.h"
@@ -69,15 +69,14 @@ struct mixture {
     std::vector<std::vector<float>>
         values[3]; /* gate, up, down of each expert, as the GPU has them */
     std::vector<struct sl_weight> mats[3];
-    struct sl_stack stack[3];
     std::vector<float> bias[3]; /* of each expert, or none */
     struct sl_swiglu swiglu;
     bool weigh_input = false;
 
     /* limits: biases, and SwiGLU with limits that many gates and ups are over: of gates, or (2) of
      * what becomes of them */
-    mixture(enum sl_dtype t, int64_t h_, int64_t i_, int limits)
-        : n_experts(5), top_k(3), h(h_), i(i_), swiglu()
+    mixture(enum sl_dtype t, int64_t h_, int64_t i_, int limits, int32_t n_experts_, int32_t top_k_)
+        : n_experts(n_experts_), top_k(top_k_), h(h_), i(i_), swiglu()
     {
         struct sl_error err = {};
         if (limits != 0) {
@@ -88,22 +87,17 @@ struct mixture {
                 for (int64_t n = n_experts * (k < 2 ? i : h); n > 0; n--)
                     bias[k].push_back(normal());
         }
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 3; k++)
             for (int32_t e = 0; e < n_experts; e++)
                 add(k, t, k < 2 ? i : h, k < 2 ? h : i);
-            if (be->vt->stack_create(be, mats[k].data(), n_experts, &stack[k], &err) != 0)
-                exit((printf("stack_create: %s\n", err.msg), 2));
-        }
         if (be->vt->device->load_end(be, &err) != 0)
             exit((printf("load_end: %s\n", err.msg), 2));
     }
     ~mixture()
     {
-        for (int k = 0; k < 3; k++) {
-            be->vt->stack_destroy(be, &stack[k]);
-            for (struct sl_weight &w : mats[k])
+        for (std::vector<struct sl_weight> &all : mats)
+            for (struct sl_weight &w : all)
                 be->vt->weight_destroy(be, &w);
-        }
     }
     void add(int k, enum sl_dtype t, int64_t n_rows, int64_t n_cols)
     {
@@ -148,7 +142,9 @@ struct rows {
         for (int32_t t = 0; t < n && n % 3 == 2; t++)
             shared_logit.push_back(normal());
         for (int32_t t = 0; t < n; t++) { /* half of the rows have no other than the first four */
-            int32_t first = (int32_t)below(t % 2 ? 4 : 5), step = 1 + (int32_t)below(2);
+            const int32_t all = m.n_experts;
+            int32_t first = (int32_t)below((uint64_t)(t % 2 ? all - 1 : all));
+            int32_t step = 1 + (int32_t)below((uint64_t)all / 2);
             for (int32_t s = 0; s < m.top_k; s++) {
                 experts.push_back((first + s * step) % m.n_experts);
                 weights.push_back(normal());
@@ -162,8 +158,23 @@ static std::vector<float> part(const std::vector<float> &v, size_t at, size_t n)
     return v.empty() ? v : std::vector<float>(&v[at], &v[at] + n);
 }
 
-static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int32_t n)
+/* Of rank `rank` of n_ranks only its experts, without what the shared expert gave. */
+static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int32_t n,
+                              int rank = 0, int n_ranks = 1)
 {
+    const int32_t first = m.n_experts * rank / n_ranks, end = m.n_experts * (rank + 1) / n_ranks;
+    std::vector<struct sl_weight> here[3];
+    struct sl_stack stack[3];
+    struct sl_error err = {};
+    for (int s = 0; s < 3; s++) {
+        here[s] = m.mats[s];
+        for (int32_t e = 0; e < m.n_experts; e++)
+            if (e < first || e >= end)
+                here[s][(size_t)e].data = NULL;
+        if (be->vt->stack_create(be, here[s].data(), m.n_experts, &stack[s], &err) != 0 ||
+            be->vt->device->load_end(be, &err) != 0)
+            exit((printf("stack_create: %s\n", err.msg), 2));
+    }
     const size_t h = (size_t)m.h, k = (size_t)m.top_k, at = (size_t)from, len = (size_t)n;
     dev<__nv_bfloat16> x(std::vector<__nv_bfloat16>(&r.x[at * h], &r.x[at * h] + len * h));
     dev<int32_t> e(std::vector<int32_t>(&r.experts[at * k], &r.experts[at * k] + len * k));
@@ -172,17 +183,34 @@ static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int
     dev<uint8_t> scratch(be->vt->experts_bytes(be, n, m.n_experts, m.top_k, m.h, m.i));
     dev<float> shared(part(r.shared, at * h, len * h)), logit(part(r.shared_logit, at, len));
     struct sl_op_experts a = {};
-    a.shared = r.shared.empty() ? NULL : shared.p;
-    a.shared_logit = r.shared_logit.empty() ? NULL : logit.p;
+    a.shared = r.shared.empty() || n_ranks > 1 ? NULL : shared.p;
+    a.shared_logit = r.shared_logit.empty() || n_ranks > 1 ? NULL : logit.p;
+    a.from = n_ranks > 1 ? first : 0, a.until = n_ranks > 1 ? end : 0;
     a.x = x.p, a.n = n, a.top_k = m.top_k, a.experts = e.p, a.weights = w.p;
-    a.gate = &m.stack[0], a.up = &m.stack[1], a.down = &m.stack[2];
+    a.gate = &stack[0], a.up = &stack[1], a.down = &stack[2];
     a.weigh_input = m.weigh_input;
     a.act = SL_ACT_SILU, a.swiglu = m.swiglu, a.scratch = scratch.p, a.out = out.p;
     dev<float> gate_bias(m.bias[0]), up_bias(m.bias[1]), down_bias(m.bias[2]);
     if (!m.bias[0].empty())
         a.gate_bias = gate_bias.p, a.up_bias = up_bias.p, a.down_bias = down_bias.p;
     be->vt->experts(be, &a);
-    return result(out);
+    const std::vector<float> got = result(out);
+    for (struct sl_stack &s : stack)
+        be->vt->stack_destroy(be, &s);
+    return got;
+}
+
+/* The sum of ranks' parts of all rows, as they add them (all_reduce). */
+static std::vector<float> sum_of_ranks(const mixture &m, const rows &r, int32_t n, int n_ranks)
+{
+    std::vector<std::vector<float>> parts;
+    for (int i = 0; i < n_ranks; i++)
+        parts.push_back(run(m, r, 0, n, i, n_ranks));
+    for (size_t step = 1; step < parts.size(); step *= 2)
+        for (size_t i = 0; i + step < parts.size(); i += 2 * step)
+            for (size_t k = 0; k < parts[i].size(); k++)
+                parts[i][k] += parts[i + step][k];
+    return parts[0];
 }
 
 static double dot(const std::vector<float> &w, int64_t row, const std::vector<double> &x)
@@ -237,9 +265,10 @@ static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
 }
 
 static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, int limits,
-                         std::vector<int32_t> counts, bool weigh_input = false)
+                         std::vector<int32_t> counts, bool weigh_input = false,
+                         int32_t n_experts = 5, int32_t top_k = 3)
 {
-    mixture m(t, h, i, limits);
+    mixture m(t, h, i, limits, n_experts, top_k);
     m.weigh_input = weigh_input;
     for (int32_t n : counts) {
         const rows r(m, n);
@@ -255,6 +284,15 @@ static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, int limits,
                 CHECK(memcmp(&v, &alone[(size_t)k], sizeof v) == 0, "%s: row %d of %d, column %d",
                       sl_dtype_info(t)->name, row, n, (int)k);
             }
+        }
+        rows bare = r; /* the shared expert is added when ranks are */
+        bare.shared.clear();
+        bare.shared_logit.clear();
+        const std::vector<float> whole = run(m, bare, 0, n);
+        for (int n_ranks = 2; n_ranks <= SL_MIN(n_experts, 8); n_ranks *= 2) {
+            const std::vector<float> sum = sum_of_ranks(m, r, n, n_ranks);
+            CHECK(memcmp(sum.data(), whole.data(), whole.size() * sizeof(float)) == 0,
+                  "%s, %d rows: not the bits of %d ranks", sl_dtype_info(t)->name, n, n_ranks);
         }
         CHECK(error <= 1e-5 * power, "%s, %d rows: NMSE %g", sl_dtype_info(t)->name, n,
               error / power);
@@ -280,6 +318,8 @@ int main(int argc, char **argv)
     for (int limits = 0; limits < 3; limits++) /* neither whole units nor row blocks */
         mixture_case(SL_DTYPE_BF16, 72, 40, limits, {1, 9, 45, 120 * LARGE});
     mixture_case(SL_DTYPE_F32, 16, 8, 1, {300 * LARGE + 25});
+    for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_MXFP4}) /* several experts of a leaf */
+        mixture_case(t, 64, 64, 0, {1, 2, 3, 29 * LARGE}, false, 19, 9);
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q4_K}) /* Llama 4 */
         mixture_case(t, 256, 256, 0, {1, 7, 19, 28 * LARGE}, true);
     if (LARGE > 1) /* more than a slab */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Mixtures of experts on the CPU: products and what a shared expert gave against double, and each
- * row against itself alone, bit for bit, for every instruction set and number of threads.
+ * row against itself alone and against the sum of ranks that have some of the experts each, bit for
+ * bit, for every instruction set and number of threads.
  */
 #include "ops_util.h"
 
@@ -22,11 +23,11 @@ struct model {
  * becomes of them. */
 enum limits { NO_LIMITS, LIMITS, LATE_LIMITS };
 
-static struct model model_make(const enum sl_dtype t[3], int32_t n, int64_t h, int64_t i,
-                               enum limits limits)
+static struct model model_of(const enum sl_dtype t[3], int32_t n_experts, int32_t top_k, int32_t n,
+                             int64_t h, int64_t i, enum limits limits)
 {
     struct sl_rng rng = {(uint64_t)t[0] + 1, (uint64_t)n};
-    struct model m = {.n_experts = 6, .top_k = 3, .n = n, .h = h, .i = i};
+    struct model m = {.n_experts = n_experts, .top_k = top_k, .n = n, .h = h, .i = i};
     for (int k = 0; k < 3; k++) {
         m.mat[k] = sl_malloc((size_t)m.n_experts * sizeof *m.mat[k]);
         assert_non_null(m.mat[k]);
@@ -47,6 +48,14 @@ static struct model model_make(const enum sl_dtype t[3], int32_t n, int64_t h, i
     m.shared_logit = n % 3 == 2 ? floats(&rng, (size_t)n, 1.0) : NULL;
     m.experts = sl_malloc((size_t)(n * m.top_k) * sizeof *m.experts);
     assert_non_null(m.experts);
+    return m;
+}
+
+static struct model model_make(const enum sl_dtype t[3], int32_t n, int64_t h, int64_t i,
+                               enum limits limits)
+{
+    struct model m = model_of(t, 6, 3, n, h, i, limits);
+    struct sl_rng rng = {(uint64_t)t[0] + 77, (uint64_t)n};
     for (int32_t r = 0; r < n; r++) /* expert 5 gets no row of the first half */
         for (int32_t s = 0; s < m.top_k; s++)
             m.experts[r * m.top_k + s] =
@@ -76,11 +85,14 @@ static void model_free(struct model *m)
     sl_free(m->experts);
 }
 
-/* Rows [from, from + n) of the model's input. */
-static void run_rows(struct sl_backend *be, const struct model *m, int32_t from, int32_t n,
-                     float *out)
+/* Rows [from, from + n) of the model's input; of rank `rank` of n_ranks only its experts, without
+ * what the shared expert gave. */
+static void run_rank(struct sl_backend *be, const struct model *m, int32_t from, int32_t n,
+                     int rank, int n_ranks, float *out)
 {
-    struct sl_weight *w[3];
+    const int32_t first = m->n_experts * rank / n_ranks;
+    const int32_t end = m->n_experts * (rank + 1) / n_ranks;
+    struct sl_weight *w[3], *here[3];
     struct sl_stack s[3];
     struct sl_error err;
     for (int k = 0; k < 3; k++) {
@@ -88,12 +100,21 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
         assert_non_null(w[k]);
         for (int32_t e = 0; e < m->n_experts; e++)
             w[k][e] = weight_of(be, &m->mat[k][e]);
-        assert_int_equal(be->vt->stack_create(be, w[k], m->n_experts, &s[k], &err), 0);
+        struct sl_weight *seen = sl_malloc((size_t)m->n_experts * sizeof *seen);
+        assert_non_null(seen);
+        for (int32_t e = 0; e < m->n_experts; e++) {
+            seen[e] = w[k][e];
+            if (e < first || e >= end)
+                seen[e].data = NULL;
+        }
+        here[k] = seen;
+        assert_int_equal(be->vt->stack_create(be, seen, m->n_experts, &s[k], &err), 0);
     }
     void *scratch =
         sl_aligned_alloc(be->vt->experts_bytes(be, n, m->n_experts, m->top_k, m->h, m->i));
     assert_non_null(scratch);
-    const float *shared = m->shared, *logit = m->shared_logit;
+    const float *shared = n_ranks == 1 ? m->shared : NULL;
+    const float *logit = n_ranks == 1 ? m->shared_logit : NULL;
     be->vt->experts(be, &(struct sl_op_experts){.x = m->x + from * m->h,
                                                 .n = n,
                                                 .top_k = m->top_k,
@@ -103,6 +124,8 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
                                                 .gate = &s[0],
                                                 .up = &s[1],
                                                 .down = &s[2],
+                                                .from = n_ranks > 1 ? first : 0,
+                                                .until = n_ranks > 1 ? end : 0,
                                                 .gate_bias = m->bias[0],
                                                 .up_bias = m->bias[1],
                                                 .down_bias = m->bias[2],
@@ -118,7 +141,40 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
         for (int32_t e = 0; e < m->n_experts; e++)
             be->vt->weight_destroy(be, &w[k][e]);
         sl_free(w[k]);
+        sl_free(here[k]);
     }
+}
+
+static void run_rows(struct sl_backend *be, const struct model *m, int32_t from, int32_t n,
+                     float *out)
+{
+    run_rank(be, m, from, n, 0, 1, out);
+}
+
+/* All rows, of ranks one after another, whose parts are then added. */
+static void check_ranks(struct sl_backend *be, const struct model *m, int n_ranks,
+                        const float *want, const char *what)
+{
+    const size_t h = (size_t)m->h, n = (size_t)m->n, ranks = (size_t)n_ranks;
+    float *part = sl_malloc(n * h * sizeof *part), *sum = sl_malloc(n * h * sizeof *sum);
+    float *parts = sl_malloc(ranks * n * h * sizeof *parts);
+    assert_true(part != NULL && sum != NULL && parts != NULL);
+    for (size_t i = 0; i < ranks; i++) {
+        run_rank(be, m, 0, m->n, (int)i, n_ranks, part);
+        for (size_t t = 0; t < n; t++)
+            memcpy(parts + (t * ranks + i) * h, part + t * h, h * sizeof *part);
+    }
+    be->vt->sum_parts(be, &(struct sl_op_sum_parts){.parts = parts,
+                                                    .n = m->n,
+                                                    .n_parts = n_ranks,
+                                                    .h = (int32_t)m->h,
+                                                    .shared = m->shared,
+                                                    .shared_logit = m->shared_logit,
+                                                    .out = sum});
+    same_bits(sum, want, n * h, what);
+    sl_free(parts);
+    sl_free(sum);
+    sl_free(part);
 }
 
 static double dot(const struct matrix *m, int64_t row, const double *x)
@@ -188,6 +244,8 @@ static void check_model(const struct model *m, const char *what, double max_nmse
                 run_rows(be, m, r, 1, alone);
                 same_bits(alone, out.p + r * m->h, (size_t)m->h, what);
             }
+            for (int n_ranks = 2; n_ranks <= m->n_experts && n_ranks <= 8; n_ranks *= 2)
+                check_ranks(be, m, n_ranks, out.p, what);
             red_free(&out);
         }
     }
@@ -255,6 +313,28 @@ static void test_mixed(void **state)
         }
 }
 
+/* Experts of all leaves in a row, or of a few, in any order; leaves of two experts and of three. */
+static void test_leaves(void **state)
+{
+    static const enum sl_dtype formats[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_Q4_K,
+                                            SL_DTYPE_MXFP4};
+    (void)state;
+    for (size_t f = 0; f < SL_COUNT(formats); f++)
+        for (int32_t n = 1; n <= 41; n += 20) {
+            const enum sl_dtype t = formats[f], all[3] = {t, t, t};
+            struct model m = model_of(all, 19, 1 + 11 * n / 41, n, 256, 256, NO_LIMITS);
+            struct sl_rng rng = {7, (uint64_t)n};
+            for (int32_t r = 0; r < n; r++) {
+                const int32_t first = (int32_t)sl_rng_below(&rng, 19);
+                const int32_t step = 1 + (int32_t)sl_rng_below(&rng, 18);
+                for (int32_t s = 0; s < m.top_k; s++)
+                    m.experts[r * m.top_k + s] = (first + s * step) % 19;
+            }
+            check_model(&m, "leaves", f == 0 ? 1e-11 : 2e-3);
+            model_free(&m);
+        }
+}
+
 /* More rows of an expert, and more pairs, than it takes at a time. */
 static void test_many_rows(void **state)
 {
@@ -268,9 +348,8 @@ static void test_many_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_weigh_input),
-        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_experts),   cmocka_unit_test(test_weigh_input),
+        cmocka_unit_test(test_mixed),     cmocka_unit_test(test_leaves),
         cmocka_unit_test(test_many_rows),
     };
     say_what_is_skipped();

@@ -15,24 +15,27 @@
  *   gather   where wgmma multiplies: the rows in the order of places
  *   product  gate and up, then down: few or wg (experts_wg.cuh), by the pairs an expert has in the
  *            mean
- *   combine  each row adds its experts in ascending order to what its shared expert gave
+ *   combine  each row adds its experts by leaves, and what its shared expert gave (combine.cu)
  *
  * A row's bits depend on the row and its experts and on nothing else (experts.h). Rows pass in
  * slabs, which bounds the scratch.
  *
  * Of several ranks each has some rows of every matrix. Between gate and up and down they gather
- * the middle, for which all of them have the pairs in the same places (sort_in_order).
+ * the middle, for which all of them have the pairs in the same places (sort_in_order). Or each has
+ * some experts: it sorts and multiplies the pairs of those alone, and the rows' sums of ranks are
+ * added elsewhere (all_reduce).
  */
+#include "cuda/gemm/combine.h"
 #include "cuda/gemm/experts_gate.cuh"
+#include "cuda/gemm/experts_leaves.cuh"
 #include "cuda/launch.cuh"
 #include "ops/device.h"
 
-#define SORT_BLOCK    1024
-#define SORT_WARPS    (SORT_BLOCK / 32)
-#define GATHER_BLOCK  128
-#define COMBINE_BLOCK 128
-#define SINGLE_ROWS   2             /* up to which every pair is on its own */
-#define SLAB_BYTES    (512ll << 20) /* of scratch, unless one row wants more */
+#define SORT_BLOCK   1024
+#define SORT_WARPS   (SORT_BLOCK / 32)
+#define GATHER_BLOCK 128
+#define SINGLE_ROWS  2             /* up to which every pair is on its own */
+#define SLAB_BYTES   (512ll << 20) /* of scratch, unless one row wants more */
 
 /* ------------------------------------------------------------------ stacks */
 
@@ -70,6 +73,8 @@ static int fill_table(const struct sl_weight *mats, int32_t n, uint8_t *table, s
         const int64_t n_blocks = SL_CEIL_DIV(mats[i].n_rows, (int64_t)SL_CUDA_ROW_BLOCK);
         const int64_t n_units = SL_CEIL_DIV(mats[i].n_cols, (int64_t)info->unit_k);
         streams[i] = mats[i].data;
+        if (mats[i].data == NULL) /* another rank's */
+            continue;
         if (sl_tensor_map_blocks(&maps[i], mats[i].data, n_blocks, n_units, info->unit_bytes, 4) !=
             cudaSuccess)
             return sl_fail(err, SL_EDEVICE, "cuTensorMapEncodeTiled failed for a stack of experts");
@@ -151,8 +156,10 @@ static __device__ void cut_tiles(const sl_expert_pairs &p, int32_t n_experts, in
             const int32_t at = first[e] + (t - tiles[e]) * tile;
             p.tiles[t] = {e, at, min(tile, first[e + 1] - at)};
         }
-    if (thread == 0)
-        *p.n_tiles = tiles[n_experts];
+    if (thread == 0) {
+        p.n_tiles[0] = tiles[n_experts];
+        p.n_tiles[1] = first[n_experts];
+    }
 }
 
 /* Which of an expert's pairs comes first may differ from call to call; no result depends on it. */
@@ -169,21 +176,24 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
         first[e] = 0;
     __syncthreads();
     for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK)
-        atomicAdd(&first[p.experts[i]], 1);
+        if (sl_expert_is_here(p, p.experts[i]))
+            atomicAdd(&first[p.experts[i]], 1);
     __syncthreads();
     cut_tiles(p, n_experts, tile, first, tiles);
     for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
         next[e] = first[e];
     __syncthreads();
     for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK) {
-        const int32_t place = atomicAdd(&next[p.experts[i]], 1);
-        p.pair[place] = i;
+        const int32_t e = p.experts[i];
+        const int32_t place = sl_expert_is_here(p, e) ? atomicAdd(&next[e], 1) : -1;
         p.place[i] = place;
+        if (place >= 0)
+            p.pair[place] = i;
     }
 }
 
-/* The same with an expert's pairs in ascending order. Each warp has neighbouring pairs, and places
- * them behind those that the warps before it have of an expert. */
+/* The same of all experts with an expert's pairs in ascending order. Each warp has neighbouring
+ * pairs, and places them behind those that the warps before it have of an expert. */
 static __global__ void __launch_bounds__(SORT_BLOCK)
     sort_in_order_kernel(const sl_expert_pairs p, int32_t n_experts, int32_t tile)
 {
@@ -229,7 +239,7 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
     }
 }
 
-/* ------------------------------------------------------------------ gather and combine */
+/* ------------------------------------------------------------------ gather */
 
 /* Rows of n16 pieces of 16 bytes: out[place] = x[row of its pair]. */
 static __global__ void __launch_bounds__(GATHER_BLOCK)
@@ -237,48 +247,12 @@ static __global__ void __launch_bounds__(GATHER_BLOCK)
 {
     sl_grid_launch_dependents();
     sl_grid_wait();
-    const int64_t place = blockIdx.x, row = p.pair[place] / p.top_k;
+    const int64_t place = blockIdx.x;
+    if (place >= p.n_tiles[1])
+        return;
+    const int64_t row = p.pair[place] / p.top_k;
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n16; i += GATHER_BLOCK)
         out[place * n16 + i] = x[row * n16 + i];
-}
-
-/* Four columns a thread; y: rows by place. */
-static __global__ void __launch_bounds__(COMBINE_BLOCK)
-    combine_kernel(const sl_expert_pairs p, const float *weights, const float4 *y,
-                   const float4 *shared, const float *shared_logit, int32_t h4, float4 *out)
-{
-    SL_SMEM(int32_t, order); /* [top_k] pairs of the row by ascending expert */
-    const int32_t s = static_cast<int32_t>(threadIdx.x),
-                  first = static_cast<int32_t>(blockIdx.y) * p.top_k;
-    sl_grid_launch_dependents();
-    sl_grid_wait();
-    if (s < p.top_k) {
-        int32_t n_before = 0;
-        for (int32_t o = 0; o < p.top_k; o++)
-            n_before += p.experts[first + o] < p.experts[first + s];
-        order[n_before] = first + s;
-    }
-    __syncthreads();
-    const int32_t i = static_cast<int32_t>(blockIdx.x) * COMBINE_BLOCK + s;
-    if (i >= h4)
-        return;
-    const int64_t at = static_cast<int64_t>(blockIdx.y) * h4 + i;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (shared != nullptr) {
-        const float open = sl_expert_open(shared_logit, static_cast<int32_t>(blockIdx.y));
-        sum = shared[at];
-        sum = make_float4(__fmul_rn(open, sum.x), __fmul_rn(open, sum.y), __fmul_rn(open, sum.z),
-                          __fmul_rn(open, sum.w));
-    }
-    for (int32_t o = 0; o < p.top_k; o++) {
-        const float w = weights != nullptr ? weights[order[o]] : 1.0f;
-        const float4 v = y[static_cast<int64_t>(p.place[order[o]]) * h4 + i];
-        sum.x = __fadd_rn(sum.x, __fmul_rn(w, v.x));
-        sum.y = __fadd_rn(sum.y, __fmul_rn(w, v.y));
-        sum.z = __fadd_rn(sum.z, __fmul_rn(w, v.z));
-        sum.w = __fadd_rn(sum.w, __fmul_rn(w, v.w));
-    }
-    out[at] = sum;
 }
 
 /* ------------------------------------------------------------------ products */
@@ -417,6 +391,8 @@ static struct sl_expert_pairs pairs_of(const struct sl_op_experts *a, int32_t fr
     p.experts = a->experts + (int64_t)from * a->top_k;
     p.n_pairs = p.most_tiles = n * a->top_k;
     p.top_k = a->top_k;
+    p.from = a->from;
+    p.until = a->until != 0 ? a->until : a->gate->n;
     p.tile = 1;
     return p;
 }
@@ -500,12 +476,10 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
         gather_middle(cu, a, pairs.n_pairs, up.mid, at + r.mid);
         second->wg(cu, &last, tile);
     }
-    const dim3 grid((unsigned)SL_CEIL_DIV(n_out / 4, (int64_t)COMBINE_BLOCK), (unsigned)n);
-    sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK), SL_EXPERTS_TOP_K * sizeof(int32_t),
-              pairs, out_weights(a, from), reinterpret_cast<const float4 *>(last.out),
-              reinterpret_cast<const float4 *>(a->shared == NULL ? NULL : a->shared + from * n_out),
-              a->shared_logit == NULL ? NULL : a->shared_logit + from, (int32_t)(n_out / 4),
-              reinterpret_cast<float4 *>(a->out + from * n_out));
+    const struct sl_expert_sum sum = {
+        out_weights(a, from), a->shared == NULL ? NULL : a->shared + from * n_out,
+        a->shared_logit == NULL ? NULL : a->shared_logit + from, a->out + from * n_out};
+    sl_expert_combine(cu, &pairs, n_experts, last.out, n_out, &sum, n);
 }
 
 extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_experts *a)
@@ -513,6 +487,7 @@ extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_expert
     const struct sl_weight *gate = &a->gate->mats[0], *last = &a->down->mats[0];
     SL_ASSERT(a->top_k >= 1 && a->top_k <= SL_EXPERTS_TOP_K);
     SL_ASSERT(gate->layout == a->up->mats[0].layout);
+    SL_ASSERT(a->from >= 0 && a->until <= a->gate->n && (a->until == 0 || a->rank == NULL));
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
     SL_ASSERT(a->rank != NULL || (last->n_rows == gate->n_cols && last->n_cols == gate->n_rows));

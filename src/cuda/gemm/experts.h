@@ -23,21 +23,23 @@ struct sl_expert_tile {
 };
 
 /* The pairs of a call. Of few rows nobody sorts: every pair is a tile and its own place, and
- * tiles, pair and place are NULL. */
+ * tiles, pair and place are NULL. Pairs whose expert is another rank's have no place and no tile;
+ * the last places are empty then. */
 struct sl_expert_pairs {
     const int32_t *experts; /* [n_pairs] of each pair, rows after rows */
     int32_t n_pairs, top_k;
-    int32_t most_tiles; /* that there may be */
-    int32_t tile;       /* most places of one */
-    int32_t *n_tiles;
+    int32_t from, until; /* the experts that are here: from .. until - 1 */
+    int32_t most_tiles;  /* that there may be */
+    int32_t tile;        /* most places of one */
+    int32_t *n_tiles;    /* and behind it the number of places that are not empty */
     struct sl_expert_tile *tiles;
-    int32_t *pair, *place; /* [n_pairs] which pair stands at a place, and the reverse */
+    int32_t *pair, *place; /* [n_pairs] which pair stands at a place, and the reverse; -1: none */
 };
 
 /* A stack as the kernels read it; all in device memory, [n_experts]. */
 struct sl_expert_stack {
-    const CUtensorMap *maps; /* boxes of four row blocks of a unit */
-    const uint8_t *const *streams;
+    const CUtensorMap *maps;       /* boxes of four row blocks of a unit */
+    const uint8_t *const *streams; /* NULL: of another rank */
 };
 
 /* mid = act(gate x) * (up x), as BF16, or out = down x, as float; rows of both by place. */

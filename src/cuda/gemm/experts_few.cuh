@@ -19,6 +19,7 @@
 #define SL_CUDA_EXPERTS_FEW_CUH
 
 #include "cuda/gemm/experts_gate.cuh"
+#include "cuda/gemm/experts_leaves.cuh"
 #include "cuda/gemm/linear_stream.cuh"
 
 #define SL_FEW_WARPS     4
@@ -191,13 +192,14 @@ static __device__ __forceinline__ void sl_few_zeros(uint8_t *smem, int thread)
         reinterpret_cast<uint4 *>(smem)[i] = make_uint4(0, 0, 0, 0);
 }
 
-/* Tile `idx`; false: there are not so many. They are known before the kernel of gate and up. */
+/* Tile `idx`; false: there are not so many, or its expert is another rank's. They are known before
+ * the kernel of gate and up. */
 static __device__ __forceinline__ bool sl_expert_find(const sl_expert_pairs &p, int32_t idx,
                                                       sl_expert_tile *t)
 {
     if (p.tiles == nullptr) {
         *t = {sl_load_settled(p.experts + idx), idx, 1};
-        return true;
+        return sl_expert_is_here(p, t->expert);
     }
     if (idx >= sl_load_settled(p.n_tiles))
         return false;
@@ -302,22 +304,42 @@ __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
         sl_few_store_mid(a, t, block, acc[0], *swap);
 }
 
-/* order[i]: the place of the expert with i lower ones. One warp; top_k is at most 32. */
-static __device__ __forceinline__ void sl_few_order(const int32_t *experts, int32_t top_k,
-                                                    int32_t *order)
+/* In which order a row adds its experts that are here. */
+struct sl_few_order {
+    int32_t n;
+    struct {
+        int32_t at, ends; /* among the row's experts; sums that end before it */
+    } of[SL_EXPERTS_TOP_K];
+};
+
+/* One warp; top_k is at most 32. */
+static __device__ __forceinline__ void sl_few_find_order(const sl_expert_pairs &p, int32_t first,
+                                                         int32_t n_experts, sl_few_order *order)
 {
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
-    const int32_t own = lane < top_k ? sl_load_settled(experts + lane) : INT32_MAX;
-    int32_t n_before = 0;
-    for (int32_t o = 0; o < top_k; o++)
-        n_before += __shfl_sync(0xffffffffu, own, o) < own;
-    if (lane < top_k)
-        order[n_before] = lane;
+    const int32_t own = lane < p.top_k ? sl_load_settled(p.experts + first + lane) : -1;
+    const bool here = sl_expert_is_here(p, own);
+    int32_t n_before = 0, before = -1;
+    for (int32_t o = 0; o < p.top_k; o++) {
+        const int32_t e = __shfl_sync(0xffffffffu, own, o);
+        const bool lower = sl_expert_is_here(p, e) && e < own;
+        n_before += lower;
+        before = lower ? max(before, e) : before;
+    }
+    if (here) {
+        order->of[n_before].at = lane;
+        order->of[n_before].ends = before < 0 ? 0 : sl_expert_ends(before, own, n_experts);
+    }
+    const uint32_t all = __ballot_sync(0xffffffffu, here);
+    if (lane == 0)
+        order->n = __popc(all);
 }
 
-#define SL_FEW_SUM_ROOM (SL_EXPERTS_TOP_K * (SL_CUDA_ROW_BLOCK + 1) * 4)
+#define SL_FEW_SUM_ROOM                         \
+    (SL_EXPERTS_TOP_K * SL_CUDA_ROW_BLOCK * 4 + \
+     SL_ROUND_UP(static_cast<int>(sizeof(sl_few_order)), 16))
 
-/* A row block of down for one row of the step, and its experts in ascending order. */
+/* A row block of down for one row of the step, and its experts that are here. */
 template <class F>
 __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
     sl_few_sum_kernel(const __grid_constant__ sl_expert_product a,
@@ -333,21 +355,27 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
     const sl_few_room room =
         sl_few_room_of(a.n_k64, n_warps, walk::ring_bytes, n_warps, SL_FEW_SUM_ROOM, 0);
     float *sums = reinterpret_cast<float *>(smem + room.swap); /* [top_k, 16] */
-    int32_t *order = reinterpret_cast<int32_t *>(sums + SL_EXPERTS_TOP_K * SL_CUDA_ROW_BLOCK);
+    sl_few_order *order =
+        reinterpret_cast<sl_few_order *>(sums + SL_EXPERTS_TOP_K * SL_CUDA_ROW_BLOCK);
     uint8_t *x = smem + room.x + static_cast<uint32_t>(warp) * room.pitch;
     uint8_t *ring = smem + room.ring + warp * walk::ring_bytes;
     sl_few_zeros(smem, static_cast<int>(threadIdx.x));
     for (int32_t at = warp; at < top_k; at += n_warps) {
-        const uint8_t *stream = a.w[0].streams[sl_load_settled(a.pairs.experts + first + at)];
+        const int32_t expert = sl_load_settled(a.pairs.experts + first + at);
+        const bool here = sl_expert_is_here(a.pairs, expert);
         walk w;
-        w.begin(stream + block * a.block_bytes, ring, a.n_k64 / walk::subs * F::unit_bytes);
+        if (here)
+            w.begin(a.w[0].streams[expert] + block * a.block_bytes, ring,
+                    a.n_k64 / walk::subs * F::unit_bytes);
         if (at == warp) {
             sl_grid_launch_dependents();
             if (warp == 0)
-                sl_few_order(a.pairs.experts + first, top_k, order);
+                sl_few_find_order(a.pairs, first, a.n_experts, order);
             sl_grid_wait();
             __syncthreads();
         }
+        if (!here)
+            continue;
         sl_few_bring(x, a.x + static_cast<int64_t>(first + at) * a.k, a.k, a.n_k64, lane, 32);
         __syncwarp();
         w.x = lane % 8 == 0 ? static_cast<uint32_t>(x - smem) + static_cast<uint32_t>(lane / 8 * 16)
@@ -367,19 +395,24 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
     if (threadIdx.x >= SL_CUDA_ROW_BLOCK || row >= a.n_rows)
         return;
     const int64_t out = static_cast<int64_t>(blockIdx.y) * a.n_rows + row;
-    float sum = 0.0f;
-    if (s.shared != nullptr)
-        sum = __fmul_rn(sl_expert_open(s.shared_logit, static_cast<int32_t>(blockIdx.y)),
-                        s.shared[out]);
-    for (int32_t o = 0; o < top_k; o++) {
-        const int32_t at = order[o];
+    sl_expert_sums<float> sum;
+    sum.begin(0.0f);
+    for (int32_t o = 0; o < order->n; o++) {
+        const int32_t at = order->of[o].at;
         const float y = sl_expert_biased(
             sums[at * SL_CUDA_ROW_BLOCK + static_cast<int32_t>(threadIdx.x)],
             a.bias[0] != nullptr ? sl_expert_bias(a, 0, a.pairs.experts[first + at]) : nullptr,
             row);
-        sum = __fadd_rn(sum, s.weights != nullptr ? __fmul_rn(s.weights[first + at], y) : y);
+        sum.add(s.weights != nullptr ? __fmul_rn(s.weights[first + at], y) : y, order->of[o].ends,
+                0.0f);
     }
-    s.out[out] = sum;
+    float whole = sum.whole();
+    if (s.shared != nullptr)
+        whole =
+            __fadd_rn(__fmul_rn(sl_expert_open(s.shared_logit, static_cast<int32_t>(blockIdx.y)),
+                                s.shared[out]),
+                      whole);
+    s.out[out] = whole;
 }
 
 /* ------------------------------------------------------------------ host */

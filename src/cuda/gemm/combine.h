@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT
+ * combine.h - the sum of what a row's experts gave.
+ */
+#ifndef SL_CUDA_COMBINE_H
+#define SL_CUDA_COMBINE_H
+
+#include "cuda/gemm/experts.h"
+
+/* Of n rows, the experts that are here: y [places, n_cols] to s->out [n, n_cols]. */
+void sl_expert_combine(struct sl_cuda *cu, const struct sl_expert_pairs *p, int32_t n_experts,
+                       const float *y, int64_t n_cols, const struct sl_expert_sum *s, int32_t n);
+
+#endif
