@@ -133,6 +133,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     int32_t n_threads;            /* compute threads; default: cores of this process */
     int32_t tensor_parallel_size; /* ranks among which the model is divided: each has a GPU of its
                                      own, or its share of the CPU's threads; default 1 */
+    /* Each of these ranks has some of the experts of a layer, whole; else some rows of every one.
+     * tensor_parallel_size is 2, 4 or 8 then, or 1. */
+    bool enable_expert_parallel;
     /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
      * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
      * find at master_addr and master_port. Default 1: all in this process. */

@@ -187,7 +187,8 @@ class LLM:
                  enable_prefix_caching: bool = True, enable_lora: bool = False, max_loras: int = 8,
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
-                 tensor_parallel_size: int = 1, speculative_config: Optional[Mapping[str, Any]] = None,
+                 tensor_parallel_size: int = 1, enable_expert_parallel: bool = False,
+                 speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
         for name, value in vllm.items():
             if name not in _VLLM_ONLY:
@@ -205,6 +206,7 @@ class LLM:
                 model=path, device=c_string(device, "device"), chat_template=c_string(chat_template, "chat_template"),
                 kv_cache_dtype=c_string(kv_cache_dtype, "kv_cache_dtype"), runner=c_string(runner, "runner"),
                 convert=c_string(convert, "convert"), enable_lora=bool(enable_lora),
+                enable_expert_parallel=bool(enable_expert_parallel),
                 cpu_offload_experts=c_string(None if cpu_offload_experts is None else str(cpu_offload_experts),
                                              "cpu_offload_experts"),
                 speculative_config=c_string(json.dumps(drafts) if drafts else None,

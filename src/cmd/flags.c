@@ -282,6 +282,8 @@ const struct sl_flag sl_flags_engine[] = {
      "compute threads (default: all cores)"},
     {SL_FLAG_INT, 0, "tensor-parallel-size", "tp-size", ENGINE(tensor_parallel_size), 1,
      SL_MAX_RANKS, "N", "ranks of the model: a GPU each, or CPU threads (default: 1)"},
+    {SL_FLAG_SWITCH, 0, "enable-expert-parallel", NULL, ENGINE(enable_expert_parallel), 0, 0, NULL,
+     "each rank has some of the experts, whole"},
     {SL_FLAG_INT, 0, "nnodes", NULL, ENGINE(nnodes), 1, SL_MAX_RANKS, "N",
      "processes, on any hosts, that are one rank each (default: 1)"},
     {SL_FLAG_INT, 0, "node-rank", NULL, ENGINE(node_rank), 0, SL_MAX_RANKS - 1, "N",

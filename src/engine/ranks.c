@@ -44,7 +44,7 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
 {
     const int32_t n = cfg->tensor_parallel_size;
     int rc = sl_nodes_check(cfg, err);
-    if (rc != 0 || n == 0 || n == 1)
+    if (rc != 0 || n == 0 || n == 1) /* one rank has all experts anyway */
         return rc;
     if (n < 0 || n > SL_MAX_RANKS)
         return sl_fail(err, SL_EINVAL, "tensor_parallel_size: %d is not between 1 and %d", n,
@@ -64,6 +64,8 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
     if (cfg->skip_softmax_counts)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: skip_softmax_counts is for one rank");
+    if (cfg->enable_expert_parallel)
+        sl_model_divide_experts(model);
     return sl_model_set_rank(model, cfg->node_rank, n, err);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The experts of a loaded layer as its operation reads them: for each product the matrices of all
- * experts in one row, and what the backend makes of that.
+ * experts in one row, and what the backend makes of that. Those that other ranks have are of the
+ * same shape, without data.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -17,13 +18,19 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
     s->mats = sl_calloc(SL_COUNT(slots) * (size_t)n, sizeof *s->mats);
     if (s->mats == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %d experts", n);
+    const struct sl_rows own = sl_rank_experts(m, layer, m->rank);
     int rc = 0;
     for (size_t k = 0; k < SL_COUNT(slots) && rc == 0; k++) {
         struct sl_weight *mats = s->mats + k * (size_t)n;
         /* relu2(x) is relu(x) x: without a gate, up is that as well */
         const bool as_up = m->layers[layer].plain_experts && slots[k] == SL_SLOT_EXPERTS_GATE;
-        for (int32_t e = 0; e < n; e++)
-            mats[e] = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k])[e].mat;
+        const struct sl_param *of = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k]);
+        for (int32_t e = 0; e < n; e++) {
+            const bool here = e >= own.first && e < own.first + own.n;
+            mats[e] = of[here ? e : own.first].mat;
+            if (!here)
+                mats[e].data = NULL;
+        }
         if (be->vt->device != NULL && mats[0].n_cols % 8 != 0)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "experts with %lld columns: a GPU runs multiples of 8",

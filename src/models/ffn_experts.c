@@ -41,7 +41,8 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_expert_stacks *s = &r->m->experts[layer];
-    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0;
+    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0, some = sl_sums_experts(r->m);
+    const struct sl_rows own = sl_rank_experts(r->m, layer, r->m->rank);
     r->m->be->vt->experts(r->m->be,
                           &(struct sl_op_experts){
                               .x = x,
@@ -53,16 +54,18 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .gate = &s->gate,
                               .up = &s->up,
                               .down = &s->down,
+                              .from = some ? (int32_t)own.first : 0,
+                              .until = some ? (int32_t)(own.first + own.n) : 0,
                               .gate_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_GATE_BIAS),
                               .up_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_UP_BIAS),
                               .down_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_DOWN_BIAS),
                               .act = sl_expert_act(l),
                               .swiglu = l->swiglu,
                               .shared = shared,
-                              .shared_logit = gated ? r->shared_logit : NULL,
+                              .shared_logit = gated && shared != NULL ? r->shared_logit : NULL,
                               .scratch = r->expert_room,
                               .out = sum,
-                              .rank = r->m->n_ranks > 1 ? &r->rank : NULL,
+                              .rank = r->m->n_ranks > 1 && !some ? &r->rank : NULL,
                           });
 }
 
@@ -103,6 +106,36 @@ static void run_latent(struct sl_run *r, int32_t layer, const void *x, int32_t n
             be, &(struct sl_op_add_rmsnorm){.x = y, .y = r->shared, .n = n, .h = r->m->hp.hidden});
 }
 
+/* Of ranks that have some of the experts each: this one's sum of n rows, to which the others' are
+ * added. The shared expert is divided by rows, as every MLP. */
+static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const bool shared = (l->has & SL_HAS_SHARED) != 0, gated = (l->has & SL_HAS_SHARED_GATE) != 0;
+    const int32_t h = r->m->hp.hidden;
+    if (shared) {
+        float *columns = sl_ffn_shared(r, layer, x, n, NULL);
+        sl_run_gather(r, columns, sl_run_mat(r, layer, SL_SLOT_SHARED_DOWN)->n_rows, sizeof *y, n,
+                      r->shared);
+    }
+    float *part = sl_run_part(r, y);
+    run_chosen(r, layer, x, n, NULL, part);
+    for (int32_t at = 0; at < n; at += SL_SUM_ROWS) {
+        const int32_t rows = SL_MIN(n - at, SL_SUM_ROWS);
+        const int64_t begin = (int64_t)at * h;
+        sl_run_gather(r, part + begin, h, sizeof *y, rows, r->expert_parts);
+        r->m->be->vt->sum_parts(r->m->be, &(struct sl_op_sum_parts){
+                                              .parts = r->expert_parts,
+                                              .n = rows,
+                                              .n_parts = r->m->n_ranks,
+                                              .h = h,
+                                              .shared = shared ? r->shared + begin : NULL,
+                                              .shared_logit = gated ? r->shared_logit + at : NULL,
+                                              .out = y + begin,
+                                          });
+    }
+}
+
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
@@ -110,6 +143,11 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     choose_experts(r, layer, x, n);
     if (sl_experts_on_host(r->m, layer)) {
         run_on_host(r, layer, x, n, y);
+        return;
+    }
+    if (sl_sums_experts(r->m)) {
+        SL_ASSERT(r->m->layers[layer].latent == 0);
+        run_own(r, layer, x, n, y);
         return;
     }
     if (shared)

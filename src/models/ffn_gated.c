@@ -130,7 +130,7 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
     sl_run_gather_stream(r, part, mlp.down->n_rows, n, y);
 }
 
-void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part)
+float *sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part)
 {
     const struct mlp mlp = {
         .gate =
@@ -141,5 +141,7 @@ void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, fl
         .down_lora = SL_LORA_LAYER_MATS,
     };
     run_middle(r, layer, &mlp, x, n);
-    run_down(r, layer, &mlp, n, part);
+    float *out = part != NULL ? part : sl_run_part(r, r->shared); /* behind the middle's room */
+    run_down(r, layer, &mlp, n, out);
+    return out;
 }

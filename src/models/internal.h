@@ -86,6 +86,7 @@ struct sl_model {
     struct sl_head_stacks *heads;     /* the same of matrices of heads */
     struct sl_model_facts facts;
     int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
+    bool own_experts;      /* each of these has some of a layer's experts, whole */
     /* Of a drafter that reads hidden rows, else NULL or 0. */
     const struct sl_model *target;
     struct sl_model_desc *own_desc;     /* desc, made of its family's; */
@@ -154,10 +155,22 @@ struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64
                             int32_t rank);
 /* A view of those rows of a tensor. */
 struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_rows rows);
+/* The rows of a tensor that a rank has, and whether it has any. */
+struct sl_rows sl_rank_param_rows(const struct sl_model *m, const struct sl_param *p, int32_t rank);
+bool sl_rank_has(const struct sl_model *m, const struct sl_param *p, int32_t rank);
 static inline struct sl_rows sl_param_rows(const struct sl_model *m, const struct sl_param *p)
 {
-    return sl_rank_rows(m, p->desc->shard, p->n_rows, m->rank);
+    return sl_rank_param_rows(m, p, m->rank);
 }
+/* The experts of a layer that a rank has; all, unless ranks divide them. */
+struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t rank);
+/* Whether ranks add up what each one's experts give. */
+static inline bool sl_sums_experts(const struct sl_model *m)
+{
+    return m->own_experts && m->n_ranks > 1;
+}
+/* Rows whose parts are added up at a time, where that goes through memory. */
+#define SL_SUM_ROWS 512
 
 /* plan.c: fills layers[hp->n_layers]. */
 SL_MUST_CHECK int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
@@ -428,6 +441,7 @@ struct sl_run {
     float *shared;                 /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit;           /* [T] */
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
+    float *expert_parts;           /* [SL_SUM_ROWS, n_ranks, H] of all ranks; NULL: likewise */
     struct sl_rank rank;           /* if there are several */
     float *taps;                   /* [T, n_taps * H] kept for a drafter; of a drafter: */
     void *taps_in;                 /* activations [T, n_taps * H'], */
@@ -538,9 +552,10 @@ void sl_streams_laurel(struct sl_run *r, int32_t layer, int32_t n);
 void sl_streams_correct(struct sl_run *r, int32_t layer, const float *inputs, int32_t n);
 void sl_streams_end(struct sl_run *r, const struct sl_batch *b);
 /* ffn_gated.c, ffn_plain.c, ffn_experts.c: n rows of x -> y. sl_ffn_shared: the MLP beside a
- * layer's experts, this rank's columns. */
+ * layer's experts, this rank's columns; part NULL: where they are gathered from. Returns where they
+ * are. */
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
-void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part);
+float *sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part);
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 /* host.c: the chosen experts of n rows of x on the host, in two halves, between which the device

@@ -356,8 +356,9 @@ static float logit_scale(const struct sl_hparams *hp)
 static void add_memory(const struct sl_model *m, struct sl_backend *be, const struct sl_param *p,
                        int32_t rank, uint64_t *allocated, uint64_t *mapped)
 {
-    const struct sl_ckpt_tensor t =
-        sl_rank_part(p->src, sl_rank_rows(m, p->desc->shard, p->n_rows, rank));
+    if (!sl_rank_has(m, p, rank))
+        return;
+    const struct sl_ckpt_tensor t = sl_rank_part(p->src, sl_rank_param_rows(m, p, rank));
     if (sl_weight_is_values(p->desc)) {
         *allocated += (uint64_t)(t.dims[0] * t.dims[1]) * sizeof(float);
         return;
@@ -377,15 +378,21 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
                             uint64_t *mapped)
 {
     const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
+    uint64_t most = 0;
     *allocated = *mapped = 0;
     for (int32_t rank = 0; rank < m->n_ranks; rank++) {
+        uint64_t own = 0;
         for (size_t i = 0; i < m->n_params; i++)
             if (is_wanted(m, &m->params[i]) && sl_param_backend(m, be, &m->params[i]) == be)
-                add_memory(m, be, &m->params[i], rank, allocated, mapped);
+                add_memory(m, be, &m->params[i], rank, &own, mapped);
         const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, rank);
         if (ties_head(m))
-            *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, rows.n, t->dims[1]);
+            own += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, rows.n, t->dims[1]);
+        *allocated += own;
+        most = SL_MAX(most, own);
     }
+    if (sl_sums_experts(m)) /* ranks may have an expert more than others */
+        *allocated = most * (uint64_t)m->n_ranks;
     *allocated += sl_draft_head_bytes(m, be);
 }
 
@@ -532,7 +539,9 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
             continue;
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
-        if (!sl_weight_is_values(p->desc))
+        if (!sl_rank_has(m, p, m->rank))
+            rc = 0;
+        else if (!sl_weight_is_values(p->desc))
             rc = load_matrix(m, p, err);
         else if (p->stack_idx == 0)
             rc = load_vectors(m, p, sl_params_n(m, p->desc, (int32_t)(p->layer - m->layers)), err);

@@ -80,6 +80,9 @@ int32_t sl_model_draft_token(const struct sl_model *draft, int32_t idx);
  * logits at the end make a score, or NULL. */
 SL_MUST_CHECK int sl_model_set_task(struct sl_model *m, const char *runner, const char *convert,
                                     const int32_t *yes_no, struct sl_error *err);
+/* Before sl_model_set_rank: each rank has some of a layer's experts, whole, in place of some rows
+ * of all. */
+void sl_model_divide_experts(struct sl_model *m);
 /* Before loading: this model is one of n_ranks that are opened from one checkpoint and run as one,
  * each on a backend of its own, each with its rows of the matrices and its heads. Fails where the
  * model cannot be divided so. */

@@ -6,6 +6,9 @@
  * the heads of attention, what goes into the residual stream, the middle of an MLP, the logits.
  * Columns are never divided: that would add partial sums of ranks, in another order. Norms, the
  * embedding and routers are on every rank, and so is the residual stream.
+ *
+ * Experts are divided by rows, too, or each rank has some of them (expert parallelism): it adds up
+ * what its own give, and the sums of all ranks are added in the order of one (SL_EXPERT_LEAVES).
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -31,6 +34,44 @@ struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64
         return (struct sl_rows){0, n_rows};
     const int64_t first = first_row(shard, n_rows, rank, m->n_ranks);
     return (struct sl_rows){first, first_row(shard, n_rows, rank + 1, m->n_ranks) - first};
+}
+
+struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t rank)
+{
+    const int64_t n = m->layers[layer].n_experts;
+    if (!sl_sums_experts(m))
+        return (struct sl_rows){0, n};
+    const int64_t first = n * rank / m->n_ranks; /* where leaves begin (SL_EXPERT_LEAF) */
+    return (struct sl_rows){first, n * (rank + 1) / m->n_ranks - first};
+}
+
+/* Whether a tensor is of one expert, or of each. */
+static bool is_expert_mat(enum sl_slot slot)
+{
+    return slot == SL_SLOT_EXPERTS_GATE || slot == SL_SLOT_EXPERTS_UP ||
+           slot == SL_SLOT_EXPERTS_DOWN;
+}
+
+static bool is_expert_bias(enum sl_slot slot)
+{
+    return slot == SL_SLOT_EXPERTS_GATE_BIAS || slot == SL_SLOT_EXPERTS_UP_BIAS ||
+           slot == SL_SLOT_EXPERTS_DOWN_BIAS;
+}
+
+bool sl_rank_has(const struct sl_model *m, const struct sl_param *p, int32_t rank)
+{
+    if (!is_expert_mat(p->desc->slot))
+        return true;
+    const struct sl_rows own = sl_rank_experts(m, (int32_t)(p->layer - m->layers), rank);
+    return p->stack_idx >= own.first && p->stack_idx < own.first + own.n;
+}
+
+struct sl_rows sl_rank_param_rows(const struct sl_model *m, const struct sl_param *p, int32_t rank)
+{
+    const enum sl_slot slot = p->desc->slot;
+    if (sl_sums_experts(m) && (is_expert_mat(slot) || is_expert_bias(slot)))
+        return (struct sl_rows){0, p->n_rows}; /* biases are small: every rank has those of all */
+    return sl_rank_rows(m, p->desc->shard, p->n_rows, rank);
 }
 
 struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_rows rows)
@@ -103,7 +144,7 @@ static int check_param(const struct sl_model *m, const struct sl_param *p, struc
                        "tensor_parallel_size: models of %s cannot be divided among ranks",
                        m->name->id);
     for (int32_t i = 0; i < m->n_ranks; i++) {
-        const struct sl_rows rows = sl_rank_rows(m, p->desc->shard, p->n_rows, i);
+        const struct sl_rows rows = sl_rank_param_rows(m, p, i);
         if (rows.n == 0 || (p->int4 != NULL && rows.first % SL_INT4_WORD != 0))
             return sl_fail(err, SL_EUNSUPPORTED,
                            "tensor_parallel_size: the %lld rows of tensor \"%s\" cannot be divided "
@@ -111,6 +152,35 @@ static int check_param(const struct sl_model *m, const struct sl_param *p, struc
                            (long long)p->n_rows, p->src->name, m->n_ranks);
     }
     return 0;
+}
+
+void sl_model_divide_experts(struct sl_model *m)
+{
+    SL_ASSERT(m->be == NULL);
+    m->own_experts = true;
+}
+
+/* Ranks that have whole leaves of experts each. */
+static int check_experts(const struct sl_model *m, struct sl_error *err)
+{
+    bool some = false;
+    if (SL_EXPERT_LEAVES % m->n_ranks != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "enable_expert_parallel: experts are divided among 2, 4 or 8 ranks, not %d",
+                       m->n_ranks);
+    for (int32_t l = 0; l < m->hp.n_layers; l++) {
+        const struct sl_layer_desc *d = &m->layers[l];
+        if (d->ffn != SL_FFN_EXPERTS)
+            continue;
+        some = true;
+        if (d->n_experts < m->n_ranks)
+            return sl_fail(err, SL_EINVAL,
+                           "enable_expert_parallel: layer %d has %d experts for %d ranks", l,
+                           d->n_experts, m->n_ranks);
+    }
+    return some ? 0
+                : sl_fail(err, SL_EINVAL, "enable_expert_parallel: models of %s have no experts",
+                          m->name->id);
 }
 
 int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct sl_error *err)
@@ -129,6 +199,8 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: a vocabulary of %d cannot be divided among %d ranks",
                        m->hp.n_vocab, n_ranks);
+    if (m->own_experts)
+        rc = check_experts(m, err);
     for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++)
         rc = ranks_check_layer(m, l, err);
     for (size_t i = 0; i < m->n_params && rc == 0; i++)
@@ -150,7 +222,8 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
 {
     static const enum sl_dim dims[] = {SL_DIM_I, SL_DIM_S, SL_DIM_ATT};
     const size_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
-    size_t of_row = most_columns(m, m->hp.hidden) * sizeof(float);
+    size_t of_row = sl_sums_experts(m) ? (size_t)m->hp.hidden * sizeof(float)
+                                       : most_columns(m, m->hp.hidden) * sizeof(float);
     if (m->n_ranks == 1)
         return 0;
     for (size_t i = 0; i < SL_COUNT(dims); i++) {
@@ -161,7 +234,7 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
     size_t of_experts = 0;
     for (int32_t l = 0; l < m->hp.n_layers; l++) {
         const struct sl_layer_desc *d = &m->layers[l];
-        if (d->n_experts == 0)
+        if (d->n_experts == 0 || sl_sums_experts(m))
             continue;
         const int32_t n_pairs =
             be->vt->device != NULL

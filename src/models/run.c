@@ -44,7 +44,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 }
 
 enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 12, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
-enum { N_CUTS = 55 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 56 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -230,7 +230,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     const struct widths of = widths_of(m);
     const uint64_t w = (uint64_t)hp->layer_width, layers = (uint64_t)hp->n_layers;
     const uint64_t room = cfg->rank_room[0] != NULL ? 0 : sl_run_room_bytes(m, be, cfg);
-    const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
+    const bool parts = sl_sums_experts(m), sums = m->n_ranks > 1 && top_experts(m) > 0 && !parts;
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
         {offsetof(struct sl_run, y), t * h * f},
@@ -283,6 +283,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, latent_in), t * latent * f},
         {offsetof(struct sl_run, latent_out), t * latent * f},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
+        {offsetof(struct sl_run, expert_parts),
+         parts ? SL_MIN(t, (uint64_t)SL_SUM_ROWS) * (uint64_t)m->n_ranks * h * f : 0},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},
         {offsetof(struct sl_run, logits), m->rank == 0 ? n_pooled_rows(m, cfg) * n_out * f : 0},

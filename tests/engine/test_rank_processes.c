@@ -48,7 +48,8 @@ struct outcome { /* what must not change by a bit */
 /* ---------------------------------------------------------------- another rank's process */
 
 struct follower {
-    bool stuck; /* says that it is ready, and that it lives, and never computes */
+    bool stuck;   /* says that it is ready, and that it lives, and never computes */
+    bool experts; /* each rank has some of them, whole */
     const char *model, *isa, *secret, *nodes, *rank;
     int port;
     char errors[64]; /* file */
@@ -92,6 +93,7 @@ static int follower_main(char **argv)
                                          .tensor_parallel_size = atoi(argv[6]),
                                          .nnodes = atoi(argv[6]),
                                          .node_rank = atoi(argv[7]),
+                                         .enable_expert_parallel = strcmp(argv[8], "own") == 0,
                                          .rank_start_s = 60,
                                          .n_threads = 1};
     struct sl_error err = {0};
@@ -126,6 +128,7 @@ static pid_t follow(struct follower *f)
                     port,
                     (char *)(uintptr_t)(f->nodes != NULL ? f->nodes : "2"),
                     (char *)(uintptr_t)(f->rank != NULL ? f->rank : "1"),
+                    (char *)(uintptr_t)(f->experts ? "own" : "all"),
                     NULL};
     execv("/proc/self/exe", argv);
     _exit(127);
@@ -183,13 +186,14 @@ static int dial(int port)
 /* Where only a silent rank is lost by time, it must not be one that a busy machine made wait. */
 enum { LONG_S = 30, SHORT_S = 2 };
 
-static struct sl_engine *start(const char *model, int n_nodes, int port, const char *transport,
-                               int timeout_s)
+static struct sl_engine *start_with(const char *model, int n_nodes, bool experts, int port,
+                                    const char *transport, int timeout_s)
 {
     struct sl_engine_config cfg = {.model = model,
                                    .device = "cpu",
                                    .tensor_parallel_size = n_nodes,
                                    .nnodes = n_nodes,
+                                   .enable_expert_parallel = experts,
                                    .master_port = port,
                                    .rank_transport = transport,
                                    .rank_timeout_s = timeout_s,
@@ -203,6 +207,12 @@ static struct sl_engine *start(const char *model, int n_nodes, int port, const c
     if (sl_engine_create(&cfg, &eng, &err) != 0)
         fail_msg("%s", err.msg);
     return eng;
+}
+
+static struct sl_engine *start(const char *model, int n_nodes, int port, const char *transport,
+                               int timeout_s)
+{
+    return start_with(model, n_nodes, false, port, transport, timeout_s);
 }
 
 static struct sl_request *submit(struct sl_engine *eng, int i, int n_out)
@@ -323,7 +333,7 @@ static const char *write_model(const struct variant *v)
     return path;
 }
 
-static void bits_of(const char *model, int n_nodes, const char *transport,
+static void bits_of(const char *model, int n_nodes, bool experts, const char *transport,
                     const struct outcome *want)
 {
     static const char *const digits[] = {"0", "1", "2", "3", "4"};
@@ -332,11 +342,14 @@ static void bits_of(const char *model, int n_nodes, const char *transport,
     pid_t pids[4];
     const int port = free_port();
     for (int i = 1; i < n_nodes; i++) {
-        f[i] = (struct follower){
-            .model = model, .port = port, .nodes = digits[n_nodes], .rank = digits[i]};
+        f[i] = (struct follower){.model = model,
+                                 .port = port,
+                                 .nodes = digits[n_nodes],
+                                 .rank = digits[i],
+                                 .experts = experts};
         pids[i] = follow(&f[i]);
     }
-    struct sl_engine *eng = start(model, n_nodes, port, transport, LONG_S);
+    struct sl_engine *eng = start_with(model, n_nodes, experts, port, transport, LONG_S);
     for (int i = 0; i < 2; i++) { /* then with prefixes in the cache */
         run_all(eng, &got);
         must_equal(&got, want, model);
@@ -354,13 +367,31 @@ static void test_bits(void **state)
         struct outcome want;
         const char *model = write_model(&variants[v]);
         one_rank(model, &want);
-        bits_of(model, 2, "auto", &want);
-        bits_of(model, 2, "tcp", &want);
+        bits_of(model, 2, false, "auto", &want);
+        bits_of(model, 2, false, "tcp", &want);
         if (v == 0 || v + 1 == SL_COUNT(variants)) {
-            bits_of(model, 4, "auto", &want);
-            bits_of(model, 4, "tcp", &want);
+            bits_of(model, 4, false, "auto", &want);
+            bits_of(model, 4, false, "tcp", &want);
+        }
+        if (strstr(variants[v].name, "moe") != NULL) {
+            bits_of(model, 2, true, "tcp", &want);
+            bits_of(model, 4, true, "auto", &want);
+            bits_of(model, 4, true, "tcp", &want);
         }
     }
+}
+
+/* Ranks divide experts in the same way, or do not meet. */
+static void test_experts_differ(void **state)
+{
+    (void)state;
+    const char *model = write_model(&variants[6]);
+    struct follower f = {.model = model, .port = free_port(), .experts = true};
+    const pid_t pid = follow(&f);
+    struct sl_engine *eng = start_with(model, 2, true, f.port, "auto", LONG_S);
+    must_say(&(struct follower){.model = model, .port = f.port}, "tokens, experts by rank (");
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
 }
 
 /* ---------------------------------------------------------------- losses */
@@ -629,12 +660,13 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),      cmocka_unit_test(test_kills),
-        cmocka_unit_test(test_stopped),   cmocka_unit_test(test_stuck),
-        cmocka_unit_test(test_strangers), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bits),           cmocka_unit_test(test_kills),
+        cmocka_unit_test(test_stopped),        cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_strangers),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_experts_differ),
     };
     signal(SIGPIPE, SIG_IGN);
-    if (argc == 8 && (strcmp(argv[1], "follow") == 0 || strcmp(argv[1], "stuck") == 0))
+    if (argc == 9 && (strcmp(argv[1], "follow") == 0 || strcmp(argv[1], "stuck") == 0))
         return follower_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "engine/team.h"
 #include "sluice.h"
+#include "synth/synth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,6 +104,42 @@ static void test_sleep(void **state)
     sl_engine_destroy(eng);
 }
 
+/* Of ranks that have some of the experts each: the same ids, before and behind sleep. */
+static void test_experts(void **state)
+{
+    static const char path[] = "build/testdata/models/engine_ranks_experts";
+    struct sl_synth s = {.name = "qwen3moe",
+                         .dtype = SL_DTYPE_BF16,
+                         .format = SL_CKPT_HF,
+                         .byte_vocab = true,
+                         .seed = 3};
+    struct sl_error err = {0};
+    int32_t want[N_OUT], have[N_OUT];
+    (void)state;
+    assert_int_equal(sl_synth_shape(s.name, "tiny", &s.hp, &err), 0);
+    s.hp.n_heads = s.hp.n_kv_heads = 4;
+    if (sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s", err.msg);
+    for (int n = 1; n <= 4; n *= 2) {
+        struct sl_engine_config cfg = {.model = path,
+                                       .device = "cpu",
+                                       .tensor_parallel_size = n,
+                                       .enable_expert_parallel = true,
+                                       .n_threads = 4,
+                                       .max_model_len = 256};
+        struct sl_engine *eng = NULL;
+        if (sl_engine_create(&cfg, &eng, &err) != 0)
+            fail_msg("%s", err.msg);
+        generate(eng, n == 1 ? want : have);
+        assert_memory_equal(want, n == 1 ? want : have, sizeof want);
+        if (sl_engine_sleep(eng, 2, false, 10000, &err) != 0 || sl_engine_wake(eng, &err) != 0)
+            fail_msg("%s", err.msg);
+        generate(eng, have);
+        assert_memory_equal(want, have, sizeof want);
+        sl_engine_destroy(eng);
+    }
+}
+
 static void refuse(struct sl_engine_config cfg, const char *want)
 {
     struct sl_error err = {0};
@@ -137,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_team),
         cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,8 +47,9 @@ struct rig_options {
     int32_t n_pages;            /* 0: enough for 1,024 tokens */
     bool exact;                 /* block formats as floats */
     int32_t max_lora_rank;
-    int n_ranks;     /* 0: 1 */
-    int32_t context; /* that is served; 0: the model's */
+    int n_ranks;      /* 0: 1 */
+    bool own_experts; /* of ranks: each has some, whole */
+    int32_t context;  /* that is served; 0: the model's */
 };
 
 struct seq { /* tokens and where their pages lie */
@@ -87,8 +88,11 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
     struct sl_cpu_config cpu = {.n_threads = o->n_threads ? o->n_threads : 1, .exact = o->exact};
     int block = o->block_size ? o->block_size : 16, n_ranks = o->n_ranks ? o->n_ranks : 1;
     memset(g, 0, sizeof *g);
-    if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0 ||
-        sl_model_set_rank(g->model, rank, n_ranks, &err) != 0)
+    if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    if (o->own_experts)
+        sl_model_divide_experts(g->model);
+    if (sl_model_set_rank(g->model, rank, n_ranks, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     if (o->context > 0)
         sl_model_set_context(g->model, o->context);

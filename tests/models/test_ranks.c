@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Tensor parallelism: a model divided among ranks gives the bits of the model on one, for every way
- * of keeping weights, in chunks, decoding and mixed batches. What cannot be divided is refused by
- * name.
+ * Tensor and expert parallelism: a model divided among ranks gives the bits of the model on one,
+ * for every way of keeping weights, in chunks, decoding and mixed batches. What cannot be divided
+ * is refused by name.
  */
 #include "models/internal.h"
 #include "models/model_rig.h"
@@ -18,8 +18,9 @@ struct variant {
     enum sl_dtype dtype;
     enum sl_synth_scales scales; /* of FP8 */
     enum sl_int4_kind int4;
-    bool wide; /* rows of 256, for formats of larger blocks */
-    bool tied; /* the embedding is the head too */
+    bool wide;         /* rows of 256, for formats of larger blocks */
+    bool tied;         /* the embedding is the head too */
+    int32_t n_experts; /* then experts are divided, too, among up to 8 ranks; 0: no */
 };
 
 /* The tiny shape has 160 columns in the middle of its MLP: four ranks have 32 or 48 of them. */
@@ -51,6 +52,14 @@ static const struct variant variants[] = {
     {.name = "step3p5", .dtype = SL_DTYPE_BF16},       /* a gate by head, heads by layer, limits */
     {.name = "dbrx", .dtype = SL_DTYPE_F16, .wide = true}, /* limits of q, k and v */
     {.name = "apertus", .dtype = SL_DTYPE_F32},            /* parameters of the activation */
+    {.name = "qwen3moe", .dtype = SL_DTYPE_BF16, .n_experts = 19},
+    {.name = "qwen3moe", .dtype = SL_DTYPE_Q4_K, .wide = true, .n_experts = 16},
+    {.name = "qwen3moe", .dtype = SL_DTYPE_BF16, .n_experts = 5}, /* fewer than leaves */
+    {.name = "gpt-oss", .dtype = SL_DTYPE_MXFP4, .n_experts = 8}, /* biases of experts */
+    {.name = "qwen2moe", .dtype = SL_DTYPE_Q8_0, .n_experts = 9}, /* a shared expert with a gate */
+    {.name = "glm4moe", .dtype = SL_DTYPE_BF16, .n_experts = 16}, /* without one; groups */
+    {.name = "llama4-text", .dtype = SL_DTYPE_BF16, .n_experts = 8},
+    {.name = "dbrx", .dtype = SL_DTYPE_F16, .wide = true, .n_experts = 12}, /* all in one tensor */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
@@ -77,14 +86,22 @@ static void write_variant(const struct variant *v, char *path, size_t n_path)
         s.hp.intermediate = 512;
         s.hp.head_dim = 32;
     }
+    if (v->n_experts > 0) {
+        s.hp.n_heads = s.hp.n_kv_heads = 8;
+        s.hp.n_experts = v->n_experts;
+        s.hp.hidden = SL_MAX(s.hp.hidden, 256); /* rows for eight ranks, as the others */
+        if (s.hp.expert_intermediate != 0)
+            s.hp.expert_intermediate = v->wide ? 256 : 128;
+        s.hp.intermediate = SL_MAX(s.hp.intermediate, 512);
+    }
     if (v->tied)
         s.hp.has &= ~(unsigned)SL_HAS_HEAD;
     if (v->int4 != SL_INT4_NONE) {
         s.int4 = v->int4;
         s.int4_group = 128;
     }
-    snprintf(path, n_path, OUT "/ranks_%s_%s_%d%d%d%s", v->name, sl_dtype_info(v->dtype)->name,
-             (int)v->scales, (int)v->int4, v->tied, gguf ? ".gguf" : "");
+    snprintf(path, n_path, OUT "/ranks_%s_%s_%d%d%d_%d%s", v->name, sl_dtype_info(v->dtype)->name,
+             (int)v->scales, (int)v->int4, v->tied, (int)v->n_experts, gguf ? ".gguf" : "");
     mkdir("build", 0777);
     mkdir("build/testdata", 0777);
     mkdir(OUT, 0777);
@@ -111,10 +128,13 @@ static void run_all(struct rig *g, float *logits)
 }
 
 /* floats, zero where nothing was asked for; sl_free it. */
-static float *logits_of(const char *path, int n_ranks, int n_threads, size_t *n_bytes)
+static float *logits_of(const char *path, int n_ranks, bool own_experts, int n_threads,
+                        size_t *n_bytes)
 {
     struct rig g;
-    rig_open(&g, path, &(struct rig_options){.n_ranks = n_ranks, .n_threads = n_threads});
+    rig_open(&g, path,
+             &(struct rig_options){
+                 .n_ranks = n_ranks, .own_experts = own_experts, .n_threads = n_threads});
     *n_bytes = (size_t)2 * N * (size_t)g.n_vocab * sizeof(float);
     float *logits = sl_calloc(1, *n_bytes);
     assert_non_null(logits);
@@ -130,9 +150,11 @@ static void test_bits(void **state)
         char path[200];
         size_t n_bytes;
         write_variant(&variants[v], path, sizeof path);
-        float *want = logits_of(path, 1, 1, &n_bytes);
-        for (int n_ranks = 2; n_ranks <= 4; n_ranks *= 2) {
-            float *have = logits_of(path, n_ranks, n_ranks == 2 ? 2 : 1, &n_bytes);
+        const int32_t n_experts = variants[v].n_experts;
+        const int most = n_experts == 0 ? 4 : SL_MIN(n_experts, 8);
+        float *want = logits_of(path, 1, false, 1, &n_bytes);
+        for (int n_ranks = 2; n_ranks <= most; n_ranks *= 2) {
+            float *have = logits_of(path, n_ranks, n_experts > 0, n_ranks == 2 ? 2 : 1, &n_bytes);
             for (size_t i = 0; i < n_bytes / sizeof *have; i++)
                 if (memcmp(&have[i], &want[i], sizeof *have) != 0)
                     fail_msg("%s, %d ranks: logit %zu is %.9g instead of %.9g", path, n_ranks, i,
@@ -145,24 +167,55 @@ static void test_bits(void **state)
 
 /* ---------------------------------------------------------------- refused */
 
-static void refuse(const char *name, void (*change)(struct sl_hparams *hp), int32_t n_ranks,
-                   const char *want)
+static struct sl_model *open_changed(const char *name, void (*change)(struct sl_hparams *hp),
+                                     struct sl_ckpt **ckpt)
 {
     struct sl_error err = {0};
     struct sl_synth s = {.name = name, .dtype = SL_DTYPE_F32, .format = SL_CKPT_HF, .seed = 5};
-    struct sl_ckpt *ckpt;
-    struct sl_model *m;
+    struct sl_model *m = NULL;
     const char *path = OUT "/ranks_refused";
     assert_int_equal(sl_synth_shape(name, "tiny", &s.hp, &err), 0);
     if (change != NULL)
         change(&s.hp);
-    if (sl_synth_write(&s, path, &err) != 0 || sl_ckpt_open(path, &ckpt, &err) != 0 ||
-        sl_model_open(ckpt, &m, &err) != 0)
+    if (sl_synth_write(&s, path, &err) != 0 || sl_ckpt_open(path, ckpt, &err) != 0 ||
+        sl_model_open(*ckpt, &m, &err) != 0)
         fail_msg("%s: %s", name, err.msg);
+    return m;
+}
+
+static void refuse_experts(const char *name, void (*change)(struct sl_hparams *hp), bool own,
+                           int32_t n_ranks, const char *want)
+{
+    struct sl_error err = {0};
+    struct sl_ckpt *ckpt = NULL;
+    struct sl_model *m = open_changed(name, change, &ckpt);
+    if (own)
+        sl_model_divide_experts(m);
     if (sl_model_set_rank(m, 0, n_ranks, &err) == 0 || strstr(err.msg, want) == NULL)
         fail_msg("%s among %d: \"%s\" does not say \"%s\"", name, n_ranks, err.msg, want);
     sl_model_close(m);
     sl_ckpt_close(ckpt);
+}
+
+static void refuse(const char *name, void (*change)(struct sl_hparams *hp), int32_t n_ranks,
+                   const char *want)
+{
+    refuse_experts(name, change, false, n_ranks, want);
+}
+
+static void few_experts(struct sl_hparams *hp)
+{
+    hp->n_heads = hp->n_kv_heads = 24;
+    hp->n_experts = 3;
+    hp->top_experts = 2;
+}
+
+/* Ranks that have whole experts need no more rows than one. */
+static void narrow_experts(struct sl_hparams *hp)
+{
+    hp->n_heads = hp->n_kv_heads = 8;
+    hp->n_experts = 8;
+    hp->expert_intermediate = 32;
 }
 
 static void narrow(struct sl_hparams *hp)
@@ -179,15 +232,46 @@ static void test_refused(void **state)
     refuse("llama", narrow, 4, "the 32 rows of tensor \"model.layers.0.mlp.gate_proj.weight\"");
     refuse("olmo2", NULL, 2, "normed over all heads");
     refuse("bert", NULL, 2, "embeddings and scores");
+    refuse("qwen3moe", narrow_experts, 4, "the 32 rows of tensor");
+    refuse_experts("qwen3moe", few_experts, true, 4, "layer 0 has 3 experts for 4 ranks");
+    refuse_experts("qwen3moe", few_experts, true, 3, "among 2, 4 or 8 ranks, not 3");
+    refuse_experts("llama", NULL, true, 2, "models of llama have no experts");
     refuse("mamba2", NULL, 2, "the recurrent state of mamba2 cannot be divided among ranks");
     refuse("qwen35", NULL, 2, "the recurrent state of qwen35 cannot be divided among ranks");
     refuse("falcon_h1", NULL, 2, "the recurrent state of falcon_h1 cannot be divided");
+}
+
+/* Each rank has its share of the experts in memory, and no other. */
+static void test_memory(void **state)
+{
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_ckpt *ckpt = NULL;
+    struct sl_backend *be = NULL;
+    const struct sl_cpu_config cpu = {.n_threads = 1};
+    for (int32_t rank = 0; rank < 4; rank++) {
+        struct sl_model *m = open_changed("qwen3moe", narrow_experts, &ckpt);
+        sl_model_divide_experts(m);
+        if (sl_model_set_rank(m, rank, 4, &err) != 0 || sl_cpu_create(&cpu, &be, &err) != 0 ||
+            sl_model_load(m, be, NULL, NULL, &err) != 0)
+            fail_msg("%s", err.msg);
+        for (int32_t e = 0; e < 8; e++) {
+            const struct sl_param *p = &sl_param(m, 0, SL_SLOT_EXPERTS_DOWN)[e];
+            assert_int_equal(p->loaded, e / 2 == rank);
+            assert_int_equal(m->experts[0].down.mats[e].data != NULL, e / 2 == rank);
+            assert_int_equal(m->experts[0].down.mats[e].n_rows, p->n_rows);
+        }
+        sl_model_close(m);
+        be->vt->destroy(be);
+        sl_ckpt_close(ckpt);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,10 +91,14 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
     memset(out, 0, sizeof *out); /* all of it is compared, and proven */
     snprintf(out->version, sizeof out->version, "%s", SLUICE_VERSION);
     snprintf(out->isa, sizeof out->isa, "%s", be->vt->isa(be));
-    const int n = snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens",
-                           f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab);
+    const int n =
+        snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens%s",
+                 f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab,
+                 cfg->enable_expert_parallel ? ", experts by rank" : "");
     SL_ASSERT(n > 0);
     out->digest = sl_ckpt_digest(ckpt);
+    if (cfg->enable_expert_parallel) /* then ranks meet as often as others do, elsewhere */
+        out->digest = add(out->digest, "experts", sizeof "experts");
     out->n_ranks = f->n_ranks;
     out->exact = cfg->exact_weights;
 }
