@@ -487,7 +487,7 @@ template <int T> static __device__ __forceinline__ void sl_wgmma_keep(uint32_t (
 #define SL_WG_REG_128 "{" SL_WG_R64 "}, {%64, %65, %66, %67}, %68"
 #define SL_WG_REG_192 "{" SL_WG_R96 "}, {%96, %97, %98, %99}, %100"
 #define SL_WG_REG_256 "{" SL_WG_R128 "}, {%128, %129, %130, %131}, %132"
-#define SL_WGMMA(n)                                                                                \
+#define SL_WGMMA_RS(n)                                                                             \
     static __device__ __forceinline__ void sl_wgmma_rs(float(&d)[n / 8][4], const uint32_t(&a)[4], \
                                                        uint64_t b)                                 \
     {                                                                                              \
@@ -497,13 +497,12 @@ template <int T> static __device__ __forceinline__ void sl_wgmma_keep(uint32_t (
                      : SL_WG_SUM_##n                                                               \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
-SL_WGMMA(16)
-SL_WGMMA(32)
-SL_WGMMA(64)
-SL_WGMMA(128)
-SL_WGMMA(192)
-SL_WGMMA(256)
-#undef SL_WGMMA
+SL_WGMMA_RS(16)
+SL_WGMMA_RS(32)
+SL_WGMMA_RS(64)
+SL_WGMMA_RS(128)
+SL_WGMMA_RS(192)
+SL_WGMMA_RS(256)
 
 /* Both operands in shared memory: a is a place (sl_wgmma_b) of 64 rows. add 0: d's old values do
  * not count. */
@@ -588,6 +587,14 @@ static __device__ __forceinline__ uint4 sl_ldg_stream16(const void *p)
 static __device__ __forceinline__ void sl_prefetch_l2(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+
+/* n_bytes from p on, both multiples of 16, go to L2. */
+static __device__ __forceinline__ void sl_prefetch_l2_bulk(const void *p, uint32_t n_bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(p)),
+                 "r"(n_bytes)
+                 : "memory");
 }
 
 /* Barrier 1..15 among n_threads (a multiple of 32) of the block; 0 is __syncthreads'. */

@@ -312,12 +312,14 @@ int main(int argc, char **argv)
         SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,     SL_DTYPE_Q5_K,
         SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3, SL_DTYPE_MXFP4,
     };
-    /* 3/5 of the rows have an expert in the mean: alone, sorted, in tiles of 16, 32 and 128 */
+    /* 3/5 of the rows have an expert in the mean: alone, sorted, in tiles of 16, 32 and up to 288,
+     * of which products have up to 48, 80, 96, 128 or 144 places */
     for (enum sl_dtype t : formats)
-        mixture_case(t, 256, 256, t % 3, {1, 2, 7, 19, 28 * LARGE});
+        mixture_case(t, 256, 256, t % 3, {1, 2, 7, 19, 28, 72 * LARGE});
     for (int limits = 0; limits < 3; limits++) /* neither whole units nor row blocks */
-        mixture_case(SL_DTYPE_BF16, 72, 40, limits, {1, 9, 45, 120 * LARGE});
-    mixture_case(SL_DTYPE_F32, 16, 8, 1, {300 * LARGE + 25});
+        mixture_case(SL_DTYPE_BF16, 72, 40, limits, {1, 9, 45, 120, 230 * LARGE});
+    mixture_case(SL_DTYPE_F32, 16, 8, 1, {90, 270, 300 * LARGE + 25, 440, 640});
+    mixture_case(SL_DTYPE_MXFP4, 64, 64, 1, {90, 160, 270, 440, 600 * LARGE});
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_MXFP4}) /* several experts of a leaf */
         mixture_case(t, 64, 64, 0, {1, 2, 3, 29 * LARGE}, false, 19, 9);
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q4_K}) /* Llama 4 */

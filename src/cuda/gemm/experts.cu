@@ -151,11 +151,14 @@ static __device__ void cut_tiles(const sl_expert_pairs &p, int32_t n_experts, in
         sum_up(tiles, n_experts);
     }
     __syncthreads();
-    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK) {
+        const int32_t n = first[e + 1] - first[e], n_parts = max(tiles[e + 1] - tiles[e], 1);
+        const int32_t part = min((SL_CEIL_DIV(n, n_parts) + 15) / 16 * 16, tile); /* even ones */
         for (int32_t t = tiles[e]; t < tiles[e + 1]; t++) {
-            const int32_t at = first[e] + (t - tiles[e]) * tile;
-            p.tiles[t] = {e, at, min(tile, first[e + 1] - at)};
+            const int32_t at = first[e] + (t - tiles[e]) * part;
+            p.tiles[t] = {e, at, min(part, first[e + 1] - at)};
         }
+    }
     if (thread == 0) {
         p.n_tiles[0] = tiles[n_experts];
         p.n_tiles[1] = first[n_experts];
@@ -291,7 +294,7 @@ static int32_t tile_of(int32_t n_pairs, int32_t n_experts, int64_t k)
         return mean <= 1 ? SL_EXPERTS_FEWEST : SL_EXPERTS_FEW;
     if (mean <= 12)
         return SL_EXPERTS_WG16;
-    return mean <= 40 ? SL_EXPERTS_WG32 : SL_EXPERTS_WG128;
+    return mean <= 40 ? SL_EXPERTS_WG32 : SL_EXPERTS_WIDE;
 }
 
 /* Tiles there are at most: every expert may have one that is not full. */

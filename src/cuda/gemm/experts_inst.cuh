@@ -6,7 +6,7 @@
 #define SL_CUDA_EXPERTS_INST_CUH
 
 #include "cuda/gemm/experts_few.cuh"
-#include "cuda/gemm/experts_wg.cuh"
+#include "cuda/gemm/experts_wide.cuh"
 #include "cuda/gemm/heads_linear.cuh"
 
 #define SL_EXPERTS_KERNELS(name)                                                                   \
@@ -26,7 +26,7 @@
         else if (tile == SL_EXPERTS_WG32)                                                          \
             sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG32>(cu, a);                               \
         else                                                                                       \
-            sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG128>(cu, a);                              \
+            sl_wide_launch<sl_wf_##name>(cu, a);                                                   \
     }                                                                                              \
     SL_HEADS_KERNELS(name)
 
