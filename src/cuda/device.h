@@ -75,6 +75,7 @@ struct sl_cuda {
     int32_t plan_heads, plan_kv_heads, plan_dim; /* what that plan is for */
     bool plan_whole;
     int32_t plan_narrow;       /* rows, as sl_attn_narrow_rows had it */
+    int32_t plan_top;          /* 0, or it is for rows that see so many positions (sparse.cu) */
     bool plan_fp8, plan_skips; /* attention had pages of FP8, skip-softmax */
     /* For tests and benches, of which all choices have the same bits; 0: chosen by size. */
     int32_t attn_narrow;     /* most rows of a narrow tile of attention */

@@ -418,6 +418,7 @@ struct sl_run {
     float *conv_kernels;                /* [T, channels, taps] where each token brings its own */
     float *state_gate, *state_out;      /* [T, heads * v_dim] */
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
+    void *state_low; /* [T, 2, low_rank] activations, where these are no floats */
     void *state_att; /* the same as activations, beside att; */
     float *wkv;      /* of RWKV-7: values, rates, kk, and what mixes values, each [T, C], and the
                         widest product down to a low rank; */
@@ -483,8 +484,9 @@ void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attenti
 /* Of the layer that wants most: positions that a row sees, 0: all, there is no index; room for
  * scores, and for what is seen (struct sl_op_sparse_attention), of steps of n_tokens. */
 int32_t sl_index_top(const struct sl_model *m);
-int64_t sl_index_n_scores(const struct sl_model *m, int32_t n_tokens);
-size_t sl_index_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens);
+int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be, int32_t n_tokens);
+size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
+                     int32_t n_tokens);
 /* mixer_mla.c: the first, of latent attention; the second is that of mixer_gqa.c. What its
  * operations want of the layers' loaded matrices of heads. */
 void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);

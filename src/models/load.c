@@ -467,11 +467,6 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
             return sl_fail(err, SL_EUNSUPPORTED,
                            "layers of Mamba 1 are not built for this device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].state.low_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "gates and decays of low rank (KDA) are not built for this device: "
-                           "choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].state.conv_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "convolutions whose taps each token makes (JetBlock) are not built for "
@@ -487,6 +482,15 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                 err, SL_EUNSUPPORTED,
                 "sparse attention by an index (DSA) has no kernel on this device: choose "
                 "device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (be->vt->device != NULL && m->layers[i].index.n_heads > 0 &&
+            (m->layers[i].index.dim > SL_DEVICE_INDEX_DIM || m->layers[i].index.dim < 8 ||
+             m->layers[i].index.dim % 4 != 0 || m->layers[i].index.n_heads > SL_DEVICE_INDEX_HEADS))
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "an index of %d queries of %d values has no kernel on this device (up "
+                           "to %d, of up to %d, a multiple of 4): choose device cpu",
+                           m->layers[i].index.n_heads, m->layers[i].index.dim,
+                           SL_DEVICE_INDEX_HEADS, SL_DEVICE_INDEX_DIM);
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_WKV && be->vt->wkv7 == NULL)
             return sl_fail(err, SL_EUNSUPPORTED,

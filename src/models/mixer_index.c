@@ -51,8 +51,9 @@ int sl_plan_index(const struct sl_hparams *hp, enum sl_rope_pairing pairing,
 /* ---------------------------------------------------------------- room */
 
 enum {
-    SCORES = 1 << 20,     /* floats that rows are scored in together, */
-    ROOM = 32 * (1 << 20) /* and bytes that what they see is copied to, if they need as many */
+    SCORES = 1 << 20,        /* floats that rows are scored in together, */
+    DEVICE_SCORES = 1 << 25, /* on a device, which has to have work for all of itself, */
+    ROOM = 32 * (1 << 20)    /* and bytes that what they see is copied to, if they need as many */
 };
 
 static int32_t index_largest(const struct sl_model *m, int32_t (*of)(const struct sl_layer_desc *l))
@@ -73,19 +74,23 @@ static int32_t index_dim_of(const struct sl_layer_desc *l)
     return l->index.top_k > 0 ? l->head_dim : 0;
 }
 
-int64_t sl_index_n_scores(const struct sl_model *m, int32_t n_tokens)
+int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be, int32_t n_tokens)
 {
     if (sl_index_top(m) == 0)
         return 0;
     const int64_t one = sl_index_scores(m->hp.context);
-    return SL_MAX(one, SL_MIN(SCORES, n_tokens * one));
+    const int64_t all = be->vt->device != NULL ? DEVICE_SCORES : SCORES;
+    return SL_MAX(one, SL_MIN(all, n_tokens * one));
 }
 
-size_t sl_index_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens)
+size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
+                     int32_t n_tokens)
 {
     const int32_t top = sl_index_top(m);
     if (top == 0)
         return 0;
+    if (be->vt->device != NULL) /* nothing is copied */
+        return (size_t)n_tokens * sizeof(struct sl_span);
     const size_t one = sl_sparse_room(kv, index_largest(m, index_dim_of), top, 1);
     return one * SL_MIN(SL_MAX(ROOM / one, 1), (size_t)n_tokens);
 }
@@ -167,9 +172,10 @@ void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *bat
                                        .n_heads = x->n_heads,
                                        .dim = x->dim,
                                        .top_k = x->top_k,
+                                       .n_most = m->hp.context,
                                        .kv = kv,
                                        .scores = r->index_scores,
-                                       .n_scores = sl_index_n_scores(m, r->cfg.max_tokens),
+                                       .n_scores = sl_index_n_scores(m, m->be, r->cfg.max_tokens),
                                        .top = r->index_top,
                                    });
 }
@@ -183,6 +189,6 @@ void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attenti
                    .top = r->index_top,
                    .top_k = m->layers[layer].index.top_k,
                    .room = r->sparse_room,
-                   .room_bytes = sl_index_room(m, r->cfg.kv.dtype, r->cfg.max_tokens),
+                   .room_bytes = sl_index_room(m, m->be, r->cfg.kv.dtype, r->cfg.max_tokens),
                });
 }

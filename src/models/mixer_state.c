@@ -69,8 +69,8 @@ static void mixer_state_flush(struct sl_run *r, struct sl_op_linear_multi *a)
     a->n_parts = 0;
 }
 
-/* The second half of a projection by way of a row of low_rank. */
-static void raise_low(struct sl_run *r, int32_t layer, enum sl_slot slot, const float *low,
+/* The second half of a projection by way of a row of low_rank, which is activations. */
+static void raise_low(struct sl_run *r, int32_t layer, enum sl_slot slot, const void *low,
                       int32_t n, float *out)
 {
     const struct sl_weight *w = sl_run_mat(r, layer, slot);
@@ -81,6 +81,22 @@ static void raise_low(struct sl_run *r, int32_t layer, enum sl_slot slot, const 
                                                           .n = n,
                                                           .out = out,
                                                           .ld_out = w->n_rows});
+}
+
+/* What opens the output and the decays, of both rows of low_rank that r->state_x has. */
+static void mixer_state_raise(struct sl_run *r, int32_t layer, int32_t n)
+{
+    const int32_t rank = r->m->layers[layer].state.low_rank;
+    struct sl_backend *be = r->m->be;
+    const size_t width = sl_dtype_info(be->vt->act_dtype)->block_bytes;
+    const uint8_t *rows = (const uint8_t *)r->state_x;
+    if (be->vt->act_dtype != SL_DTYPE_F32) {
+        be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){
+                                .x = r->state_x, .n = 2 * n, .h = rank, .out = r->state_low});
+        rows = r->state_low;
+    }
+    raise_low(r, layer, SL_SLOT_STATE_GATE, rows, n, r->state_gate);
+    raise_low(r, layer, SL_SLOT_STATE_DT, rows + (size_t)n * (size_t)rank * width, n, r->state_dt);
 }
 
 /* Every projection of r->norm that the layer has. */
@@ -116,10 +132,8 @@ static void mixer_state_project(struct sl_run *r, int32_t layer, int32_t n)
         }
     }
     mixer_state_flush(r, &a);
-    if (low) {
-        raise_low(r, layer, SL_SLOT_STATE_GATE, gate_low, n, r->state_gate);
-        raise_low(r, layer, SL_SLOT_STATE_DT, dt_low, n, r->state_dt);
-    }
+    if (low)
+        mixer_state_raise(r, layer, n);
     mixer_state_scale(r, r->state_gate, n * (int64_t)s->n_heads * s->v_dim, s->gate_scale);
     mixer_state_scale(r, r->state_dt, n * (int64_t)s->n_heads, s->dt_scale);
 }

@@ -42,6 +42,8 @@ struct sl_heads {
 
 #define SL_MAX_HEAD_KINDS     8    /* kinds of layers by their heads, on a device */
 #define SL_DEVICE_EXPERT_ROWS 4096 /* that experts of a device have at once */
+#define SL_DEVICE_INDEX_HEADS 128  /* queries of an index on a device (sl_op_index_select), */
+#define SL_DEVICE_INDEX_DIM   128  /* and their values */
 
 struct sl_step_limits {
     int32_t max_tokens, max_spans, max_logits;

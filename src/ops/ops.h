@@ -643,9 +643,10 @@ struct sl_op_index_store {
 
 struct sl_op_index_select {
     const struct sl_batch *batch;
-    const float *q; /* [T, n_heads, dim] as index_store leaves them */
+    const float *q; /* [T, n_heads, dim] as index_store leaves them, in whatever form */
     const float *w; /* [T, n_heads] */
     int32_t n_heads, dim, top_k;
+    int32_t n_most; /* positions that no sequence exceeds, for a device, whose spans are its own */
     struct sl_kv_view kv;
     float *scores; /* room for so many, at least sl_index_scores(positions of the longest span) */
     int64_t n_scores;
@@ -672,7 +673,8 @@ struct sl_op_sparse_attention {
     struct sl_op_attention all; /* v_in_k, without window, sinks and skipped tiles */
     const int32_t *top;         /* from index_select, of this layer or an earlier one */
     int32_t top_k;
-    void *room; /* zeroed when made; at least sl_sparse_room(.., 1) bytes */
+    void *room; /* zeroed when made; at least sl_sparse_room(.., 1) bytes, on a device a span for
+                   each token */
     size_t room_bytes;
 };
 

@@ -12,6 +12,7 @@
 #include "bench_layers.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
+#include "bench_sparse.h"
 #include "bench_state.h"
 #include "bench_step.h"
 #include "bench_verify.h"
@@ -20,11 +21,9 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, experts, attention, latent, decode, verify, "
-    "few, widths,\n"
-    "                   state, prompts, rows, sample or step; default all; or choice. The ceilings "
-    "are\n"
-    "                   always measured\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, latent, sparse, decode,\n"
+    "                   verify, few, widths, state, prompts, rows, sample or step; default all;\n"
+    "                   or choice. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -96,9 +95,10 @@ static void parse(int argc, char **argv, struct args *a)
         fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
         exit(1);
     }
-    static const char *const parts[] = {
-        "ceilings", "linear", "layers", "experts", "attention", "latent", "decode",  "verify",
-        "few",      "widths", "state",  "rows",    "sample",    "step",   "prompts", "choice"};
+    static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
+                                        "latent",   "sparse", "decode", "verify",  "few",
+                                        "widths",   "state",  "rows",   "sample",  "step",
+                                        "prompts",  "choice"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -159,6 +159,8 @@ int main(int argc, char **argv)
         run_attention();
     if (wanted(&a, "latent"))
         run_latent();
+    if (wanted(&a, "sparse"))
+        run_sparse();
     if (wanted(&a, "decode"))
         run_decode();
     if (wanted(&a, "verify"))

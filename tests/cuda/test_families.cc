@@ -37,7 +37,8 @@ static const int n_out = 4;
 /* What the simulator runs: windows beside softcaps; one norm for both branches; interleaved and
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
  * sinks, biases and MXFP4; scaled residuals; short convolutions; state space models alone and
- * beside attention; the gated delta rule; latent attention, with FP8 and temperatures. */
+ * beside attention; the gated delta rule; latent attention, with FP8 and temperatures, an index in
+ * front of it, and decays of each row beside it. */
 static const char *const simulated[] = {"gemma2",
                                         "cohere2",
                                         "glm",
@@ -59,13 +60,14 @@ static const char *const simulated[] = {"gemma2",
                                         "deepseek_v2",
                                         "deepseek_v3_fp8",
                                         "mistral4",
-                                        "glm4_moe_lite"};
-/* Embeddings for each layer, experts beside an MLP, values narrower than keys, decays of low rank,
- * an index: refused, and said so. */
-static const char *const cpu_only[] = {"mimo_v2",        "mimo_v2_blocks", "gemma3n",
-                                       "gemma4_e2b",     "gemma4_moe",     "mimo_v2_flash",
-                                       "kimi_linear",    "rwkv7",          "rwkv7_null",
-                                       "kimi_linear_v5", "deepseek_v32",   "glm_moe_dsa"};
+                                        "glm4_moe_lite",
+                                        "deepseek_v32",
+                                        "glm_moe_dsa",
+                                        "kimi_linear"};
+/* Embeddings for each layer, experts beside an MLP, values narrower than keys, RWKV: refused, and
+ * said so. */
+static const char *const cpu_only[] = {"mimo_v2",    "mimo_v2_blocks", "gemma3n", "gemma4_e2b",
+                                       "gemma4_moe", "mimo_v2_flash",  "rwkv7",   "rwkv7_null"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

@@ -225,6 +225,46 @@ static void test_odd()
     }
 }
 
+/* Pages of FP8: the bits of BF16 pages with the same numbers. */
+static void check_fp8(latent x, int from, std::vector<int> chunks)
+{
+    latent coded = x;
+    x.s.fp8 = coded.s.fp8 = true;
+    coded.s.format = SL_DTYPE_FP8_E4M3;
+    std::vector<span_of> whole;
+    for (size_t i = 0; i < x.s.lens.size(); i++) {
+        const int at = std::min(from, x.s.lens[i] - 1);
+        whole.push_back({(int)i, at, x.s.lens[i] - at});
+    }
+    const rows_of want = run_latent(x, whole, 3);
+    same_latent_bits("FP8", whole, run_latent(coded, whole, 2), whole, want);
+    for (int chunk : chunks) {
+        std::vector<span_of> part;
+        for (size_t i = 0; i < x.s.lens.size(); i++) {
+            const int n = std::min(chunk, x.s.lens[i]);
+            part.push_back({(int)i, x.s.lens[i] - n, n});
+        }
+        same_latent_bits("FP8, a chunk", part, run_latent(coded, part, chunk % 2 ? 1 : 40), whole,
+                         want);
+    }
+}
+
+static void test_fp8()
+{
+    check_fp8(make_latent(24, 8, 4, 16, {1, 64, 33, 130}, 31), 0, {1, 7});
+    check_fp8(make_latent(64, 16, 20, 32, {70, 3}, 32), 60, {1, 2});
+    check_fp8(make_latent(256, 64, 3, 16, {140, 65}, 33), 120, {1, 5});
+    check_fp8(make_latent(256, 32, 2, 48, {80}, 34), 70, {3});
+    check_fp8(make_latent(512, 64, 16, 64, {97, 20}, 35), 90, {1, 3});
+    check_fp8(make_latent(512, 24, 2, 16, {600}, 36), 590, {2});
+    latent odd = make_latent(512, 64, 4, 16, {100}, 37);
+    odd.s.odd_key = 70;
+    check_fp8(odd, 60, {1, 40});
+#ifndef SL_CUDA_SIM
+    check_fp8(make_latent(512, 64, 128, 16, {4000, 3000}, 38), 3900, {64, 1});
+#endif
+}
+
 /* ---------------------------------------------------------------- the store */
 
 /* Five tokens of a sequence, and what the operation gets. */
@@ -281,8 +321,17 @@ static void check_kept(const store_case &x, const scene &s, const pages_of &p,
     const int pos = x.pos[(size_t)t];
     const size_t page = (size_t)p.table[0][(size_t)(pos / s.bs)] * p.page_bytes + p.k_offset;
     const uint8_t *tile = got.data() + page + (size_t)(pos % s.bs / 16) * tile_bytes(s);
+    const bool fp8 = x.format == SL_DTYPE_FP8_E4M3;
+    uint16_t scale = 0;
+    if (fp8)
+        memcpy(&scale, tile + 16 * s.dim() + 2 * (pos % 16), 2);
+    const double one = ldexp(1.0, (scale >> 7) - 247); /* of FP8, what a code of 1 is worth */
     auto value = [&](int i) {
         uint16_t u;
+        const int in = i % 16, byte = in % 8 / 2 * 4 + in % 2 * 2 + (in < 8);
+        if (fp8)
+            return sl_fp8_e4m3_to_f32(tile[sl_kv_piece(s.dim(), pos % 16, i / 16) + byte]) *
+                   (float)one;
         memcpy(&u, tile + sl_kv_piece(s.dim() * 2, pos % 16, i / 8) + i % 8 * 2, 2);
         return x.format == SL_DTYPE_F16 ? sl_f16_to_f32(u) : from_bf16(u);
     };
@@ -292,13 +341,16 @@ static void check_kept(const store_case &x, const scene &s, const pages_of &p,
     const double by = 1 / sqrt(squares / x.rank + 1e-6);
     for (int i = 0; i < x.rank; i++) {
         const double want = (double)x.c[(size_t)(t * x.rank + i)] * by * (double)x.norm[(size_t)i];
-        CHECK(fabs((double)value(i) - want) <= fabs(want) / 250 + 1e-7,
+        CHECK(fabs((double)value(i) - want) <=
+                  (fp8 ? fabs(want) / 15.9 + one / 1000 : fabs(want) / 250 + 1e-7),
               "%d of token %d: %g, not %g", i, t, (double)value(i), want);
     }
-    for (int i = 0; i < x.rope_dim; i++)
-        CHECK(value(x.rank + i) ==
-                  rounded(x.format, x.turned(&x.k[(size_t)(t * x.rope_dim)], t, i)),
+    for (int i = 0; i < x.rope_dim; i++) {
+        const float turned = x.turned(&x.k[(size_t)(t * x.rope_dim)], t, i);
+        CHECK(fp8 ? fabsf(value(x.rank + i) - turned) <= fabsf(turned) / 15.9f + (float)one / 1000
+                  : value(x.rank + i) == rounded(x.format, turned),
               "rotated %d of token %d", i, t);
+    }
     for (int i = x.hd(); i < s.dim(); i++)
         CHECK(value(i) == 0.0f, "behind a row");
 }
@@ -388,6 +440,8 @@ static void test_store()
     check_store(make_store(64, 16, 9, true, 0.1f, SL_DTYPE_F16));
     check_store(make_store(512, 64, 2, true, 0.0f, SL_DTYPE_F16));
     check_store(make_store(256, 64, 17, false, 0.1f, SL_DTYPE_BF16));
+    check_store(make_store(24, 8, 3, false, 0.0f, SL_DTYPE_FP8_E4M3));
+    check_store(make_store(512, 64, 2, true, 0.1f, SL_DTYPE_FP8_E4M3));
 }
 
 /* ---------------------------------------------------------------- products of heads */
@@ -513,7 +567,8 @@ static void test_supports()
 {
     CHECK(sl_cuda_latent_supports(576, 512, 128, SL_DTYPE_BF16), "V3");
     CHECK(sl_cuda_latent_supports(320, 256, 32, SL_DTYPE_F16), "rank 256");
-    CHECK(!sl_cuda_latent_supports(576, 512, 128, SL_DTYPE_FP8_E4M3), "pages");
+    CHECK(sl_cuda_latent_supports(576, 512, 128, SL_DTYPE_FP8_E4M3), "FP8");
+    CHECK(!sl_cuda_latent_supports(576, 512, 128, SL_DTYPE_F32), "pages");
     CHECK(!sl_cuda_latent_supports(584, 512, 128, SL_DTYPE_BF16), "long");
     CHECK(!sl_cuda_latent_supports(576, 576, 128, SL_DTYPE_BF16), "values");
     CHECK(!sl_cuda_latent_supports(36, 28, 4, SL_DTYPE_BF16), "not a multiple of 8");
@@ -527,6 +582,7 @@ int main()
     test_heads();
     test_attention();
     test_odd();
+    test_fp8();
     test_long();
     printf("%ld rows checked, %ld compared bit for bit, in %ld runs: %d failures\n", n_rows_checked,
            n_rows_compared, n_runs, n_failures);

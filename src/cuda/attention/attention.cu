@@ -262,60 +262,90 @@ static sl_latent_run_fn *latent_run_of(enum sl_dtype dtype, int32_t head_dim)
     return run[s - LATENT][dtype == SL_DTYPE_F16];
 }
 
+sl_gather_run_fn *sl_gather_run_of(enum sl_dtype dtype, int32_t head_dim)
+{
+    static const struct {
+        enum sl_dtype dtype;
+        sl_gather_run_fn *run[sizeof LATENT / sizeof *LATENT];
+    } formats[] = {
+        {SL_DTYPE_BF16, {sl_gather_run_bf16_128, sl_gather_run_bf16_320, sl_gather_run_bf16_576}},
+        {SL_DTYPE_F16, {sl_gather_run_f16_128, sl_gather_run_f16_320, sl_gather_run_f16_576}},
+        {SL_DTYPE_FP8_E4M3, {sl_gather_run_fp8_128, sl_gather_run_fp8_320, sl_gather_run_fp8_576}},
+    };
+    const struct sl_attn_shape *s = latent_of(head_dim);
+    for (const auto &f : formats)
+        if (f.dtype == dtype && s != nullptr)
+            return f.run[s - LATENT];
+    return nullptr;
+}
+
 bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages)
 {
-    return latent_run_of(pages, head_dim) != nullptr && v_dim > 0 && v_dim % 8 == 0 &&
+    return sl_gather_run_of(pages, head_dim) != nullptr && v_dim > 0 && v_dim % 8 == 0 &&
            v_dim <= latent_of(head_dim)->dim && v_dim <= head_dim && n_heads >= 1 &&
            n_heads <= MAX_GROUP;
+}
+
+bool sl_latent_args_of(struct sl_cuda *cu, const struct sl_op_attention *op, int32_t n_spans,
+                       struct sl_attn_layout *l, struct sl_attn_args *a)
+{
+    const struct sl_batch *b = op->batch;
+    const int32_t v_dim = sl_v_dim(op->head_dim, op->v_dim);
+    if (op->n_kv_heads != 1 || op->whole || op->window != 0 || op->softcap > 0.0f ||
+        op->sinks != nullptr ||
+        !sl_cuda_latent_supports(op->head_dim, v_dim, op->n_heads, op->kv.dtype) ||
+        !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, n_spans,
+                           op->n_heads, 0, op->head_dim, l)) {
+        sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of latent attention");
+        return false;
+    }
+    *a = {};
+    a->q = op->q;
+    a->out = static_cast<__nv_bfloat16 *>(op->out);
+    a->ld_q = op->ld_q;
+    a->ld_out = op->ld_out;
+    a->tables = sl_batch_tables(b, op->kv.group);
+    a->keys = op->kv.pool + op->kv.k_offset;
+    a->page_bytes = op->kv.page_bytes;
+    a->block_size = op->kv.block_size;
+    a->n_kv_heads = 1;
+    a->group = l->group;
+    a->by_kv = sl_attn_divisor_of(1);
+    a->by_group = sl_attn_divisor_of(l->group);
+    a->by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
+    a->head_dim = op->head_dim;
+    a->v_dim = v_dim;
+    a->shift = l->shape.shift;
+    a->scale2 = op->scale * 0x1.715476p0f;
+    a->skip_log2 = -INFINITY;
+    a->totals = l->totals;
+    a->states = l->states;
+    a->slots = l->slots;
+    a->slot_ml = l->slot_ml;
+    a->cls = l->cls + SL_ATTN_CLASS_WIDE;
+    a->cut = l->cut[SL_ATTN_CLASS_WIDE];
+    a->items = l->item[SL_ATTN_CLASS_WIDE];
+    a->cap_items = l->cap_items[SL_ATTN_CLASS_WIDE];
+    a->early = cu->plan_settled;
+    return true;
 }
 
 /* Skip-softmax leaves it alone. */
 static void latent_attention(struct sl_cuda *cu, const struct sl_op_attention *op)
 {
     struct sl_attn_layout l;
-    const struct sl_batch *b = op->batch;
-    const int32_t v_dim = sl_v_dim(op->head_dim, op->v_dim);
-    if (op->n_kv_heads != 1 || op->whole || op->window != 0 || op->softcap > 0.0f ||
-        op->sinks != nullptr ||
-        !sl_cuda_latent_supports(op->head_dim, v_dim, op->n_heads, op->kv.dtype) ||
-        !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, b->n_spans,
-                           op->n_heads, 0, op->head_dim, &l)) {
-        sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of latent attention");
+    struct sl_gather_args g = {};
+    if (!sl_latent_args_of(cu, op, op->batch->n_spans, &l, &g.a))
         return;
-    }
-    sl_attn_plan_layer(cu, b, op->n_heads, 0, op->head_dim, false);
-    struct sl_attn_args a = {};
-    a.q = op->q;
-    a.out = static_cast<__nv_bfloat16 *>(op->out);
-    a.ld_q = op->ld_q;
-    a.ld_out = op->ld_out;
-    a.tables = sl_batch_tables(b, op->kv.group);
-    a.keys = op->kv.pool + op->kv.k_offset;
-    a.page_bytes = op->kv.page_bytes;
-    a.block_size = op->kv.block_size;
-    a.n_kv_heads = 1;
-    a.group = l.group;
-    a.by_kv = sl_attn_divisor_of(1);
-    a.by_group = sl_attn_divisor_of(l.group);
-    a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
-    a.head_dim = op->head_dim;
-    a.v_dim = v_dim;
-    a.shift = l.shape.shift;
-    a.scale2 = op->scale * 0x1.715476p0f;
-    a.skip_log2 = -INFINITY;
-    a.totals = l.totals;
-    a.states = l.states;
-    a.slots = l.slots;
-    a.slot_ml = l.slot_ml;
-    a.cls = l.cls + SL_ATTN_CLASS_WIDE;
-    a.cut = l.cut[SL_ATTN_CLASS_WIDE];
-    a.items = l.item[SL_ATTN_CLASS_WIDE];
-    a.cap_items = l.cap_items[SL_ATTN_CLASS_WIDE];
-    a.early = cu->plan_settled;
-    latent_run_of(op->kv.dtype, op->head_dim)(cu, &a, l.grid[SL_ATTN_CLASS_WIDE]);
+    sl_attn_plan_layer(cu, op->batch, op->n_heads, 0, op->head_dim, false);
+    sl_latent_run_fn *run = latent_run_of(op->kv.dtype, op->head_dim);
+    if (run != nullptr)
+        run(cu, &g.a, l.grid[SL_ATTN_CLASS_WIDE]);
+    else
+        sl_gather_run_of(op->kv.dtype, op->head_dim)(cu, &g, l.grid[SL_ATTN_CLASS_WIDE]);
     cu->plan_settled = true;
-    a.head_dim = v_dim; /* of the output's rows */
-    sl_attn_combine_wide(cu, &a, l.shape.dim, l.shape.wide);
+    g.a.head_dim = g.a.v_dim; /* of the output's rows */
+    sl_attn_combine_wide(cu, &g.a, l.shape.dim, l.shape.wide);
 }
 
 void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)

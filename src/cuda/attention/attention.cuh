@@ -213,6 +213,11 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                         int32_t n_kv_heads, int32_t head_dim, bool whole);
 
+/* The same of latent attention by rows that see no more than top_k positions each (sparse.cu): b's
+ * spans are its tokens, with the last of these in place of their positions. */
+void sl_attn_plan_rows(struct sl_cuda *cu, const struct sl_batch *b, int32_t n_heads,
+                       int32_t head_dim, int32_t top_k);
+
 /* Most rows of a narrow tile of the step, up to SL_ATTN_NARROW: spans of more are medium. A choice
  * of speed alone. n_kv_heads 0: latent attention. */
 int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b, int32_t n_kv_heads,
@@ -271,6 +276,27 @@ sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_at
 typedef void sl_latent_run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid);
 sl_latent_run_fn sl_latent_run_bf16_128, sl_latent_run_bf16_320, sl_latent_run_bf16_576,
     sl_latent_run_f16_128, sl_latent_run_f16_320, sl_latent_run_f16_576;
+
+/* Those that load row by row (latent_gather.cuh): pages of FP8, and rows that an index has chosen.
+ */
+struct sl_gather_args {
+    struct sl_attn_args a;
+    /* A token at top_k or behind it sees the positions top[token * top_k ..], as if they were 0 ..
+     * top_k - 1; NULL: all tokens see what lies there. */
+    const int32_t *top, *positions;
+    int32_t top_k;
+};
+typedef void sl_gather_run_fn(struct sl_cuda *cu, const struct sl_gather_args *g, int32_t grid);
+sl_gather_run_fn sl_gather_run_bf16_128, sl_gather_run_bf16_320, sl_gather_run_bf16_576,
+    sl_gather_run_f16_128, sl_gather_run_f16_320, sl_gather_run_f16_576, sl_gather_run_fp8_128,
+    sl_gather_run_fp8_320, sl_gather_run_fp8_576;
+
+/* Of what is common to latent attention, dense or sparse: false, it is not supported, which is
+ * recorded. n_spans: of the plan. */
+bool sl_latent_args_of(struct sl_cuda *cu, const struct sl_op_attention *op, int32_t n_spans,
+                       struct sl_attn_layout *l, struct sl_attn_args *a);
+/* NULL: there is none. */
+sl_gather_run_fn *sl_gather_run_of(enum sl_dtype dtype, int32_t head_dim);
 
 /* Combines the parts of tiles of up to so many rows: attention_combine_wide.cu. */
 void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t dim,

@@ -33,7 +33,7 @@ struct sl_cuda_attention_limits { /* of a step */
 bool sl_cuda_attention_supports(int32_t head_dim, int32_t group);
 bool sl_cuda_attention_pages(enum sl_dtype dtype); /* BF16, F16 and FP8_E4M3 */
 /* Latent attention (latent.cuh): rows of head_dim values up to 576, of which the first v_dim, up to
- * 512, are values; both a multiple of 8. Pages of BF16 or F16. */
+ * 512, are values; both a multiple of 8. Pages of BF16, F16 or FP8_E4M3. */
 bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages);
 
 /* Bytes cu->workspace needs; of several kinds of layers the largest. It need not be zeroed. Less

@@ -510,8 +510,9 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
     sl_grid_launch_dependents();
 }
 
-void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
-                            int32_t n_kv_heads, int32_t head_dim, bool whole)
+/* top: 0, or what rows see at most (sl_attn_plan_rows). */
+static void plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
+                 int32_t n_kv_heads, int32_t head_dim, bool whole, int32_t top)
 {
     struct plan_args p = {batch->spans,
                           batch->n_spans,
@@ -539,13 +540,26 @@ void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, in
     cu->plan_dim = head_dim;
     cu->plan_whole = whole;
     cu->plan_narrow = p.narrow;
+    cu->plan_top = top;
+}
+
+void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
+                            int32_t n_kv_heads, int32_t head_dim, bool whole)
+{
+    plan(cu, batch, n_heads, n_kv_heads, head_dim, whole, 0);
+}
+
+void sl_attn_plan_rows(struct sl_cuda *cu, const struct sl_batch *b, int32_t n_heads,
+                       int32_t head_dim, int32_t top_k)
+{
+    plan(cu, b, n_heads, 0, head_dim, false, top_k);
 }
 
 void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                         int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
     if (n_heads != cu->plan_heads || n_kv_heads != cu->plan_kv_heads || head_dim != cu->plan_dim ||
-        whole != cu->plan_whole ||
+        whole != cu->plan_whole || cu->plan_top != 0 ||
         sl_attn_narrow_rows(cu, batch, n_kv_heads, head_dim) != cu->plan_narrow)
         sl_cuda_attention_plan(cu, batch, n_heads, n_kv_heads, head_dim, whole);
 }

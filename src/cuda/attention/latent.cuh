@@ -85,16 +85,18 @@ template <class cfg> struct sl_latent_bars {
     {
         return reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT) + i;
     }
-    /* By one thread. */
-    __device__ __forceinline__ void init() const
+    /* By one thread. loaders: warps that load half a tile. */
+    __device__ __forceinline__ void init(int loaders) const
     {
         for (int i = 0; i < 2; i++) {
             for (int half = 0; half < 2; half++) {
-                sl_mbar_init(full(i, half), SL_WARP_ARRIVALS);
+                sl_mbar_init(full(i, half), static_cast<uint32_t>(loaders * SL_WARP_ARRIVALS));
                 sl_mbar_init(empty(i, half), 4 * SL_WARP_ARRIVALS);
             }
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
-            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + 1) * SL_WARP_ARRIVALS);
+            sl_mbar_init(
+                work_empty(i),
+                static_cast<uint32_t>((cfg::WORKERS / 32 + 2 * loaders - 1) * SL_WARP_ARRIVALS));
             for (int warp = 0; warp < 4; warp++)
                 sl_mbar_init(sent(i, warp), SL_WARP_ARRIVALS);
         }
@@ -873,7 +875,7 @@ static __global__ void __launch_bounds__(cfg::THREADS, 1)
     const sl_latent_bars<cfg> bars = {smem};
     sl_grid_launch_dependents();
     if (threadIdx.x == 0)
-        bars.init();
+        bars.init(1);
     __syncthreads();
     sl_grid_wait();
     /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */

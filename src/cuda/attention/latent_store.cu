@@ -110,12 +110,26 @@ static __device__ __forceinline__ void latent_norm(const struct latent_args &a, 
     }
 }
 
+/* A row of any length to its place. */
+template <class KV>
+static __device__ __forceinline__ void latent_put(const float *row, int32_t dim, uint8_t *tile,
+                                                  int32_t slot)
+{
+    typedef typename KV::elem elem;
+    for (int32_t d = static_cast<int32_t>(threadIdx.x % 32) * 8; d < dim; d += 256) {
+        const float4 lo = sl_kv_bounded<elem>(*reinterpret_cast<const float4 *>(row + d));
+        const float4 hi = sl_kv_bounded<elem>(*reinterpret_cast<const float4 *>(row + d + 4));
+        *reinterpret_cast<uint4 *>(tile + sl_kv_piece(KV::row_bytes(dim), slot, d / 8)) =
+            make_uint4(elem::pack(lo.x, lo.y), elem::pack(lo.z, lo.w), elem::pack(hi.x, hi.y),
+                       elem::pack(hi.z, hi.w));
+    }
+}
+
 /* row: room in shared memory, of the warp. */
 template <class KV>
 static __device__ __forceinline__ void latent_keep(const struct latent_args &a, int32_t token,
                                                    float *row)
 {
-    typedef typename KV::elem elem;
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), n = a.rank + a.rope_dim;
     const int32_t dim = (n + 15) / 16 * 16;
     const int32_t unit = a.positions[token] / SL_KV_TILE, slot = a.positions[token] % SL_KV_TILE;
@@ -129,13 +143,10 @@ static __device__ __forceinline__ void latent_keep(const struct latent_args &a, 
     for (int32_t d = n + lane; d < dim; d += 32)
         row[d] = 0.0f;
     __syncwarp();
-    for (int32_t d = lane * 8; d < dim; d += 256) {
-        const float4 lo = sl_kv_bounded<elem>(*reinterpret_cast<const float4 *>(row + d));
-        const float4 hi = sl_kv_bounded<elem>(*reinterpret_cast<const float4 *>(row + d + 4));
-        *reinterpret_cast<uint4 *>(tile + sl_kv_piece(KV::row_bytes(dim), slot, d / 8)) =
-            make_uint4(elem::pack(lo.x, lo.y), elem::pack(lo.z, lo.w), elem::pack(hi.x, hi.y),
-                       elem::pack(hi.z, hi.w));
-    }
+    if constexpr (KV::scaled)
+        KV::store(row, dim, tile, slot);
+    else
+        latent_put<KV>(row, dim, tile, slot);
 }
 
 template <class KV>
@@ -158,13 +169,13 @@ void sl_cuda_latent_store(struct sl_backend *be, const struct sl_op_latent_store
     struct sl_cuda *cu = sl_cuda(be);
     const struct sl_batch *b = op->batch;
     const int32_t head_dim = op->rank + op->rope_dim;
-    if (op->by_row || op->rope_dim % 2 != 0 ||
-        (op->rope != nullptr && op->rope->n_dims != op->rope_dim) ||
+    if (op->rope_dim % 2 != 0 || (op->rope != nullptr && op->rope->n_dims != op->rope_dim) ||
         !sl_cuda_latent_supports(head_dim, op->rank, op->n_heads, op->kv.dtype)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of latent pages");
         return;
     }
-    sl_attn_plan_layer(cu, b, op->n_heads, 0, head_dim, false);
+    if (!op->by_row || cu->plan_top == 0) /* any plan of the step knows the tables of its tokens */
+        sl_attn_plan_layer(cu, b, op->n_heads, 0, head_dim, false);
     struct latent_args a = {};
     a.c = op->c;
     a.k_rope = op->k_rope;
@@ -189,8 +200,9 @@ void sl_cuda_latent_store(struct sl_backend *be, const struct sl_op_latent_store
     const dim3 grid(static_cast<unsigned>(b->n_tokens),
                     static_cast<unsigned>(SL_CEIL_DIV(op->n_heads + 1, LATENT_WARPS)));
     sl_launch(cu,
-              op->kv.dtype == SL_DTYPE_F16 ? latent_store_kernel<sl_kv_f16>
-                                           : latent_store_kernel<sl_kv_bf16>,
+              op->kv.dtype == SL_DTYPE_F16        ? latent_store_kernel<sl_kv_f16>
+              : op->kv.dtype == SL_DTYPE_FP8_E4M3 ? latent_store_kernel<sl_kv_fp8>
+                                                  : latent_store_kernel<sl_kv_bf16>,
               grid, dim3(LATENT_WARPS * 32), LATENT_ROW * sizeof(float), a);
     cu->plan_settled = true;
 }

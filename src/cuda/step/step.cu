@@ -96,9 +96,10 @@ static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_lim
     size_t most = 0;
     for (int32_t i = 0; i < lim->n_kinds; i++) {
         const struct sl_heads *h = &lim->heads[i];
-        const struct sl_cuda_attention_limits a = {lim->max_tokens,  lim->max_spans,
-                                                   lim->max_context, h->n_heads,
-                                                   kv_heads_of(h),   h->head_dim};
+        /* Where an index chooses, tokens are planned as spans of their own (sparse.cu). */
+        const int32_t n_spans = h->latent != 0 ? lim->max_tokens : lim->max_spans;
+        const struct sl_cuda_attention_limits a = {
+            lim->max_tokens, n_spans, lim->max_context, h->n_heads, kv_heads_of(h), h->head_dim};
         const size_t n = sl_cuda_attention_workspace(cu, &a);
         most = SL_MAX(most, n);
     }
