@@ -73,14 +73,16 @@ struct sl_kv_group_stats { /* pages of a group of layers */
     uint64_t n_evicted; /* cached ones, given up while the block stayed; none of a full group */
 };
 
-enum sl_kv_tier { SL_KV_TIER_HOST, SL_KV_TIER_DISK, SL_N_KV_TIERS };
+enum sl_kv_tier { SL_KV_TIER_HOST, SL_KV_TIER_DISK, SL_KV_TIER_REMOTE, SL_N_KV_TIERS };
 
 struct sl_kv_tier_stats {                      /* copies of pages outside the pool, of one tier */
-    uint64_t n_pages, n_bytes, capacity_bytes; /* there are; capacity 0: there is no such tier */
+    uint64_t there, up;                        /* 1: there is such a tier; it serves */
+    uint64_t n_pages, n_bytes, capacity_bytes; /* there are; capacity 0: not known here */
     uint64_t hits, misses;                     /* of pages that were asked for */
     uint64_t stored, stored_bytes, loaded_bytes;
     uint64_t dropped; /* not stored: there was no room or no time */
     uint64_t evicted, corrupt, io_errors;
+    uint64_t probes, unanswered; /* questions to a remote tier; of those, not answered in time */
 };
 
 struct sl_stats { /* a consistent copy */

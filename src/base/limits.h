@@ -94,6 +94,7 @@
 #define SL_MAX_TIER_DIR   3072       /* bytes of the path of its folder */
 #define SL_MAX_TIER_TODO  (1 << 16)  /* complete pages that are to be copied to the store */
 #define SL_MAX_TIER_MOVES 1024       /* copies of pages under way, in each direction */
+#define SL_MAX_TIER_PROBE (1 << 14)  /* pages that the remote tier is asked about at a time */
 #define SL_MAX_TIER_ASKED 64         /* pages that a request asks the store for at a time */
 
 /* method suffix of drafts */

@@ -130,29 +130,57 @@ static int32_t first_needed(const struct sl_engine *eng, int32_t group, int32_t 
     return sl_group_first_seen(&eng->kv.groups[group], depth * eng->kv.block_size);
 }
 
-/* How deep a sequence could begin with what the tree and the store have (K4). */
+/* Has the remote tier said that it has a page? */
+static bool is_remote(const struct sl_engine *eng, const struct sl_tier_load *l, int32_t block,
+                      int32_t group)
+{
+    const int32_t i = (block - l->first_probed) * eng->kv.n_groups + group;
+    SL_ASSERT(block >= 0 && block < l->n_names && group >= 0 && group < eng->kv.n_groups);
+    return l->probe != NULL && block >= l->first_probed && sl_store_probe_found(l->probe, i);
+}
+
+/* Is the page of a block in the tree, whose node is given, or in the store? */
+static bool is_here(const struct sl_engine *eng, const struct sl_tier_load *l, int32_t block,
+                    int32_t node, int32_t group)
+{
+    const struct sl_store_key key = {l->names[block], group};
+    SL_ASSERT(block >= 0 && block < l->n_names);
+    return (node != SL_NO_NODE && sl_group_page(&eng->kv.groups[group], node) != SL_NO_PAGE) ||
+           sl_store_has(eng->tiers.store, &key);
+}
+
+/* The next block's node, while there are any. */
+static int32_t next_node(const struct sl_engine *eng, const struct sl_request *req, int32_t block,
+                         int32_t node)
+{
+    if (block > 0 && node == SL_NO_NODE)
+        return SL_NO_NODE;
+    return sl_radix_find_named(&eng->kv.tree, node, &req->ns, load_tokens(eng, req, block),
+                               &req->load.names[block]);
+}
+
+/* How deep a sequence could begin with what the tree and the store have (K4), and the remote tier
+ * said that it has. */
 static void look(struct sl_engine *eng, struct sl_request *req)
 {
     struct sl_tier_load *l = &req->load;
     const struct sl_kv *kv = &eng->kv;
     int32_t run[SL_MAX_KV_GROUPS] = {0}, node = SL_NO_NODE;
-    bool known = true;
-    SL_ASSERT(l->depth == 0 && l->in_tree == 0 && l->n_names * kv->block_size < req->n_prompt);
+    SL_ASSERT(l->n_names * kv->block_size < req->n_prompt);
+    l->depth = l->in_tree = l->n_local = 0;
     for (int32_t i = 0; i < l->n_names; i++) {
         bool usable = true;
-        node = known ? sl_radix_find_named(&kv->tree, node, &req->ns, load_tokens(eng, req, i),
-                                           &l->names[i])
-                     : SL_NO_NODE;
-        known = node != SL_NO_NODE;
+        node = next_node(eng, req, i, node);
         for (int32_t g = 0; g < kv->n_groups; g++) {
-            const struct sl_store_key key = {l->names[i], g};
-            const bool here = known && sl_group_page(&kv->groups[g], node) != SL_NO_PAGE;
-            run[g] = here || sl_store_has(eng->tiers.store, &key) ? run[g] + 1 : 0;
+            const bool here = is_here(eng, l, i, node, g);
+            if (g == 0 && here && l->n_local == i)
+                l->n_local++;
+            run[g] = here || is_remote(eng, l, i, g) ? run[g] + 1 : 0;
             usable &= run[g] >= i + 1 - first_needed(eng, g, i + 1);
         }
         if (kv->groups[0].cfg.kind == SL_GROUP_FULL && run[0] != i + 1)
             break;
-        l->in_tree += known;
+        l->in_tree += node != SL_NO_NODE;
         if (usable)
             l->depth = i + 1;
     }
@@ -160,6 +188,90 @@ static void look(struct sl_engine *eng, struct sl_request *req)
     l->served = sl_kv_count(&eng->kv, &req->ns, &text, l->n_names);
     if (l->depth <= l->served)
         l->depth = 0;
+    l->looked = true;
+}
+
+/* ---- the remote tier ---- */
+
+/* Is it faster to have the pages come that blocks up to `depth` need beyond those that are here
+ * than to compute the blocks behind `known`? What has not been measured is tried. */
+static bool is_worth(const struct sl_engine *eng, const struct sl_tier_load *l, int32_t known,
+                     int32_t depth)
+{
+    const struct sl_tiers *t = &eng->tiers;
+    const double rate = sl_store_remote_rate(t->store);
+    const int64_t last = (int64_t)depth * eng->kv.block_size;
+    double bytes = 0, compute_s = 0;
+    SL_ASSERT(known < depth && depth <= l->n_names);
+    if (t->always_load || !(rate > 0))
+        return true;
+    for (int32_t g = 0; g < eng->kv.n_groups; g++) {
+        const int32_t first = SL_MAX(first_needed(eng, g, depth), SL_MIN(l->n_local, depth));
+        bytes += (double)(depth - first) * (double)t->page_bytes[g];
+    }
+    for (int64_t pos = (int64_t)known * eng->kv.block_size, n; pos < last; pos += n) {
+        n = SL_MIN(last - pos, eng->info.max_num_batched_tokens);
+        const double s = sl_cost_of(&eng->sched.cost, sl_work_add((struct sl_work){0}, pos, n));
+        if (!(s > 0))
+            return true;
+        compute_s += s;
+    }
+    return bytes / rate < compute_s;
+}
+
+/* Asks the remote tier for what a prompt needs beyond what is here. False: it is not asked. */
+static bool probe(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    const struct sl_kv *kv = &eng->kv;
+    const bool full = kv->groups[0].cfg.kind == SL_GROUP_FULL;
+    int32_t node = SL_NO_NODE, first = l->n_local;
+    l->known = SL_MAX(l->depth, l->served);
+    if (l->known == l->n_names || !is_worth(eng, l, l->known, l->n_names))
+        return false;
+    l->probe = sl_store_probe_take(eng->tiers.store);
+    if (l->probe == NULL)
+        return false;
+    for (int32_t g = 0; g < kv->n_groups; g++)
+        first = SL_MIN(first, first_needed(eng, g, l->n_local + 1));
+    l->first_probed = first;
+    for (int32_t i = 0; i < l->n_names; i++) {
+        node = next_node(eng, req, i, node);
+        for (int32_t g = 0; g < kv->n_groups && i >= first; g++) {
+            const struct sl_store_key key = {l->names[i], g};
+            if (!sl_store_probe_add(l->probe, &key, is_here(eng, l, i, node, g)))
+                break; /* what goes beyond is computed */
+        }
+    }
+    sl_store_probe_send(eng->tiers.store, l->probe, full ? 0 : -1);
+    return true;
+}
+
+/* The pages of this request were seen once more, wherever they are. */
+static void count_uses(struct sl_engine *eng, const struct sl_tier_load *l)
+{
+    for (int32_t i = 0; i < SL_MAX(l->n_local, l->in_tree); i++) {
+        for (int32_t g = 0; g < eng->kv.n_groups; g++) {
+            const struct sl_store_key key = {l->names[i], g};
+            sl_store_saw(eng->tiers.store, &key);
+        }
+    }
+}
+
+/* The answer is there, or too late: now it is known how deep the request can begin. */
+static void heed(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    SL_ASSERT(l->waits && !l->looked && l->probe != NULL && l->n_asked == 0);
+    look(eng, req);
+    const int32_t depth = l->depth;
+    sl_store_probe_give(eng->tiers.store, l->probe);
+    l->probe = NULL;
+    l->remote = depth > l->known;
+    if (l->remote && !is_worth(eng, l, l->known, depth)) {
+        l->remote = false;
+        look(eng, req); /* without it */
+    }
 }
 
 /* Asks for pages that the tree does not have, in the order in which they are placed. */
@@ -181,6 +293,7 @@ static void ask(struct sl_engine *eng, struct sl_request *req)
         a->get.key = (struct sl_store_key){l->names[block], group};
         a->get.page = NULL;
         a->get.inside = NULL;
+        a->get.remote = l->remote;
         atomic_store_explicit(&a->get.state, SL_STORE_PENDING, memory_order_relaxed);
         sl_store_begin(eng->tiers.store, &a->get);
     }
@@ -311,17 +424,10 @@ static bool load_some(struct sl_engine *eng, struct sl_request *req)
     return false;
 }
 
-bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
+static void begin_to_wait(struct sl_engine *eng, struct sl_request *req)
 {
     struct sl_tiers *t = &eng->tiers;
     struct sl_tier_load *l = &req->load;
-    SL_ASSERT(!l->waits && l->n_asked == 0);
-    if (l->names == NULL)
-        return false;
-    look(eng, req);
-    if (l->depth == 0)
-        return false;
-    t->n_asked_tokens += (uint64_t)(l->depth - l->served) * (uint64_t)eng->kv.block_size;
     const uint64_t stall_ns = eng->watchdog.timeout_ns; /* 0: nobody looks */
     l->deadline_ns = sl_now_ns() + (stall_ns > 0 ? SL_MIN(stall_ns / 4, MAX_WAIT_NS) : MAX_WAIT_NS);
     l->waits = true;
@@ -332,6 +438,44 @@ bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
         t->waiting = req;
     t->last_waiting = req;
     t->n_waiting++;
+}
+
+static void count_asked(struct sl_engine *eng, const struct sl_tier_load *l)
+{
+    SL_ASSERT(l->looked && l->depth > l->served);
+    eng->tiers.n_asked_tokens += (uint64_t)(l->depth - l->served) * (uint64_t)eng->kv.block_size;
+}
+
+bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    SL_ASSERT(!l->waits && l->n_asked == 0 && l->probe == NULL);
+    if (l->names == NULL)
+        return false;
+    look(eng, req);
+    if (eng->tiers.remote) {
+        count_uses(eng, l);
+        l->looked = !probe(eng, req);
+    }
+    if (l->looked && l->depth == 0)
+        return false;
+    if (l->looked)
+        count_asked(eng, l);
+    begin_to_wait(eng, req);
+    return true;
+}
+
+/* Is it known how deep the request can begin? */
+static bool has_looked(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    if (l->looked)
+        return true;
+    if (!sl_store_probe_over(l->probe))
+        return false;
+    heed(eng, req);
+    if (l->depth > 0)
+        count_asked(eng, l);
     return true;
 }
 
@@ -341,6 +485,9 @@ void sl_tiers_end(struct sl_engine *eng, struct sl_request *req)
     struct sl_tier_load *l = &req->load;
     if (!l->waits)
         return;
+    if (l->probe != NULL)
+        sl_store_probe_give(t->store, l->probe);
+    l->probe = NULL;
     while (l->n_asked > 0)
         drop_ask(eng, l);
     struct sl_request *before = NULL;
@@ -361,7 +508,7 @@ void sl_tiers_end(struct sl_engine *eng, struct sl_request *req)
 static void count_loaded(struct sl_tiers *t, const struct sl_tier_load *l,
                          const struct sl_engine *eng)
 {
-    SL_ASSERT(l->at <= l->depth && l->served < l->depth);
+    SL_ASSERT(l->at <= l->depth && (l->served < l->depth || l->depth == 0 || !l->looked));
     const bool all_full = eng->kv.n_groups == 1 && eng->kv.groups[0].cfg.kind == SL_GROUP_FULL;
     if (l->placed && (l->at == l->depth || (all_full && l->at > l->served)))
         t->n_loaded_tokens += (uint64_t)(l->at - l->served) * (uint64_t)eng->kv.block_size;
@@ -398,7 +545,10 @@ void sl_tiers_turn(struct sl_engine *eng)
     int32_t n = 0;
     for (struct sl_request *req = t->waiting, *next; req != NULL; req = next) {
         next = req->load.wait_next;
-        if (n++ < MAX_LOADING ? !load_some(eng, req) : eng->now_ns < req->load.deadline_ns)
+        if (!has_looked(eng, req))
+            continue;
+        if (req->load.depth > 0 &&
+            (n++ < MAX_LOADING ? !load_some(eng, req) : eng->now_ns < req->load.deadline_ns))
             continue;
         count_loaded(t, &req->load, eng);
         sl_tiers_end(eng, req);
@@ -447,6 +597,8 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
         t->todo = NULL;
         return rc;
     }
+    t->remote = store.remote_url != NULL;
+    t->always_load = cfg->always_load;
     t->watch = (struct sl_kv_watch){eng, page_is_complete, page_leaves};
     sl_kv_set_watch(&eng->kv, &t->watch);
     sl_kv_seed_names(&eng->kv, sl_store_seed(t->store));
@@ -485,7 +637,11 @@ void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out)
     for (int i = 0; i < SL_N_TIERS && eng->tiers.store != NULL; i++) {
         struct sl_store_stats s;
         sl_store_stats(eng->tiers.store, (enum sl_tier_kind)i, &s);
-        out->kv_tiers[i] = (struct sl_kv_tier_stats){.n_pages = s.n_pages,
+        out->kv_tiers[i] = (struct sl_kv_tier_stats){.there = s.there,
+                                                     .up = s.up,
+                                                     .probes = s.probes,
+                                                     .unanswered = s.unanswered,
+                                                     .n_pages = s.n_pages,
                                                      .n_bytes = s.n_bytes,
                                                      .capacity_bytes = s.capacity_bytes,
                                                      .hits = s.hits,

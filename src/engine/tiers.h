@@ -12,6 +12,9 @@
  * other and finds them there. So nothing else of the engine knows of it, and whatever a tier does
  * costs time only.
  *
+ * What a remote tier has is not known until it was asked. A prompt that goes beyond what is here
+ * waits for the answer, for a bounded time, if having its pages come is faster than computing them.
+ *
  * Behind a page's bytes the store keeps the block's tokens and the name of the block before it:
  * like the tree, it does not believe a name alone.
  *
@@ -33,6 +36,7 @@ struct sl_tiers_config {
     struct sl_store_config store; /* host_bytes 0: no tiers. The engine fills in groups and wake;
                                      root names all that the bytes of pages depend on */
     size_t page_bytes[SL_MAX_KV_GROUPS]; /* of the pool */
+    bool always_load; /* from the remote tier, also where to compute is expected to be faster */
 };
 
 struct sl_tier_ask {
@@ -46,12 +50,18 @@ struct sl_tier_load {
     struct sl_tier_ask *asks; /* [n_asks] a ring */
     int32_t n_names, n_asks;
     int32_t first_ask, n_asked;
-    int32_t depth;            /* blocks that can be had, from the tree and the store */
-    int32_t in_tree, served;  /* of which the tree knew, and served, when it was looked at */
-    int32_t next, next_group; /* the page to be asked for next */
-    int32_t at;               /* the block to be placed next */
-    uint64_t last_move;       /* the copy in behind which all of it is there */
+    int32_t depth;                /* blocks that can be had, from the tree and the store */
+    int32_t in_tree, served;      /* of which the tree knew, and served, when it was looked at */
+    int32_t known;                /* the depth without the remote tier, when that was asked */
+    int32_t n_local;              /* blocks in front whose pages of the first group are here */
+    struct sl_store_probe *probe; /* what the remote tier is asked */
+    int32_t first_probed;         /* the block that its pages begin with */
+    int32_t next, next_group;     /* the page to be asked for next */
+    int32_t at;                   /* the block to be placed next */
+    uint64_t last_move;           /* the copy in behind which all of it is there */
     uint64_t deadline_ns;
+    bool looked; /* the depth is known */
+    bool remote; /* pages may come from the remote tier */
     bool placed; /* something of it came from the store */
     bool ended;  /* no page more is placed; copies may be under way */
     bool waits;
@@ -73,7 +83,9 @@ struct sl_tiers {
     uint64_t budget;                           /* bytes that may still be copied in this turn */
     struct sl_request *waiting, *last_waiting; /* in the order in which they came */
     int32_t n_waiting;
-    bool more;              /* one of those can go on at once */
+    bool more;   /* one of those can go on at once */
+    bool remote; /* there is a remote tier */
+    bool always_load;
     bool full;              /* pages wait to be stored until copies have ended */
     uint64_t n_passed_over; /* pages that were not stored: there was no room or no time */
     uint64_t n_asked_tokens, n_loaded_tokens;

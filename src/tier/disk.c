@@ -94,6 +94,21 @@ static int find_seed(struct sl_disk *d, struct sl_error *err)
     return rc;
 }
 
+void sl_disk_use_seed(struct sl_disk *d, uint64_t seed)
+{
+    char path[SL_MAX_TIER_DIR + 32];
+    SL_ASSERT(d->lock_fd >= 0);
+    if (d->seed == seed)
+        return;
+    d->seed = seed;
+    snprintf(path, sizeof path, "%s/secret", d->dir);
+    const int fd = sl_sys->open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || sl_sys->pwrite(fd, &seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        complain(d, "found after a restart", strerror(errno));
+    if (fd >= 0)
+        sl_sys->close(fd);
+}
+
 /* Does this file system read and write past its cache? */
 static bool can_be_direct(struct sl_disk *d)
 {

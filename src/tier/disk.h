@@ -39,6 +39,10 @@ enum sl_disk_result { SL_DISK_DONE, SL_DISK_CORRUPT, SL_DISK_FAILED };
 /* SL_EINVAL, SL_ENOMEM, SL_EIO with the folder's name. */
 SL_MUST_CHECK int sl_disk_open(struct sl_disk *d, const struct sl_store_config *cfg,
                                struct sl_error *err);
+/* From now on names are hashed with this one, and the folder remembers it. No page is asked for
+ * yet.
+ */
+void sl_disk_use_seed(struct sl_disk *d, uint64_t seed);
 /* Writes when pages were used last, so that the order of eviction lasts. No thread of the
  * store runs. */
 void sl_disk_save_uses(struct sl_disk *d);

@@ -17,7 +17,7 @@ static int check_config(const struct sl_store_config *cfg, struct sl_error *err)
     return 0;
 }
 
-static int open_tiers(struct sl_store *s, const struct sl_store_config *cfg, struct sl_error *err)
+static int open_host(struct sl_store *s, const struct sl_store_config *cfg, struct sl_error *err)
 {
     int rc = sl_host_open(&s->host, cfg, err);
     if (rc != 0)
@@ -26,13 +26,16 @@ static int open_tiers(struct sl_store *s, const struct sl_store_config *cfg, str
     s->jobs = sl_calloc(n_slots, sizeof *s->jobs);
     if (s->jobs == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %zu KV pages", n_slots);
-    rc = sl_store_touch_start(s, err);
-    if (rc != 0 || cfg->dir == NULL)
-        return rc;
-    rc = sl_disk_open(&s->disk, cfg, err);
+    return sl_store_touch_start(s, err);
+}
+
+static int open_disk(struct sl_store *s, const struct sl_store_config *cfg, struct sl_error *err)
+{
+    int rc = sl_disk_open(&s->disk, cfg, err);
     if (rc != 0)
         return rc;
     s->has_disk = true;
+    s->seed = s->disk.seed;
     return sl_store_io_start(s, err);
 }
 
@@ -47,12 +50,17 @@ int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, stru
         return sl_fail(err, SL_ENOMEM, "out of memory for a store of KV pages");
     s->cfg = *cfg;
     s->cfg.dir = NULL; /* the disk has a copy */
+    s->cfg.remote_url = s->cfg.remote_password = NULL;
     pthread_mutex_init(&s->lock, NULL);
-    rc = open_tiers(s, cfg, err);
-    if (rc == 0 && s->has_disk)
-        s->seed = s->disk.seed;
-    else if (rc == 0)
+    rc = open_host(s, cfg, err);
+    if (rc == 0)
         rc = sl_random(&s->seed, sizeof s->seed, err);
+    if (rc == 0 && cfg->dir != NULL)
+        rc = open_disk(s, cfg, err);
+    if (rc == 0 && cfg->remote_url != NULL)
+        rc = sl_remote_open(s, cfg, err);
+    if (rc == 0 && s->has_disk)
+        sl_disk_use_seed(&s->disk, s->seed);
     if (rc != 0) {
         sl_store_close(s);
         return rc;
@@ -66,6 +74,7 @@ void sl_store_close(struct sl_store *s)
     if (s == NULL)
         return;
     sl_store_touch_stop(s);
+    sl_remote_close(s); /* what it read may still be written to the disk */
     if (s->has_disk) {
         sl_store_io_stop(s);
         sl_disk_save_uses(&s->disk);
@@ -154,14 +163,25 @@ bool sl_store_has(struct sl_store *s, const struct sl_store_key *key)
     return has;
 }
 
+/* Of host memory, for a page that is not there. */
+static int32_t take_slot(struct sl_store *s, const struct sl_store_key *key)
+{
+    int32_t slot = sl_slots_take(&s->host.slots, key);
+    sl_store_touch_more(s);
+    if (slot != SL_NO_SLOT) {
+        s->jobs[slot].n_seen = 0;
+        s->jobs[slot].sent = false;
+    }
+    return slot;
+}
+
 uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
 {
     uint8_t *page = NULL;
     check_key(s, key);
     pthread_mutex_lock(&s->lock);
     if (sl_slots_find(&s->host.slots, key) == SL_NO_SLOT && use_on_disk(s, key) == SL_NO_SLOT) {
-        int32_t slot = sl_slots_take(&s->host.slots, key);
-        sl_store_touch_more(s);
+        int32_t slot = take_slot(s, key);
         if (slot != SL_NO_SLOT)
             page = sl_host_page(&s->host, slot);
         else
@@ -189,6 +209,8 @@ void sl_store_commit(struct sl_store *s, uint8_t *page)
     bool somebody = sl_store_tell(s, slot, true, SL_TIER_HOST);
     if (s->has_disk)
         sl_store_write(s, slot);
+    if (s->remote != NULL)
+        sl_remote_saw(s, slot);
     sl_slots_release(&s->host.slots, slot);
     pthread_mutex_unlock(&s->lock);
     if (somebody)
@@ -217,21 +239,27 @@ static void wait_for(struct sl_store *s, int32_t slot, struct sl_store_get *get)
     s->jobs[slot].waiters = get;
 }
 
-/* A page that is not in host memory: it is on disk and gets a place to be read into, or is missed.
- */
+/* A page that is not in host memory: it is on disk, or maybe in the remote tier, and gets a place
+ * to be read into; or it is missed. */
 static void fetch(struct sl_store *s, struct sl_store_get *get)
 {
-    int32_t on_disk = use_on_disk(s, &get->key), slot = SL_NO_SLOT;
-    if (on_disk != SL_NO_SLOT)
-        slot = sl_slots_take(&s->host.slots, &get->key);
-    sl_store_touch_more(s);
-    if (s->has_disk && slot == SL_NO_SLOT)
+    const int32_t on_disk = use_on_disk(s, &get->key);
+    const bool far = on_disk == SL_NO_SLOT && get->remote && s->remote != NULL;
+    int32_t slot = SL_NO_SLOT;
+    if (on_disk != SL_NO_SLOT || (far && sl_remote_serves(s)))
+        slot = take_slot(s, &get->key);
+    if (s->has_disk && (on_disk == SL_NO_SLOT || slot == SL_NO_SLOT))
         s->stats[SL_TIER_DISK].misses++;
+    if (far && slot == SL_NO_SLOT)
+        s->stats[SL_TIER_REMOTE].misses++;
     miss(s, get, SL_TIER_HOST);
     if (slot == SL_NO_SLOT)
         return;
     wait_for(s, slot, get);
-    sl_store_read(s, slot, on_disk);
+    if (far)
+        sl_remote_read(s, slot);
+    else
+        sl_store_read(s, slot, on_disk);
 }
 
 void sl_store_begin(struct sl_store *s, struct sl_store_get *get)
@@ -301,6 +329,18 @@ const uint8_t *sl_store_keep(struct sl_store *s, struct sl_store_get *get)
     return page;
 }
 
+void sl_store_saw(struct sl_store *s, const struct sl_store_key *key)
+{
+    if (s->remote == NULL)
+        return;
+    check_key(s, key);
+    pthread_mutex_lock(&s->lock);
+    int32_t slot = sl_slots_find(&s->host.slots, key);
+    if (slot != SL_NO_SLOT && s->host.slots.slots[slot].state == SL_SLOT_READY)
+        sl_remote_saw(s, slot);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void sl_store_release(struct sl_store *s, const uint8_t *page)
 {
     pthread_mutex_lock(&s->lock);
@@ -325,11 +365,16 @@ void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_
     SL_ASSERT(tier >= 0 && tier < SL_N_TIERS);
     pthread_mutex_lock(&s->lock);
     *out = s->stats[tier];
-    if (tier == SL_TIER_HOST) {
+    if (tier == SL_TIER_REMOTE) {
+        out->there = s->remote != NULL;
+        out->up = s->remote != NULL && sl_remote_serves(s);
+    } else if (tier == SL_TIER_HOST) {
+        out->there = out->up = true;
         count_pages(s, &s->host.slots, out);
         out->capacity_bytes = (uint64_t)s->host.slots.n_chunks * s->host.chunk_bytes;
         out->ready_bytes = (uint64_t)s->host.slots.n_there * s->host.chunk_bytes;
     } else if (s->has_disk) {
+        out->there = out->up = true;
         count_pages(s, &s->disk.slots, out);
         out->capacity_bytes = (uint64_t)s->disk.slots.n_chunks * s->disk.slab_bytes;
         out->corrupt += s->disk.n_forgotten;

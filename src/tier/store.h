@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * store.h - KV pages outside the device: tiers of host memory and of disk behind one interface.
+ * store.h - KV pages outside the device: tiers of host memory, of disk and of a store that several
+ * servers share, behind one interface.
  *
  * A page is named by its block, the chain of hashes over model, layout, namespace and tokens with a
  * secret (kv/radix.h), and by its group of layers. The name says what the bytes are, so a page that
@@ -7,11 +8,11 @@
  * folder's pages over restarts.
  *
  * Losing a page is always allowed: it is a miss, and its tokens are computed again. Wrong bytes are
- * not: what comes from a disk has a checksum over its name and its bytes, and a page that fails it
- * is a miss and is forgotten. No fault of a tier is an error of a request.
+ * not: what comes from a disk or a remote store has a checksum over its name and its bytes, and a
+ * page that fails it is a miss and is forgotten. No fault of a tier is an error of a request.
  *
  * Engine thread, if not marked otherwise. Nothing here waits or allocates after sl_store_open:
- * files are read and written by threads of the store.
+ * threads of the store read and write files, and speak to the remote store.
  */
 #ifndef SL_TIER_STORE_H
 #define SL_TIER_STORE_H
@@ -22,7 +23,7 @@
 
 struct sl_store;
 
-enum sl_tier_kind { SL_TIER_HOST, SL_TIER_DISK, SL_N_TIERS };
+enum sl_tier_kind { SL_TIER_HOST, SL_TIER_DISK, SL_TIER_REMOTE, SL_N_TIERS };
 
 struct sl_store_config {
     struct sl_hash128 root; /* names model and layout: only pages of the same root are found */
@@ -32,6 +33,11 @@ struct sl_store_config {
                             has room for some pages at least */
     const char *dir;     /* of pages on disk; NULL: no such tier */
     uint64_t disk_bytes;
+    /* A store that other servers use too (tier/remote.h); NULL: no such tier. */
+    const char *remote_url, *remote_password; /* the password: of a URL that has none, or NULL */
+    uint32_t remote_timeout_ms;               /* that a question to it may take */
+    uint32_t remote_ttl_s;                    /* pages are forgotten there after it; 0: never */
+    uint32_t remote_store_after;              /* times that a page was seen before it is written */
     /* Called by a thread of the store when a page of a request to it has come, or will not. */
     void (*wake)(void *arg);
     void *wake_arg;
@@ -55,6 +61,9 @@ struct sl_store_stats { /* of one tier, since it was opened */
     uint64_t stored, stored_bytes, loaded_bytes;
     uint64_t dropped; /* not stored: there was no room or no time */
     uint64_t evicted, corrupt, io_errors;
+    uint64_t probes,
+        unanswered; /* questions to a remote tier; of those, without an answer in time */
+    bool there, up; /* there is such a tier; it serves */
 };
 
 /* SL_EINVAL, SL_ENOMEM, SL_EIO: the folder cannot be used; the message names it. What is wrong
@@ -64,7 +73,7 @@ SL_MUST_CHECK int sl_store_open(const struct sl_store_config *cfg, struct sl_sto
 /* Writes what is still to be written, then ends; NULL is allowed. No page is held. */
 void sl_store_close(struct sl_store *s);
 
-/* What names are to be hashed with: a secret of the folder, or of this process where there is none.
+/* What names are to be hashed with: a secret of the remote tier, of the folder, or of this process.
  * The store has no whole text to compare, so who asks must not be able to choose two of one name.
  */
 uint64_t sl_store_seed(const struct sl_store *s);
@@ -85,6 +94,7 @@ struct sl_store_get {
     struct sl_store_key key;
     _Atomic int32_t state; /* enum sl_store_state, set by any thread */
     enum sl_tier_kind from;
+    bool remote;         /* the remote tier may be asked for it */
     const uint8_t *page; /* SL_STORE_HERE: its bytes, until the end */
     void *inside;        /* the store's */
 };
@@ -96,6 +106,25 @@ void sl_store_end(struct sl_store *s, struct sl_store_get *get);
 /* Before that, of a page that is here: it stays where it is until it is released. */
 const uint8_t *sl_store_keep(struct sl_store *s, struct sl_store_get *get);
 void sl_store_release(struct sl_store *s, const uint8_t *page);
+
+/* ---- the remote tier: what it has is not known until it was asked ---- */
+
+/* A page that a request came upon, wherever it is: counts for remote_store_after. */
+void sl_store_saw(struct sl_store *s, const struct sl_store_key *key);
+
+struct sl_store_probe;
+/* A question which pages the remote tier has. NULL: there is none, or it cannot be asked now. */
+struct sl_store_probe *sl_store_probe_take(struct sl_store *s);
+/* Pages are added in order; `known` ones count as found. False: it is full. */
+bool sl_store_probe_add(struct sl_store_probe *p, const struct sl_store_key *key, bool known);
+/* No page behind a missing one of group `ends` is of use; -1: all are. Then wake is called when the
+ * answer is there, or will not come. */
+void sl_store_probe_send(struct sl_store *s, struct sl_store_probe *p, int32_t ends);
+bool sl_store_probe_over(const struct sl_store_probe *p);               /* answered, or too late */
+bool sl_store_probe_found(const struct sl_store_probe *p, int32_t i);   /* false: nobody said so */
+void sl_store_probe_give(struct sl_store *s, struct sl_store_probe *p); /* in whatever state */
+/* Bytes a second that pages came with; 0: not known, or not lately. */
+double sl_store_remote_rate(struct sl_store *s);
 
 /* Any thread. */
 void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out);

@@ -7,6 +7,7 @@
 
 #include "tier/disk.h"
 #include "tier/host.h"
+#include "tier/remote.h"
 
 #include <pthread.h>
 
@@ -17,6 +18,9 @@ struct sl_page_job {
     int32_t next;                 /* in the queue that it stands in */
     int32_t disk_slot;            /* that it is read from; held until then */
     struct sl_store_get *waiters; /* pending ones, linked by `inside`; each holds the slot */
+    int32_t remote_next;          /* in the queue of the remote tier that it stands in */
+    uint32_t n_seen;              /* since it is in this slot */
+    bool sent;                    /* the remote tier has it, or is about to */
 };
 
 struct sl_page_queue { /* of slots of host memory, each held: a slot stands in one at most */
@@ -52,6 +56,7 @@ struct sl_store {
     struct sl_page_job *jobs; /* [slots of the host] */
     bool has_disk;
     struct sl_disk disk;
+    struct sl_remote *remote; /* NULL: there is none */
     struct sl_store_io io;
     struct sl_store_touch touch;
     struct sl_store_stats stats[SL_N_TIERS];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * fake_store.h - the interface of tier/store.h for tests of who uses it: everything in static
- * memory, which outlives the store like a folder does; pages come late, are lost and are found
- * corrupt as the test says, and every use that the interface forbids ends the test.
+ * memory, which outlives the store like a folder does; a part of the pages lies in a remote tier,
+ * as the test says; pages and answers come late, are lost and are found corrupt as the test says,
+ * and every use that the interface forbids ends the test.
  *
  * Included by a test it takes the place of the library's store.
  */
@@ -17,15 +18,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAKE_PAGES = 1 << 15, FAKE_GETS = 512, FAKE_BUCKETS = 4096 };
+enum { FAKE_PAGES = 1 << 15, FAKE_GETS = 512, FAKE_BUCKETS = 4096, FAKE_PROBES = 4 };
 
 struct fake_page {
     struct sl_store_key key;
     size_t n_bytes;
     uint8_t *bytes;
     bool committed;
+    bool far;        /* in the remote tier only */
     int32_t next;    /* of its bucket, + 1 */
     int32_t n_users; /* gets that point to it, and who keeps it behind them */
+};
+
+struct sl_store_probe {
+    struct sl_store_key keys[SL_MAX_TIER_PROBE];
+    bool found[SL_MAX_TIER_PROBE];
+    int32_t n, ends, due, late; /* ticks until it is answered, until nobody waits any more */
+    bool taken, sent, answered;
 };
 
 struct sl_store {
@@ -38,6 +47,7 @@ struct sl_store {
     struct sl_store_get *gets[FAKE_GETS]; /* begun and not ended */
     int32_t due[FAKE_GETS], n_gets, n_kept;
     bool opened;
+    struct sl_store_probe probes[FAKE_PROBES];
     struct sl_store_stats stats;
 };
 
@@ -48,6 +58,8 @@ struct fake_faults {
     int32_t delay;   /* ticks at most until a page comes, each at random */
     int32_t corrupt; /* of other tokens than those of their name */
     bool hang;       /* no page ever comes */
+    int32_t far;     /* are in the remote tier only when they are stored */
+    int32_t silent;  /* questions to it that are never answered, of 1,000 too */
 };
 
 static struct sl_store fake;
@@ -111,13 +123,15 @@ void sl_store_close(struct sl_store *s)
     if (s == NULL)
         return;
     SL_ASSERT(s->opened && s->n_gets == 0 && s->n_open == 0 && s->n_kept == 0);
+    for (int32_t i = 0; i < FAKE_PROBES; i++)
+        SL_ASSERT(!s->probes[i].taken);
     s->opened = false;
 }
 
 bool sl_store_has(struct sl_store *s, const struct sl_store_key *key)
 {
     SL_ASSERT(s->opened && key->group >= 0 && key->group < s->cfg.n_groups);
-    return fake_find(key) != NULL;
+    return fake_find(key) != NULL && !fake_find(key)->far;
 }
 
 uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
@@ -126,6 +140,8 @@ uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key)
     SL_ASSERT(s->opened);
     if (fake_find(key) != NULL || fake_chance(fake_faults.refuse) || s->n_pages == FAKE_PAGES ||
         s->used + n > s->room_bytes) {
+        if (fake_find(key) != NULL)
+            fake_find(key)->far = false;
         s->stats.dropped++;
         return NULL;
     }
@@ -162,6 +178,7 @@ void sl_store_commit(struct sl_store *s, uint8_t *page)
 {
     struct fake_page *p = fake_reserved(s, page);
     p->committed = true;
+    p->far = s->cfg.remote_url != NULL && fake_chance(fake_faults.far);
     if (fake_chance(fake_faults.corrupt))
         fake_corrupt(s, p);
     s->stats.stored++;
@@ -175,7 +192,7 @@ void sl_store_cancel(struct sl_store *s, uint8_t *page)
 static inline void fake_answer(struct sl_store_get *g)
 {
     struct fake_page *p = fake_find(&g->key);
-    if (p == NULL || !p->committed || fake_chance(fake_faults.lose)) {
+    if (p == NULL || !p->committed || (p->far && !g->remote) || fake_chance(fake_faults.lose)) {
         fake.stats.misses++;
         atomic_store(&g->state, SL_STORE_MISS);
         return;
@@ -183,7 +200,8 @@ static inline void fake_answer(struct sl_store_get *g)
     p->n_users++;
     g->inside = p;
     g->page = p->bytes;
-    g->from = SL_TIER_HOST;
+    g->from = p->far ? SL_TIER_REMOTE : SL_TIER_HOST;
+    p->far = false;
     fake.stats.hits++;
     atomic_store(&g->state, SL_STORE_HERE);
 }
@@ -203,9 +221,41 @@ void sl_store_begin(struct sl_store *s, struct sl_store_get *get)
         fake_answer(get);
 }
 
+/* All pages are in the remote tier only. */
+static inline void fake_move_away(void)
+{
+    for (int32_t i = 0; i < fake.n_pages; i++)
+        fake.pages[i].far = fake.pages[i].committed;
+}
+
+/* The remote tier says what it has; with `lose`, what it had until then. */
+static inline void fake_answer_probe(struct sl_store_probe *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct fake_page *page = fake_find(&p->keys[i]);
+        p->found[i] |= page != NULL && page->committed;
+    }
+    p->answered = true;
+}
+
+static inline void fake_tick_probes(void)
+{
+    for (int32_t i = 0; i < FAKE_PROBES; i++) {
+        struct sl_store_probe *p = &fake.probes[i];
+        if (!p->sent || p->answered || p->late == 0)
+            continue;
+        p->late--;
+        if (p->due > 0 && --p->due == 0)
+            fake_answer_probe(p);
+        if (p->answered || p->late == 0)
+            fake.cfg.wake(fake.cfg.wake_arg);
+    }
+}
+
 /* Time passes. */
 static inline void fake_tick(void)
 {
+    fake_tick_probes();
     for (int32_t i = 0; i < fake.n_gets && !fake_faults.hang; i++)
         if (atomic_load(&fake.gets[i]->state) == SL_STORE_PENDING && --fake.due[i] <= 0) {
             fake_answer(fake.gets[i]);
@@ -246,6 +296,68 @@ void sl_store_release(struct sl_store *s, const uint8_t *page)
     SL_ASSERT(i >= 0 && s->pages[i].n_users > 0 && s->n_kept > 0);
     s->pages[i].n_users--;
     s->n_kept--;
+}
+
+void sl_store_saw(struct sl_store *s, const struct sl_store_key *key)
+{
+    SL_ASSERT(s->opened && key->group >= 0 && key->group < s->cfg.n_groups);
+}
+
+struct sl_store_probe *sl_store_probe_take(struct sl_store *s)
+{
+    struct sl_store_probe *p = s->probes;
+    while (p < s->probes + FAKE_PROBES && p->taken)
+        p++;
+    if (s->cfg.remote_url == NULL || p == s->probes + FAKE_PROBES)
+        return NULL;
+    p->n = 0;
+    p->taken = true;
+    p->sent = p->answered = false;
+    return p;
+}
+
+bool sl_store_probe_add(struct sl_store_probe *p, const struct sl_store_key *key, bool known)
+{
+    SL_ASSERT(p->taken && !p->sent);
+    if (p->n == SL_MAX_TIER_PROBE)
+        return false;
+    p->keys[p->n] = *key;
+    p->found[p->n++] = known;
+    return true;
+}
+
+void sl_store_probe_send(struct sl_store *s, struct sl_store_probe *p, int32_t ends)
+{
+    SL_ASSERT(s->opened && p->taken && !p->sent && ends < s->cfg.n_groups);
+    p->sent = true;
+    p->ends = ends;
+    p->due = 1 + (int32_t)sl_rng_below(&fake_rng, (uint64_t)fake_faults.delay + 1);
+    p->late = p->due;
+    if (fake_faults.hang || fake_chance(fake_faults.silent))
+        p->due = 0;
+}
+
+bool sl_store_probe_over(const struct sl_store_probe *p)
+{
+    SL_ASSERT(p->taken && p->sent);
+    return p->answered || p->late == 0;
+}
+
+bool sl_store_probe_found(const struct sl_store_probe *p, int32_t i)
+{
+    SL_ASSERT(p->taken && p->sent);
+    return p->answered && i >= 0 && i < p->n && p->found[i];
+}
+
+void sl_store_probe_give(struct sl_store *s, struct sl_store_probe *p)
+{
+    SL_ASSERT(s->opened && p->taken);
+    p->taken = false;
+}
+
+double sl_store_remote_rate(struct sl_store *s)
+{
+    return s->cfg.remote_url != NULL && fake_chance(300) ? 1e9 : 0;
 }
 
 void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out)

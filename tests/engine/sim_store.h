@@ -22,7 +22,9 @@ static void draw_tiers(struct config *c, uint64_t seed)
                                      .refuse = chance(&r, 40) ? between(&r, 1, 300) : 0,
                                      .delay = chance(&r, 60) ? between(&r, 1, 40) : 0,
                                      .corrupt = chance(&r, 30) ? between(&r, 1, 300) : 0,
-                                     .hang = chance(&r, 8)};
+                                     .hang = chance(&r, 8),
+                                     .far = chance(&r, 50) ? between(&r, 1, 1000) : 0,
+                                     .silent = chance(&r, 30) ? between(&r, 1, 500) : 0};
 }
 
 static size_t sim_page_bytes(const struct world *w)
@@ -75,6 +77,8 @@ static void store_start(struct world *w, struct sl_engine_parts *parts)
     if (!w->cfg.tiers)
         return;
     parts->tiers.store.host_bytes = 16 << 20;
+    if (w->cfg.faults.far > 0)
+        parts->tiers.store.remote_url = "redis://there";
     for (int32_t g = 0; g < w->n_stores; g++)
         parts->tiers.page_bytes[g] = sim_page_bytes(w);
     parts->runner.page_out = sim_page_out;

@@ -101,6 +101,7 @@ static uint8_t *page_of(void *ctx, int32_t group, int32_t page, size_t *n_bytes)
 }
 
 static bool is_late; /* engines that are started copy beside their steps */
+static bool is_far;  /* they have a remote tier, where all pages are that the pool has lost */
 
 static void start(struct world *w, int32_t few_pages)
 {
@@ -122,6 +123,10 @@ static void start(struct world *w, int32_t few_pages)
             (struct sl_kv_group_info){.state = layers->state,
                                       .window = layers->window,
                                       .n_pages = sl_kv_layers_full(layers) ? N_BLOCKS : few_pages};
+    }
+    if (is_far) {
+        parts.tiers.store.remote_url = "redis://there";
+        parts.tiers.always_load = true;
     }
     sl_sampling_default(&parts.sampling);
     const struct sl_host_model m = {
@@ -208,6 +213,8 @@ static void evict_all(struct world *w)
 {
     sl_kv_clear(&w->eng->kv);
     assert_int_equal(sl_kv_n_cached(&w->eng->kv), 0);
+    if (is_far)
+        fake_move_away();
     poison_free_pages(w);
 }
 
@@ -332,6 +339,33 @@ static void a_request_that_loads_can_be_cancelled(void **state)
     }
 }
 
+static void likewise_of_a_remote_tier(void **state)
+{
+    static struct world w;
+    static const struct fake_faults faults[] = {
+        {.silent = 1000}, {.silent = 300, .delay = 4}, {.far = 500, .lose = 200}, {.hang = true}};
+    struct sl_stats s;
+    is_far = true;
+    prompts_find_what_was_evicted_and_outlived(state);
+    what_is_lost_late_or_corrupt_is_computed(state);
+    a_request_that_loads_can_be_cancelled(state);
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        for (size_t k = 0; k < SL_COUNT(faults); k++) {
+            open_world(&w, models[i].name, models[i].few_pages);
+            fake_faults = faults[k];
+            for (int round = 0; round < 3; round++) {
+                run_all(&w, models[i].name);
+                evict_all(&w);
+            }
+            sl_engine_stats(w.eng, &s);
+            if (faults[k].silent == 1000 || faults[k].hang) /* nobody waits for pages */
+                assert_int_equal(s.tier_hits, 0);
+            close_world(&w);
+        }
+    }
+    is_far = false;
+}
+
 static const struct sl_sys *real_sys;
 static uint64_t ahead_ns;
 
@@ -387,6 +421,7 @@ int main(void)
         cmocka_unit_test(what_is_lost_late_or_corrupt_is_computed),
         cmocka_unit_test(a_request_that_loads_can_be_cancelled),
         cmocka_unit_test(a_store_that_hangs_is_waited_for_so_long),
+        cmocka_unit_test(likewise_of_a_remote_tier),
         cmocka_unit_test(likewise_of_a_device_that_copies_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

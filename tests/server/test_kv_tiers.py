@@ -62,6 +62,17 @@ def test_a_server_that_starts_again_finds_its_prefixes(tmp_path):
         assert a[2] < b[2] == (b[3] - 1) // 16 * 16
 
 
+def train_a_little(model):
+    path = model / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    n = 8 + int.from_bytes(data[:8], "little")
+    for name, t in json.loads(data[8:n]).items():
+        if name != "__metadata__" and name.endswith("v_proj.weight"):
+            a, b = (n + o for o in t["data_offsets"])
+            data[a:b] = bytes(x ^ (i % 2 == 0) for i, x in enumerate(data[a:b]))
+    path.write_bytes(data)
+
+
 def test_other_weights_find_nothing(tmp_path):
     args = [*ARGS, "--kv-cache-dir", str(tmp_path / "kv")]
     model = tmp_path / "model"
@@ -69,14 +80,7 @@ def test_other_weights_find_nothing(tmp_path):
     with Server(str(model), *args) as s:
         ask(s, 1)
         well(s)
-    path = model / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    n = 8 + int.from_bytes(data[:8], "little")
-    for name, t in json.loads(data[8:n]).items():
-        if name != "__metadata__" and name.endswith("v_proj.weight"):  # as if trained a little more
-            a, b = (n + o for o in t["data_offsets"])
-            data[a:b] = bytes(x ^ (i % 2 == 0) for i, x in enumerate(data[a:b]))
-    path.write_bytes(data)
+    train_a_little(model)
     with Server(str(model), *args) as s:
         assert ask(s, 1)[2] == 0
         well(s)

@@ -84,6 +84,8 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
                           &cfg->speculative_model,
                           &cfg->kv_cache_dir,
                           &cfg->kv_offloading_backend,
+                          &cfg->kv_remote_url,
+                          &cfg->kv_remote_load,
                           &cfg->kv_transfer_config};
     return i < SL_COUNT(all) ? all[i] : NULL;
 }
@@ -425,7 +427,13 @@ static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *
     out->store = (struct sl_store_config){.root = sl_loaded_page_root(l, cfg),
                                           .host_bytes = tiers.host_bytes,
                                           .dir = tiers.dir,
-                                          .disk_bytes = tiers.disk_bytes};
+                                          .disk_bytes = tiers.disk_bytes,
+                                          .remote_url = tiers.remote_url,
+                                          .remote_password = tiers.remote_password,
+                                          .remote_timeout_ms = tiers.remote_timeout_ms,
+                                          .remote_store_after = tiers.remote_store_after,
+                                          .remote_ttl_s = tiers.remote_ttl_s};
+    out->always_load = tiers.always_load;
     for (int32_t g = 0; g < l->plan.kv.n_groups; g++)
         out->page_bytes[g] = l->plan.kv.groups[g].page_bytes;
     return 0;

@@ -715,8 +715,8 @@ static int plan_tiers(const struct sl_model_facts *facts, const struct sl_engine
                        : cfg->no_prefix_caching                ? "without prefix caching"
                                                                : NULL;
     if (what != NULL)
-        return sl_fail(err, SL_EUNSUPPORTED, "kv-offloading-size, kv-cache-dir: not supported %s",
-                       what);
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "kv-offloading-size, kv-cache-dir, kv-remote-url: not supported %s", what);
     const uint64_t least = TIER_PAGES * sl_kv_block_bytes(&p->kv);
     if (tiers.host_bytes < least)
         return sl_fail(err, SL_EINVAL,

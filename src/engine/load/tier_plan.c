@@ -2,13 +2,18 @@
 #include "engine/load/tier_plan.h"
 
 #include "base/check.h"
+#include "base/fs.h"
+#include "tier/remote.h"
 
 #include <jansson.h>
 #include <string.h>
 
-#define GIB          1073741824.0
-#define DEFAULT_DISK 16.0 /* GiB of a folder */
-#define DEFAULT_HOST 1.0  /* of host memory in front of it */
+#define GIB                 1073741824.0
+#define DEFAULT_DISK        16.0 /* GiB of a folder */
+#define DEFAULT_HOST        1.0  /* of host memory in front of it, or of a remote store */
+#define DEFAULT_TIMEOUT_MS  100
+#define DEFAULT_STORE_AFTER 1
+#define DEFAULT_TTL_S       86400
 
 /* What a key may say: only this, or anything that makes no difference here. */
 struct tier_key {
@@ -95,6 +100,48 @@ static int check_size(const char *name, float gib, struct sl_error *err)
     return sl_fail(err, SL_EINVAL, "%s: %g is not between 0 and 1048576 GiB", name, (double)gib);
 }
 
+/* Redis' own tools take the password from the same variable, so that no command line shows it. */
+static int plan_remote(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
+                       struct sl_error *err)
+{
+    const struct sl_remote_kind *kind;
+    const char *load = cfg->kv_remote_load;
+    const int32_t ttl = cfg->kv_remote_ttl_s;
+    if (cfg->kv_remote_url == NULL) {
+        if (cfg->kv_remote_timeout_ms == 0 && cfg->kv_remote_store_after == 0 && ttl == 0 &&
+            load == NULL)
+            return 0;
+        return sl_fail(err, SL_EINVAL,
+                       "kv-remote-load, kv-remote-timeout, kv-remote-store-after, kv-remote-ttl: "
+                       "they need --kv-remote-url");
+    }
+    out->always_load = load != NULL && strcmp(load, "always") == 0;
+    if (load != NULL && !out->always_load && strcmp(load, "auto") != 0)
+        return sl_fail(err, SL_EINVAL, "kv-remote-load: '%.20s' is not one of: auto, always", load);
+    if (cfg->kv_remote_timeout_ms < 0 || cfg->kv_remote_store_after < 0 || ttl < -1)
+        return sl_fail(err, SL_EINVAL,
+                       "kv-remote-timeout, kv-remote-store-after, kv-remote-ttl: less than 0");
+    out->remote_url = cfg->kv_remote_url;
+    out->remote_password = sl_environment("REDISCLI_AUTH");
+    out->remote_timeout_ms =
+        (uint32_t)(cfg->kv_remote_timeout_ms > 0 ? cfg->kv_remote_timeout_ms : DEFAULT_TIMEOUT_MS);
+    out->remote_store_after = (uint32_t)(cfg->kv_remote_store_after > 0 ? cfg->kv_remote_store_after
+                                                                        : DEFAULT_STORE_AFTER);
+    SL_ASSERT(out->remote_timeout_ms > 0 && out->remote_store_after > 0);
+    out->remote_ttl_s = ttl > 0 ? (uint32_t)ttl : ttl == 0 ? DEFAULT_TTL_S : 0;
+    return sl_remote_find(cfg->kv_remote_url, &kind, err);
+}
+
+static void plan_disk(const struct sl_engine_config *cfg, struct sl_tier_plan *out)
+{
+    SL_ASSERT(out->dir == NULL && out->disk_bytes == 0);
+    if (cfg->kv_cache_dir == NULL)
+        return;
+    const float gib = cfg->kv_cache_disk_size;
+    out->dir = cfg->kv_cache_dir;
+    out->disk_bytes = (uint64_t)((gib > 0 ? (double)gib : DEFAULT_DISK) * GIB);
+}
+
 int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
                       struct sl_error *err)
 {
@@ -118,14 +165,9 @@ int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *o
         return sl_fail(err, SL_EINVAL,
                        "kv-transfer-config: cpu_bytes_to_use, or --kv-offloading-size, must say "
                        "how much memory to use");
-    if (cfg->kv_cache_dir == NULL)
-        return 0;
-    SL_ASSERT(out->dir == NULL && out->disk_bytes == 0);
-    out->dir = cfg->kv_cache_dir;
-    out->disk_bytes =
-        (uint64_t)((cfg->kv_cache_disk_size > 0 ? (double)cfg->kv_cache_disk_size : DEFAULT_DISK) *
-                   GIB);
-    if (out->host_bytes == 0)
+    plan_disk(cfg, out);
+    rc = plan_remote(cfg, out, err);
+    if (rc == 0 && (out->dir != NULL || out->remote_url != NULL) && out->host_bytes == 0)
         out->host_bytes = (uint64_t)(DEFAULT_HOST * GIB);
-    return 0;
+    return rc;
 }

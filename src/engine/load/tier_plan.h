@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tier_plan.h - where copies of KV pages are kept outside the pool, as the configuration asks for
- * it: with vLLM's names for host memory, with sluice's own for a folder.
+ * it: with vLLM's names for host memory, with sluice's own for a folder and a remote store.
  */
 #ifndef SL_ENGINE_TIER_PLAN_H
 #define SL_ENGINE_TIER_PLAN_H
@@ -12,6 +12,9 @@ struct sl_tier_plan {
     uint64_t host_bytes; /* 0: there are no tiers */
     const char *dir;     /* the configuration's; NULL: no disk */
     uint64_t disk_bytes;
+    const char *remote_url, *remote_password; /* NULL: no remote store; no password besides */
+    uint32_t remote_timeout_ms, remote_store_after, remote_ttl_s;
+    bool always_load; /* from there, also where to compute is expected to be faster */
 };
 
 /* SL_EINVAL, SL_EUNSUPPORTED: the message names the key. */

@@ -411,21 +411,27 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
             st->invariant_violations);
 }
 
-/* A sample for each tier that there is. */
+#define TIER(field) offsetof(struct sl_kv_tier_stats, field)
+
+/* A sample for each tier that there is, and of which it is known. */
 static void tier_samples(struct out *o, const struct sl_stats *st, const char *name,
                          const char *type, const char *help, size_t offset)
 {
-    static const char *const labels[SL_N_KV_TIERS] = {"tier=\"host\"", "tier=\"disk\""};
+    static const char *const labels[SL_N_KV_TIERS] = {"tier=\"host\"", "tier=\"disk\"",
+                                                      "tier=\"remote\""};
+    const bool of_room = offset <= TIER(capacity_bytes) && offset >= TIER(n_pages);
+    const bool of_remote = offset == TIER(probes) || offset == TIER(unanswered);
     head(o, name, type, help);
     for (int i = 0; i < SL_N_KV_TIERS; i++) {
         uint64_t value;
         memcpy(&value, (const char *)&st->kv_tiers[i] + offset, sizeof value);
-        if (st->kv_tiers[i].capacity_bytes > 0)
+        const bool known = of_room     ? st->kv_tiers[i].capacity_bytes > 0
+                           : of_remote ? i == SL_KV_TIER_REMOTE
+                                       : true;
+        if (st->kv_tiers[i].there && known)
             sample(o, name, labels[i], (double)value);
     }
 }
-
-#define TIER(field) offsetof(struct sl_kv_tier_stats, field)
 
 /* Copies of pages outside the pool; vLLM's names where it has one. */
 static void tiers(struct out *o, const struct sl_metrics_model *in)
@@ -434,6 +440,7 @@ static void tiers(struct out *o, const struct sl_metrics_model *in)
         const char *name, *type, *help;
         size_t offset;
     } rows[] = {
+        {"sluice:kv_tier_up", "gauge", "1: the tier serves, 0: it failed and rests.", TIER(up)},
         {"sluice:kv_tier_pages", "gauge", "Copies of KV pages outside the pool.", TIER(n_pages)},
         {"sluice:kv_tier_bytes", "gauge", "Their bytes.", TIER(n_bytes)},
         {"sluice:kv_tier_capacity_bytes", "gauge", "Room for them.", TIER(capacity_bytes)},
@@ -447,6 +454,9 @@ static void tiers(struct out *o, const struct sl_metrics_model *in)
         {"sluice:kv_tier_evicted_total", "counter", "Given up for others.", TIER(evicted)},
         {"sluice:kv_tier_corrupt_total", "counter", "Found damaged, and forgotten.", TIER(corrupt)},
         {"sluice:kv_tier_io_errors_total", "counter", "Failed reads and writes.", TIER(io_errors)},
+        {"sluice:kv_tier_probes_total", "counter", "Questions which pages it has.", TIER(probes)},
+        {"sluice:kv_tier_probes_unanswered_total", "counter", "Of them not answered in time.",
+         TIER(unanswered)},
     };
     const struct sl_stats *st = in->stats;
     const struct sl_kv_tier_stats *host = &st->kv_tiers[SL_KV_TIER_HOST];
