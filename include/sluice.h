@@ -196,6 +196,16 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* JSON as vLLM's --kv-transfer-config: {"kv_connector": "OffloadingConnector", "kv_role":
      * "kv_both", "kv_connector_extra_config": {"cpu_bytes_to_use": bytes}} */
     const char *kv_transfer_config;
+    /* Prompts are computed by one server and go on in another (docs/TIERS.md): "prefill": others
+     * read pages here; "decode": pages are read from others; "both"; NULL or "null": neither. */
+    const char *disaggregation_mode;
+    /* Where pages are read, TCP: an address of this machine (default 127.0.0.1), which others are
+     * told, and a port (default 8998; below 0: any free one). */
+    const char *kv_transfer_host;
+    int32_t disaggregation_bootstrap_port;
+    /* Addresses and networks, with commas, that may read pages, be asked for them, and name others;
+     * "*": any. NULL: this machine. */
+    const char *kv_transfer_peers;
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
@@ -411,6 +421,13 @@ struct sl_thinking {       /* reasoning in front of the answer; a constraint wai
 struct sl_outbox; /* where a reader thread learns which of its requests have news */
 struct sl_request;
 
+struct sl_kv_transfer { /* pages of a prompt between two servers */
+    const char *host;   /* NULL: they are for another server; else they are read from there */
+    int32_t port;
+    bool is_room;   /* id[0] is the number of a room that both servers were told */
+    uint64_t id[2]; /* else what the other server's offer is found by (sl_request_offer) */
+};
+
 struct sl_request_desc {
     const int32_t *prompt; /* token ids, copied */
     int32_t n_prompt;
@@ -433,6 +450,8 @@ struct sl_request_desc {
      * no output. */
     const int32_t *prediction;
     int32_t n_prediction;
+    /* NULL: none. Where pages cannot be had, in time or at all, they are computed. */
+    const struct sl_kv_transfer *transfer;
 };
 
 struct sl_top_logprob {
@@ -493,6 +512,9 @@ const struct sl_token *sl_request_prompt_logprobs(const struct sl_request *req);
 /* The values of a prompt that was submitted for pooling, once it has stopped; else NULL. */
 const float *sl_request_pooled(const struct sl_request *req, int32_t *n);
 void *sl_request_user(const struct sl_request *req);
+/* Of a request whose pages are for another server: what its offer is found by. Tokens of the prompt
+ * that it is of; 0: nothing is on offer. */
+int32_t sl_request_offer(const struct sl_request *req, uint64_t id[2]);
 void sl_request_release(struct sl_request *req); /* cancels it if still running */
 
 /* One prompt to its end in one call, on the caller's thread: what small programs need of the above.
@@ -521,6 +543,22 @@ SL_MUST_CHECK int sl_outbox_create(struct sl_outbox **out, struct sl_error *err)
 void sl_outbox_destroy(struct sl_outbox *box);            /* after its requests were released */
 int sl_outbox_fd(const struct sl_outbox *box);            /* eventfd: readable when there is news */
 struct sl_request *sl_outbox_next(struct sl_outbox *box); /* NULL: drained, fd is armed again */
+
+/* Pages between servers. */
+struct sl_kv_transfer_info {
+    bool serves, asks;  /* pages are read here; they are read elsewhere */
+    char engine_id[33]; /* of this process */
+    char root[33];      /* of names: other servers need the same */
+    char host[64];      /* where pages are read here */
+    int32_t port;
+    int32_t bootstrap_port; /* where others are asked that do not say so */
+};
+
+const struct sl_kv_transfer_info *sl_engine_transfer(const struct sl_engine *eng);
+/* Is the address, in digits, one of kv_transfer_peers? */
+bool sl_engine_knows_peer(const struct sl_engine *eng, const char *addr);
+/* The room's request was refused: who waits for its pages is told. Any thread. */
+void sl_engine_refuse_room(struct sl_engine *eng, uint64_t room);
 
 /* Chat: messages etc. as one JSON object -> prompt text by the model's template. *out malloc'ed. */
 SL_MUST_CHECK int sl_engine_render_chat(const struct sl_engine *eng, const char *context_json,

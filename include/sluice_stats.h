@@ -20,6 +20,18 @@ extern "C" {
 
 struct sl_engine;
 
+/* Pages of prompts between servers, since the start. */
+struct sl_kv_transfer_stats {
+    uint64_t n_offers, n_expired;        /* prompts on offer; that nobody read in time */
+    uint64_t n_sent_pages, n_sent_bytes; /* to others */
+    uint64_t n_asked, n_whole;           /* prompts asked for; of which all came */
+    uint64_t n_read_pages, n_read_bytes; /* from others */
+    uint64_t n_refused, n_lost, n_late;  /* peers that refused, connections lost, deadlines */
+    uint64_t n_corrupt;                  /* pages that came with other bytes */
+};
+
+void sl_engine_transfer_stats(struct sl_engine *eng, struct sl_kv_transfer_stats *out);
+
 /* ---------------------------------------------------------------- histograms */
 
 #define SL_HIST_MAX 24

@@ -97,6 +97,17 @@
 #define SL_MAX_TIER_PROBE (1 << 14)  /* pages that the remote tier is asked about at a time */
 #define SL_MAX_TIER_ASKED 64         /* pages that a request asks the store for at a time */
 
+/* pages between servers */
+#define SL_BOOTSTRAP_PORT   8998      /* where pages are read, as SGLang has it */
+#define SL_MAX_NETS         64        /* addresses of a list */
+#define SL_MAX_PEER_HOST    254       /* bytes of a peer's name */
+#define SL_MAX_PEER_THREADS 4         /* of each side */
+#define SL_MAX_PEER_CONNS   64        /* connections of a thread */
+#define SL_MAX_PEER_WINDOW  8         /* pages asked for at once over a connection */
+#define SL_MAX_PEER_JOBS    1024      /* requests whose pages are under way */
+#define SL_MAX_LEASES       4096      /* requests whose pages are on offer */
+#define SL_MAX_LEASE_BLOCKS (1 << 20) /* of one prompt */
+
 /* method suffix of drafts */
 #define SL_MAX_SUFFIX_DEPTH   256       /* tokens of a match and the drafts behind it */
 #define SL_MAX_SUFFIX_OUTPUTS 1000000   /* that are kept */

@@ -1,0 +1,716 @@
+/* SPDX-License-Identifier: MIT
+ * Tests of pages between servers: two stores of one process, one of which offers a prompt's pages
+ * over loopback, and the other asks for them. Whatever goes wrong, a job ends and the store has
+ * right pages only.
+ */
+#include "tier_rig.h"
+
+#include "tier/peer.h"
+#include "tier/serve.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#define BLOCK    16
+#define N_BLOCKS 24
+#define TAIL     (sizeof(struct sl_hash128) + BLOCK * sizeof(int32_t))
+#define WINDOW   40 /* positions: the last blocks only */
+#define MS       UINT64_C(1000000)
+
+enum { FULL, STATE, SLIDING, N_GROUPS };
+
+/* Names of the same block on both sides have nothing in common. */
+enum { NAMES_P = 1000, NAMES_D = 5000 };
+
+struct pair {
+    struct rig p, d;
+    struct sl_page_layout layout;
+    struct sl_serve *serve;
+    struct sl_peer *peer;
+    struct sl_hash128 names_p[N_BLOCKS], names_d[N_BLOCKS];
+    int32_t tokens[N_BLOCKS * BLOCK];
+    struct sl_lease_id id;
+    struct sl_lease *lease;
+    const char *peers_p, *peers_d;
+    uint32_t lease_ms;
+    uint64_t pages_p;
+};
+
+static void put_tail(uint8_t *tail, const struct sl_hash128 *before, const int32_t *tokens,
+                     int32_t block_size)
+{
+    memcpy(tail, before, sizeof *before);
+    memcpy(tail + sizeof *before, tokens, (size_t)block_size * sizeof *tokens);
+}
+
+static void open_serve(struct pair *t, int port)
+{
+    struct sl_error err = {0};
+    struct sl_serve_config cfg = {.store = t->p.store,
+                                  .layout = t->layout,
+                                  .host = "127.0.0.1",
+                                  .port = port,
+                                  .host_bytes = t->p.cfg.host_bytes,
+                                  .lease_ms = t->lease_ms != 0 ? t->lease_ms : 30000};
+    assert_int_equal(sl_netlist_read(t->peers_p, "peers", &cfg.peers, &err), 0);
+    if (sl_serve_open(&cfg, &t->serve, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
+static void pair_open(struct pair *t)
+{
+    struct sl_error err = {0};
+    static const size_t bytes[N_GROUPS] = {3 * RIG_PAGE + 5, 100000, RIG_PAGE};
+    t->p = rig_plain(t->pages_p != 0 ? t->pages_p : 1024);
+    t->p.cfg.n_groups = N_GROUPS;
+    t->layout = (struct sl_page_layout){.root = {3, 4}, .block_size = BLOCK, .n_groups = N_GROUPS};
+    for (int g = 0; g < N_GROUPS; g++) {
+        t->layout.page_bytes[g] = bytes[g];
+        t->p.cfg.page_bytes[g] = bytes[g] + TAIL;
+    }
+    t->layout.window[SLIDING] = WINDOW;
+    t->layout.state[STATE] = true;
+    t->d = t->p;
+    rig_open(&t->p);
+    rig_open(&t->d);
+    for (int i = 0; i < N_BLOCKS; i++) {
+        t->names_p[i] = rig_key((uint64_t)(NAMES_P + i), 0).name;
+        t->names_d[i] = rig_key((uint64_t)(NAMES_D + i), 0).name;
+    }
+    for (int i = 0; i < N_BLOCKS * BLOCK; i++)
+        t->tokens[i] = (int32_t)(sl_mix64((uint64_t)i) & 0xFFFF);
+    t->id = (struct sl_lease_id){.lo = 77, .hi = 78};
+    open_serve(t, 0);
+    struct sl_peer_config cfg = {.store = t->d.store,
+                                 .layout = t->layout,
+                                 .put_tail = put_tail,
+                                 .wake = rig_wake,
+                                 .wake_arg = &t->d};
+    assert_int_equal(sl_netlist_read(t->peers_d, "peers", &cfg.peers, &err), 0);
+    assert_int_equal(sl_peer_open(&cfg, &t->peer, &err), 0);
+}
+
+static void pair_close(struct pair *t)
+{
+    sl_serve_close(t->serve);
+    sl_peer_close(t->peer);
+    sl_lease_unref(t->lease);
+    rig_close(&t->p);
+    rig_close(&t->d);
+}
+
+/* What the first server stores of a block. */
+static bool put(struct pair *t, int32_t block, int32_t group)
+{
+    return rig_put(&t->p, (uint64_t)(NAMES_P + block), group);
+}
+
+/* States only of the third and the third last block. */
+static bool has_state(int32_t block)
+{
+    return block == 3 || block == N_BLOCKS - 3;
+}
+
+static void put_all(struct pair *t)
+{
+    for (int32_t i = 0; i < N_BLOCKS; i++)
+        for (int32_t g = 0; g < N_GROUPS; g++)
+            if (g != STATE || has_state(i))
+                assert_true(put(t, i, g));
+}
+
+static void offer(struct pair *t)
+{
+    t->lease = sl_serve_lease(t->serve, &t->id, N_BLOCKS, t->names_p, t->tokens);
+    assert_non_null(t->lease);
+}
+
+static struct sl_peer_want want_of(struct pair *t)
+{
+    return (struct sl_peer_want){.host = "127.0.0.1",
+                                 .port = sl_serve_port(t->serve),
+                                 .id = t->id,
+                                 .n_blocks = N_BLOCKS,
+                                 .names = t->names_d,
+                                 .tokens = t->tokens,
+                                 .wait_ms = 20000};
+}
+
+static void await(struct sl_peer_job *j)
+{
+    uint64_t end = sl_now_ns() + 30000 * MS;
+    while (!sl_peer_over(j) && sl_now_ns() < end)
+        usleep(100);
+    assert_true(sl_peer_over(j));
+}
+
+/* Begins, waits, returns how many ms it took. */
+static uint64_t ask(struct pair *t, const struct sl_peer_want *want)
+{
+    uint64_t at = sl_now_ns();
+    struct sl_peer_job *j = sl_peer_begin(t->peer, want);
+    assert_non_null(j);
+    await(j);
+    sl_peer_unref(j);
+    return (sl_now_ns() - at) / MS;
+}
+
+/* Does the second store have the page, byte for byte what the first had, with its own tail? */
+static bool came(struct pair *t, int32_t block, int32_t group)
+{
+    static const struct sl_hash128 none;
+    uint8_t tail[TAIL], *right = malloc(t->p.cfg.page_bytes[group]);
+    struct sl_store_get get;
+    rig_begin(&t->d, (uint64_t)(NAMES_D + block), group, &get);
+    bool here = rig_await(&get) == SL_STORE_HERE;
+    if (here) {
+        struct sl_store_key key = rig_key((uint64_t)(NAMES_P + block), group);
+        const size_t n = t->layout.page_bytes[group];
+        rig_fill(&t->p, &key, right);
+        put_tail(tail, block > 0 ? &t->names_d[block - 1] : &none, t->tokens + block * BLOCK,
+                 BLOCK);
+        assert_memory_equal(get.page, right, n);
+        assert_memory_equal(get.page + n, tail, TAIL);
+    }
+    sl_store_end(t->d.store, &get);
+    free(right);
+    return here;
+}
+
+/* All that a row behind `depth` blocks sees, and nothing that it does not. */
+static void check_depth(struct pair *t, int32_t depth)
+{
+    for (int32_t i = 0; i < N_BLOCKS; i++) {
+        assert_int_equal(came(t, i, STATE), i == depth - 1);
+        assert_int_equal(came(t, i, SLIDING),
+                         i < depth && i >= sl_layout_first(&t->layout, SLIDING, depth));
+    }
+    for (int32_t i = 0; i < depth; i++)
+        assert_true(came(t, i, FULL));
+}
+
+static struct sl_peer_stats peer_stats(struct pair *t)
+{
+    struct sl_peer_stats st;
+    sl_peer_stats(t->peer, &st);
+    return st;
+}
+
+static struct sl_serve_stats serve_stats(struct pair *t)
+{
+    struct sl_serve_stats st;
+    sl_serve_stats(t->serve, &st);
+    return st;
+}
+
+/* ---- what goes well */
+
+static void pages_come_over(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    sl_lease_over(t.lease, 0, false);
+    struct sl_peer_want w = want_of(&t);
+    ask(&t, &w);
+    check_depth(&t, N_BLOCKS - 2);
+    assert_int_equal(atomic_load(&t.d.n_wakes), 1);
+    const uint64_t n = serve_stats(&t).n_pages;
+    assert_int_equal(n, peer_stats(&t).n_pages);
+    assert_int_equal(n, N_BLOCKS + 1 + 3);
+    ask(&t, &w); /* all of it is there: nothing is asked for, whether the lease is there or not */
+    assert_int_equal(serve_stats(&t).n_pages, n);
+    pair_close(&t);
+}
+
+static void *prefill(void *arg)
+{
+    struct pair *t = arg;
+    usleep(20000);
+    offer(t);
+    for (int32_t i = 0; i < N_BLOCKS; i++) {
+        usleep(2000);
+        assert_true(put(t, i, FULL));
+        assert_true(put(t, i, SLIDING));
+        sl_serve_stored(t->serve, (uint64_t)i);
+    }
+    assert_true(put(t, N_BLOCKS - 1, STATE));
+    sl_lease_over(t->lease, N_BLOCKS, false);
+    sl_serve_stored(t->serve, N_BLOCKS);
+    return NULL;
+}
+
+/* Who decodes asks before there is a lease, and reads while pages are computed. */
+static void a_room_is_waited_for(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pthread_t thread;
+    pair_open(&t);
+    t.id = (struct sl_lease_id){.lo = 12345, .is_room = 1};
+    struct sl_peer_want w = want_of(&t);
+    assert_int_equal(pthread_create(&thread, NULL, prefill, &t), 0);
+    struct sl_peer_job *j = sl_peer_begin(t.peer, &w);
+    bool early = false;
+    while (!sl_peer_over(j)) {
+        early |= peer_stats(&t).n_pages > 0 && !sl_peer_over(j);
+        usleep(200);
+    }
+    pthread_join(thread, NULL);
+    assert_true(early);
+    sl_peer_unref(j);
+    check_depth(&t, N_BLOCKS);
+    assert_int_equal(peer_stats(&t).n_whole, 1);
+    pair_close(&t);
+}
+
+static void many_jobs_at_once(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    struct sl_peer_job *jobs[100];
+    struct sl_hash128 names[100][N_BLOCKS];
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    struct sl_peer_want w = want_of(&t);
+    for (int k = 0; k < 100; k++) { /* others' prompts have names of their own */
+        for (int i = 0; i < N_BLOCKS; i++)
+            names[k][i] = rig_key((uint64_t)(10000 + (k % 10) * 100 + i), 0).name;
+        w.names = names[k];
+        jobs[k] = sl_peer_begin(t.peer, &w);
+        assert_non_null(jobs[k]);
+    }
+    sl_lease_over(t.lease, 0, false);
+    for (int k = 0; k < 100; k++) {
+        await(jobs[k]);
+        sl_peer_unref(jobs[k]);
+    }
+    assert_int_equal(peer_stats(&t).n_jobs, 100);
+    pair_close(&t);
+}
+
+/* ---- what does not */
+
+static void what_is_missing_ends_it(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    for (int32_t i = 0; i < N_BLOCKS; i++) {
+        if (i != 9)
+            assert_true(put(&t, i, FULL));
+        assert_true(put(&t, i, SLIDING));
+        if (has_state(i))
+            assert_true(put(&t, i, STATE));
+    }
+    offer(&t);
+    struct sl_peer_want w = want_of(&t);
+    struct sl_peer_job *j = sl_peer_begin(t.peer, &w);
+    usleep(50000);
+    assert_false(sl_peer_over(j)); /* it may still come */
+    sl_serve_stored(t.serve, 5);
+    sl_lease_over(t.lease, 5, false); /* it will not */
+    await(j);
+    sl_peer_unref(j);
+    check_depth(&t, 4);
+    assert_false(came(&t, 9, FULL));
+    assert_int_equal(peer_stats(&t).n_whole, 0);
+    pair_close(&t);
+}
+
+static void of_other_tokens_the_common_ones_come(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    sl_lease_over(t.lease, 0, false);
+    t.tokens[10 * BLOCK + 3] ^= 1;
+    struct sl_peer_want w = want_of(&t);
+    ask(&t, &w);
+    check_depth(&t, 4);
+    assert_false(came(&t, 10, FULL));
+    t.tokens[0] ^= 1;
+    for (int i = 0; i < N_BLOCKS; i++)
+        t.names_d[i].hi ^= 1; /* another prompt */
+    ask(&t, &w);
+    assert_int_equal(peer_stats(&t).n_refused, 1);
+    pair_close(&t);
+}
+
+static void others_are_refused_at_once(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    struct sl_peer_want w = want_of(&t);
+    w.id.hi++;
+    w.wait_ms = 100; /* no such lease */
+    assert_in_range(ask(&t, &w), 0, 2000);
+    w = want_of(&t);
+    w.id = (struct sl_lease_id){.lo = 5, .is_room = 1};
+    sl_serve_refuse_room(t.serve, 5);
+    assert_in_range(ask(&t, &w), 0, 2000);
+    assert_int_equal(peer_stats(&t).n_refused, 2);
+    w = want_of(&t);
+    w.host = "127.0.0.2"; /* nobody listens there */
+    assert_in_range(ask(&t, &w), 0, 2000);
+    w.host = "192.0.2.1"; /* not to be asked */
+    assert_in_range(ask(&t, &w), 0, 2000);
+    for (int i = 0; i < N_BLOCKS; i++)
+        assert_false(came(&t, i, FULL));
+    pair_close(&t);
+}
+
+static void a_room_may_be_used_again(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    put_all(&t);
+    t.id = (struct sl_lease_id){.lo = 5, .is_room = 1};
+    sl_serve_refuse_room(t.serve, 5);
+    offer(&t); /* the router tries again */
+    assert_null(sl_serve_lease(t.serve, &t.id, N_BLOCKS, t.names_p, t.tokens)); /* it is taken */
+    sl_lease_over(t.lease, 0, false);
+    struct sl_peer_want w = want_of(&t);
+    ask(&t, &w);
+    check_depth(&t, N_BLOCKS - 2);
+    pair_close(&t);
+}
+
+static void another_root_has_nothing(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    sl_serve_close(t.serve);
+    sl_lease_unref(t.lease);
+    t.layout.root.lo++;
+    open_serve(&t, 0);
+    offer(&t);
+    struct sl_peer_want w = want_of(&t);
+    assert_in_range(ask(&t, &w), 0, 2000);
+    assert_int_equal(peer_stats(&t).n_refused, 1);
+    assert_false(came(&t, 0, FULL));
+    pair_close(&t);
+}
+
+static void strangers_are_not_served(void **state)
+{
+    (void)state;
+    struct pair t = {.peers_p = "10.0.0.0/8,fd00::/8"};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    struct sl_peer_want w = want_of(&t);
+    assert_in_range(ask(&t, &w), 0, 2000);
+    assert_int_equal(serve_stats(&t).n_pages, 0);
+    assert_true(serve_stats(&t).n_refused > 0);
+    pair_close(&t);
+}
+
+/* The service ends at every point of a transfer, and is there again for the next one. */
+static void a_lost_peer_ends_it(void **state)
+{
+    (void)state;
+    for (useconds_t us = 0; us < 6000; us += 150) {
+        struct pair t = {0};
+        pair_open(&t);
+        put_all(&t);
+        offer(&t);
+        struct sl_peer_want w = want_of(&t);
+        struct sl_peer_job *j = sl_peer_begin(t.peer, &w);
+        usleep(us);
+        sl_serve_close(t.serve);
+        t.serve = NULL;
+        await(j);
+        sl_peer_unref(j);
+        bool all = true;
+        for (int32_t i = 0; i < N_BLOCKS; i++)
+            for (int32_t g = 0; g < N_GROUPS; g++)
+                all &= came(&t, i, g); /* right, or not there */
+        assert_false(all);
+        pair_close(&t);
+    }
+}
+
+static void a_job_may_be_cancelled(void **state)
+{
+    (void)state;
+    for (useconds_t us = 0; us < 6000; us += 300) {
+        struct pair t = {0};
+        pair_open(&t);
+        for (int32_t i = 0; i < N_BLOCKS; i += 1 + i / 8) /* some never come */
+            assert_true(put(&t, i, FULL));
+        offer(&t);
+        struct sl_peer_want w = want_of(&t);
+        struct sl_peer_job *j = sl_peer_begin(t.peer, &w);
+        usleep(us);
+        sl_peer_cancel(j);
+        if (us % 600 == 0)
+            await(j);
+        sl_peer_unref(j);
+        pair_close(&t);
+    }
+}
+
+static void a_deadline_ends_it(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    for (int32_t i = 0; i < 4; i++)
+        assert_true(put(&t, i, FULL));
+    offer(&t); /* the rest does not come, and nobody says so */
+    struct sl_peer_want w = want_of(&t);
+    w.wait_ms = 300;
+    assert_in_range(ask(&t, &w), 250, 3000);
+    for (int32_t i = 0; i < N_BLOCKS; i++)
+        assert_int_equal(came(&t, i, FULL), i < 4);
+    pair_close(&t);
+}
+
+/* ---- leases */
+
+static void a_lease_keeps_its_pages(void **state)
+{
+    (void)state;
+    struct pair t = {.lease_ms = 300, .pages_p = 512};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    sl_lease_over(t.lease, 0, false);
+    usleep(100000);
+    for (uint64_t i = 0; i < 400; i++) /* enough to evict all that may be */
+        rig_put(&t.p, 20000 + i, FULL);
+    assert_true(rig_has(&t.p, NAMES_P, FULL));
+    assert_true(rig_has(&t.p, NAMES_P + N_BLOCKS - 1, FULL));
+    usleep(1500000);
+    assert_int_equal(serve_stats(&t).n_expired, 1);
+    for (uint64_t i = 0; i < 400; i++)
+        rig_put(&t.p, 30000 + i, FULL);
+    assert_false(rig_has(&t.p, NAMES_P, FULL));
+    struct sl_peer_want w = want_of(&t);
+    w.wait_ms = 50;
+    ask(&t, &w); /* gone: nothing comes, nothing breaks */
+    assert_false(came(&t, 0, FULL));
+    pair_close(&t);
+}
+
+static void what_was_read_may_go(void **state)
+{
+    (void)state;
+    struct pair t = {.pages_p = 512};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    sl_lease_over(t.lease, 0, false);
+    struct sl_peer_want w = want_of(&t);
+    ask(&t, &w);
+    usleep(1500000);
+    assert_int_equal(serve_stats(&t).n_expired, 0);
+    for (uint64_t i = 0; i < 400; i++)
+        rig_put(&t.p, 20000 + i, FULL);
+    assert_false(rig_has(&t.p, NAMES_P, FULL));
+    pair_close(&t);
+}
+
+/* ---- peers that do not keep to it */
+
+static int dial(int port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static void strange_bytes_harm_nobody(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    for (uint64_t k = 0; k < 300; k++) {
+        struct {
+            struct sl_peer_hello hello;
+            int32_t tokens[N_BLOCKS * BLOCK];
+            struct sl_peer_ask asks[4];
+        } all = {.hello = {.magic = SL_PEER_MAGIC,
+                           .root = t.layout.root,
+                           .id = t.id,
+                           .block_size = BLOCK,
+                           .n_blocks = N_BLOCKS}};
+        memcpy(all.tokens, t.tokens, sizeof all.tokens);
+        for (int i = 0; i < 4; i++)
+            all.asks[i] = (struct sl_peer_ask){(int32_t)(sl_mix64(k + 77) % 40) * 2 - 40, i - 1};
+        uint8_t *bytes = (uint8_t *)&all;
+        for (uint64_t i = 0; i < k % 4; i++) /* of the head, mostly */
+            bytes[sl_mix64(k * 9 + i) % (i == 0 ? sizeof all : sizeof all.hello)] ^=
+                (uint8_t)sl_mix64(k + i);
+        int fd = dial(sl_serve_port(t.serve));
+        size_t n = k % 3 == 0 ? sizeof all : sl_mix64(k) % sizeof all;
+        assert_int_equal(send(fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
+        shutdown(fd, SHUT_WR);
+        if (k % 2 == 0)
+            (void)!read(fd, bytes, 16);
+        close(fd);
+    }
+    struct sl_peer_want w = want_of(&t);
+    sl_lease_over(t.lease, 0, false);
+    ask(&t, &w);
+    check_depth(&t, N_BLOCKS - 2);
+    pair_close(&t);
+}
+
+/* Stands between the two and changes one byte of what the service says, or cuts it there. */
+struct between {
+    int listen_fd, port, to_port;
+    uint64_t at; /* of the bytes it says */
+    bool cut;
+};
+
+static void *stand_between(void *arg)
+{
+    struct between *b = arg;
+    int down = accept(b->listen_fd, NULL, NULL), up = dial(b->to_port);
+    fd_set set;
+    uint8_t buf[4096];
+    uint64_t n_said = 0;
+    for (;;) {
+        FD_ZERO(&set);
+        FD_SET(down, &set);
+        FD_SET(up, &set);
+        if (select(SL_MAX(up, down) + 1, &set, NULL, NULL, NULL) < 0)
+            break;
+        int from = FD_ISSET(up, &set) ? up : down;
+        ssize_t n = read(from, buf, sizeof buf);
+        if (n <= 0)
+            break;
+        bool here = from == up && b->at >= n_said && b->at < n_said + (uint64_t)n;
+        if (here && b->cut)
+            break;
+        if (here)
+            buf[b->at - n_said] ^= 0x10;
+        n_said += from == up ? (uint64_t)n : 0;
+        if (send(from == up ? down : up, buf, (size_t)n, MSG_NOSIGNAL) != n)
+            break;
+    }
+    close(down);
+    close(up);
+    return NULL;
+}
+
+static void open_between(struct between *b)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    socklen_t n = sizeof a;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    b->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(b->listen_fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(b->listen_fd, 8), 0);
+    assert_int_equal(getsockname(b->listen_fd, (struct sockaddr *)&a, &n), 0);
+    b->port = ntohs(a.sin_port);
+}
+
+static void a_changed_byte_is_never_believed(void **state)
+{
+    (void)state;
+    uint64_t n_corrupt = 0;
+    for (int k = 0; k < 60; k++) {
+        struct pair t = {0};
+        pthread_t thread;
+        pair_open(&t);
+        put_all(&t);
+        offer(&t);
+        sl_lease_over(t.lease, 0, false);
+        struct between b = {.to_port = sl_serve_port(t.serve),
+                            .at = k < 30 ? (uint64_t)k * 2 : sl_mix64((uint64_t)k) % 300000,
+                            .cut = k % 5 == 4};
+        open_between(&b);
+        assert_int_equal(pthread_create(&thread, NULL, stand_between, &b), 0);
+        struct sl_peer_want w = want_of(&t);
+        w.port = b.port;
+        w.wait_ms = 1500;
+        ask(&t, &w);
+        for (int32_t i = 0; i < N_BLOCKS; i++)
+            for (int32_t g = 0; g < N_GROUPS; g++)
+                (void)came(&t, i, g); /* right, or not there */
+        n_corrupt += peer_stats(&t).n_corrupt;
+        pthread_join(thread, NULL);
+        close(b.listen_fd);
+        pair_close(&t);
+    }
+    assert_true(n_corrupt > 10);
+}
+
+/* ---- addresses */
+
+static void lists_of_addresses(void **state)
+{
+    (void)state;
+    struct sl_netlist l;
+    struct sl_error err;
+    assert_int_equal(sl_netlist_read(NULL, "f", &l, &err), 0);
+    assert_true(sl_netlist_has_text(&l, "127.0.0.1"));
+    assert_true(sl_netlist_has_text(&l, "127.9.9.9"));
+    assert_true(sl_netlist_has_text(&l, "::1"));
+    assert_false(sl_netlist_has_text(&l, "128.0.0.1"));
+    assert_false(sl_netlist_has_text(&l, "::2"));
+    assert_false(sl_netlist_has_text(&l, "localhost"));
+    assert_int_equal(sl_netlist_read("10.1.0.0/15,fd00::/8,192.168.1.7", "f", &l, &err), 0);
+    assert_true(sl_netlist_has_text(&l, "10.0.0.1"));
+    assert_true(sl_netlist_has_text(&l, "10.1.255.1"));
+    assert_false(sl_netlist_has_text(&l, "10.2.0.1"));
+    assert_true(sl_netlist_has_text(&l, "fd12::1"));
+    assert_true(sl_netlist_has_text(&l, "::ffff:192.168.1.7"));
+    assert_false(sl_netlist_has_text(&l, "192.168.1.8"));
+    assert_false(sl_netlist_has_text(&l, "127.0.0.1"));
+    assert_int_equal(sl_netlist_read("*", "f", &l, &err), 0);
+    assert_true(sl_netlist_has_text(&l, "8.8.8.8"));
+    static const char *const bad[] = {"",          "a",        "1.2.3",    "1.2.3.4/33",
+                                      "::1/129",   "1.2.3.4,", "1.2.3.4/", "/8",
+                                      "1.2.3.4/x", "*/8",      "1.2.3.4 "};
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        assert_int_equal(sl_netlist_read(bad[i], "flag", &l, &err), SL_EINVAL);
+        assert_non_null(strstr(err.msg, "flag"));
+    }
+}
+
+int main(void)
+{
+    sl_log_set_level(SL_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_of_addresses),
+        cmocka_unit_test(pages_come_over),
+        cmocka_unit_test(a_room_is_waited_for),
+        cmocka_unit_test(many_jobs_at_once),
+        cmocka_unit_test(what_is_missing_ends_it),
+        cmocka_unit_test(of_other_tokens_the_common_ones_come),
+        cmocka_unit_test(others_are_refused_at_once),
+        cmocka_unit_test(a_room_may_be_used_again),
+        cmocka_unit_test(another_root_has_nothing),
+        cmocka_unit_test(strangers_are_not_served),
+        cmocka_unit_test(a_lost_peer_ends_it),
+        cmocka_unit_test(a_job_may_be_cancelled),
+        cmocka_unit_test(a_deadline_ends_it),
+        cmocka_unit_test(a_lease_keeps_its_pages),
+        cmocka_unit_test(what_was_read_may_go),
+        cmocka_unit_test(strange_bytes_harm_nobody),
+        cmocka_unit_test(a_changed_byte_is_never_believed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
