@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What experts give of a row, added up; of ranks, what each one's experts do (comm/sum.cu adds
- * that). Reads [T, top_k, H] floats and writes [T, H], which is bound by memory: loads of four
+ * that). Reads [T, top_k, H] floats and writes [T, H], which is bound by memory: loads of eight
  * experts are on their way at a time.
  */
 #include "cuda/gemm/combine.h"
@@ -9,7 +9,7 @@
 #include "cuda/launch.cuh"
 
 #define COMBINE_BLOCK 128
-#define COMBINE_AHEAD 4
+#define COMBINE_AHEAD 8
 
 struct combine_item { /* an expert of the row that is here, in ascending order */
     int32_t place, ends;
@@ -36,12 +36,21 @@ static __global__ void __launch_bounds__(COMBINE_BLOCK)
                    const float *weights, const float4 *y, const float4 *shared,
                    const float *shared_logit, int32_t h4, float4 *out)
 {
-    SL_SMEM(combine_item, items); /* [top_k] */
+    SL_SMEM(combine_item, items);                                             /* [top_k] */
+    int32_t *experts = reinterpret_cast<int32_t *>(items + SL_EXPERTS_TOP_K); /* [top_k] */
     const int32_t s = static_cast<int32_t>(threadIdx.x), row = static_cast<int32_t>(blockIdx.y);
-    const int32_t *experts = p.experts + static_cast<int64_t>(row) * p.top_k;
+    const int32_t pair = row * p.top_k + s;
+    int32_t own = -1, place = 0;
+    float weight = 1.0f;
     sl_grid_launch_dependents();
     sl_grid_wait();
-    const int32_t own = s < p.top_k ? experts[s] : 0;
+    if (s < p.top_k) { /* all are on their way at once */
+        own = p.experts[pair];
+        place = p.place[pair];
+        weight = weights != nullptr ? weights[pair] : 1.0f;
+        experts[s] = own;
+    }
+    __syncthreads();
     int32_t n_before = 0, n = 0, before = -1;
     for (int32_t o = 0; o < p.top_k; o++) {
         const int32_t e = experts[o];
@@ -51,11 +60,8 @@ static __global__ void __launch_bounds__(COMBINE_BLOCK)
         n_before += e < own;
         before = e < own ? max(before, e) : before;
     }
-    if (s < p.top_k && sl_expert_is_here(p, own)) {
-        const int32_t pair = row * p.top_k + s;
-        items[n_before] = {p.place[pair], before < 0 ? 0 : sl_expert_ends(before, own, n_experts),
-                           weights != nullptr ? weights[pair] : 1.0f};
-    }
+    if (sl_expert_is_here(p, own))
+        items[n_before] = {place, before < 0 ? 0 : sl_expert_ends(before, own, n_experts), weight};
     __syncthreads();
     const int32_t i = static_cast<int32_t>(blockIdx.x) * COMBINE_BLOCK + s;
     if (i >= h4)
@@ -85,7 +91,8 @@ void sl_expert_combine(struct sl_cuda *cu, const struct sl_expert_pairs *p, int3
     const dim3 grid((unsigned)SL_CEIL_DIV(h4, COMBINE_BLOCK), (unsigned)n);
     SL_ASSERT(n_cols % 4 == 0 && p->top_k <= SL_EXPERTS_TOP_K);
     sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK),
-              SL_EXPERTS_TOP_K * sizeof(struct combine_item), *p, n_experts, s->weights,
-              reinterpret_cast<const float4 *>(y), reinterpret_cast<const float4 *>(s->shared),
-              s->shared_logit, h4, reinterpret_cast<float4 *>(s->out));
+              SL_EXPERTS_TOP_K * (sizeof(struct combine_item) + sizeof(int32_t)), *p, n_experts,
+              s->weights, reinterpret_cast<const float4 *>(y),
+              reinterpret_cast<const float4 *>(s->shared), s->shared_logit, h4,
+              reinterpret_cast<float4 *>(s->out));
 }

@@ -33,6 +33,7 @@
 
 #define SORT_BLOCK   1024
 #define SORT_WARPS   (SORT_BLOCK / 32)
+#define SORT_AHEAD   8 /* pairs of a thread whose experts are asked for at a time */
 #define GATHER_BLOCK 128
 #define SINGLE_ROWS  2             /* up to which every pair is on its own */
 #define SLAB_BYTES   (512ll << 20) /* of scratch, unless one row wants more */
@@ -165,6 +166,19 @@ static __device__ void cut_tiles(const sl_expert_pairs &p, int32_t n_experts, in
     }
 }
 
+/* The experts of pairs i, i + SORT_BLOCK, .. that are here, -1 for others: all are on their way
+ * before the first one is looked at. */
+static __device__ __forceinline__ void sort_experts(const sl_expert_pairs &p, int32_t i,
+                                                    int32_t (&e)[SORT_AHEAD])
+{
+#pragma unroll
+    for (int k = 0; k < SORT_AHEAD; k++)
+        e[k] = i + k * SORT_BLOCK < p.n_pairs ? p.experts[i + k * SORT_BLOCK] : -1;
+#pragma unroll
+    for (int k = 0; k < SORT_AHEAD; k++)
+        e[k] = sl_expert_is_here(p, e[k]) ? e[k] : -1;
+}
+
 /* Which of an expert's pairs comes first may differ from call to call; no result depends on it. */
 static __global__ void __launch_bounds__(SORT_BLOCK)
     sort_kernel(const sl_expert_pairs p, int32_t n_experts, int32_t tile)
@@ -178,20 +192,31 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
     for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
         first[e] = 0;
     __syncthreads();
-    for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK)
-        if (sl_expert_is_here(p, p.experts[i]))
-            atomicAdd(&first[p.experts[i]], 1);
+    for (int32_t i = thread; i < p.n_pairs; i += SORT_AHEAD * SORT_BLOCK) {
+        int32_t e[SORT_AHEAD];
+        sort_experts(p, i, e);
+#pragma unroll
+        for (int k = 0; k < SORT_AHEAD; k++)
+            if (e[k] >= 0)
+                atomicAdd(&first[e[k]], 1);
+    }
     __syncthreads();
     cut_tiles(p, n_experts, tile, first, tiles);
     for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
         next[e] = first[e];
     __syncthreads();
-    for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK) {
-        const int32_t e = p.experts[i];
-        const int32_t place = sl_expert_is_here(p, e) ? atomicAdd(&next[e], 1) : -1;
-        p.place[i] = place;
-        if (place >= 0)
-            p.pair[place] = i;
+    for (int32_t i = thread; i < p.n_pairs; i += SORT_AHEAD * SORT_BLOCK) {
+        int32_t e[SORT_AHEAD];
+        sort_experts(p, i, e);
+#pragma unroll
+        for (int k = 0; k < SORT_AHEAD; k++) {
+            const int32_t pair = i + k * SORT_BLOCK;
+            const int32_t place = e[k] >= 0 ? atomicAdd(&next[e[k]], 1) : -1;
+            if (pair < p.n_pairs)
+                p.place[pair] = place;
+            if (place >= 0)
+                p.pair[place] = pair;
+        }
     }
 }
 
