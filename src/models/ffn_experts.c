@@ -106,34 +106,56 @@ static void run_latent(struct sl_run *r, int32_t layer, const void *x, int32_t n
             be, &(struct sl_op_add_rmsnorm){.x = y, .y = r->shared, .n = n, .h = r->m->hp.hidden});
 }
 
+/* y = the parts of all ranks, and what the shared expert gave; on CPUs through memory. */
+static void sum_ranks(struct sl_run *r, int32_t layer, const float *part, int32_t n, float *y)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const struct sl_backend_vt *vt = r->m->be->vt;
+    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0;
+    const float *shared = (l->has & SL_HAS_SHARED) != 0 ? r->shared : NULL;
+    const int32_t h = r->m->hp.hidden;
+    if (vt->all_reduce != NULL) {
+        vt->all_reduce(r->m->be, &(struct sl_op_all_reduce){
+                                     .rank = &r->rank,
+                                     .part = part,
+                                     .n_terms = 1,
+                                     .n = n,
+                                     .h = h,
+                                     .tree = true,
+                                     .add = shared,
+                                     .add_logit = gated ? r->shared_logit : NULL,
+                                     .out = y,
+                                 });
+        return;
+    }
+    for (int32_t at = 0; at < n; at += SL_SUM_ROWS) {
+        const int32_t rows = SL_MIN(n - at, SL_SUM_ROWS);
+        const int64_t begin = (int64_t)at * h;
+        sl_run_gather(r, part + begin, h, sizeof *y, rows, r->expert_parts);
+        vt->sum_parts(r->m->be, &(struct sl_op_sum_parts){
+                                    .parts = r->expert_parts,
+                                    .n = rows,
+                                    .n_parts = r->m->n_ranks,
+                                    .h = h,
+                                    .shared = shared != NULL ? shared + begin : NULL,
+                                    .shared_logit = gated ? r->shared_logit + at : NULL,
+                                    .out = y + begin,
+                                });
+    }
+}
+
 /* Of ranks that have some of the experts each: this one's sum of n rows, to which the others' are
  * added. The shared expert is divided by rows, as every MLP. */
 static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
-    const struct sl_layer_desc *l = &r->m->layers[layer];
-    const bool shared = (l->has & SL_HAS_SHARED) != 0, gated = (l->has & SL_HAS_SHARED_GATE) != 0;
-    const int32_t h = r->m->hp.hidden;
-    if (shared) {
+    if ((r->m->layers[layer].has & SL_HAS_SHARED) != 0) {
         float *columns = sl_ffn_shared(r, layer, x, n, NULL);
         sl_run_gather(r, columns, sl_run_mat(r, layer, SL_SLOT_SHARED_DOWN)->n_rows, sizeof *y, n,
                       r->shared);
     }
     float *part = sl_run_part(r, y);
     run_chosen(r, layer, x, n, NULL, part);
-    for (int32_t at = 0; at < n; at += SL_SUM_ROWS) {
-        const int32_t rows = SL_MIN(n - at, SL_SUM_ROWS);
-        const int64_t begin = (int64_t)at * h;
-        sl_run_gather(r, part + begin, h, sizeof *y, rows, r->expert_parts);
-        r->m->be->vt->sum_parts(r->m->be, &(struct sl_op_sum_parts){
-                                              .parts = r->expert_parts,
-                                              .n = rows,
-                                              .n_parts = r->m->n_ranks,
-                                              .h = h,
-                                              .shared = shared ? r->shared + begin : NULL,
-                                              .shared_logit = gated ? r->shared_logit + at : NULL,
-                                              .out = y + begin,
-                                          });
-    }
+    sum_ranks(r, layer, part, n, y);
 }
 
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)

@@ -442,7 +442,7 @@ struct sl_run {
     float *shared;                 /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit;           /* [T] */
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
-    float *expert_parts;           /* [SL_SUM_ROWS, n_ranks, H] of all ranks; NULL: likewise */
+    float *expert_parts;           /* [SL_SUM_ROWS, n_ranks, H] of all ranks, on CPUs */
     struct sl_rank rank;           /* if there are several */
     float *taps;                   /* [T, n_taps * H] kept for a drafter; of a drafter: */
     void *taps_in;                 /* activations [T, n_taps * H'], */
