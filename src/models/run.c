@@ -44,7 +44,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 }
 
 enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 12, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
-enum { N_CUTS = 56 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 57 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
