@@ -162,6 +162,8 @@ static inline struct sl_rows sl_param_rows(const struct sl_model *m, const struc
 {
     return sl_rank_param_rows(m, p, m->rank);
 }
+/* The heads of a layer's queries that a rank has. */
+struct sl_rows sl_rank_heads(const struct sl_model *m, int32_t layer, int32_t rank);
 /* The experts of a layer that a rank has; all, unless ranks divide them. */
 struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t rank);
 /* Whether ranks add up what each one's experts give. */

@@ -3,7 +3,8 @@
  * part of the keys that is rotated. A head's keys would be K c and its values V c. Here K is
  * applied to the query, V to what attention gives: q . (K c) = (K' q) . c and sum p (V c) = V sum p
  * c. So attention has one key head, whose keys are whole rows and whose values are c, for prompts
- * as for single tokens: a token has the same bits however its text was cut into steps.
+ * as for single tokens: a token has the same bits however its text was cut into steps. Ranks have
+ * some heads each, and all of what is kept of a token.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -44,9 +45,10 @@ void sl_plan_mla(const struct sl_hparams *hp, struct sl_layer_desc *l)
 static int create_stack(struct sl_model *m, int32_t layer, enum sl_slot slot,
                         struct sl_weight *mats, struct sl_stack *out, struct sl_error *err)
 {
-    const int32_t n = m->layers[layer].n_heads;
+    const struct sl_rows own = sl_rank_heads(m, layer, m->rank);
+    const int32_t n = (int32_t)own.n;
     for (int32_t h = 0; h < n; h++)
-        mats[h] = sl_param(m, layer, slot)[h].mat;
+        mats[h] = sl_param(m, layer, slot)[own.first + h].mat;
     return m->be->vt->stack_create(m->be, mats, n, out, err);
 }
 
@@ -147,7 +149,8 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const int32_t width = l->mla.nope_dim + l->mla.rope_dim;
-    const int64_t ld = (int64_t)l->n_heads * width;
+    const int32_t n_heads = l->n_heads / m->n_ranks;
+    const int64_t ld = (int64_t)n_heads * width;
     const bool rotates = l->rope >= 0;
     to_activations(r, r->head_q, batch->n_tokens, ld, r->head_q_act);
     m->be->vt->heads_linear(m->be, &(struct sl_op_heads_linear){
@@ -157,7 +160,7 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
                                        .w = &m->heads[layer].k_up,
                                        .n = batch->n_tokens,
                                        .out = r->q,
-                                       .ld_out = (int64_t)l->n_heads * l->head_dim,
+                                       .ld_out = (int64_t)n_heads * l->head_dim,
                                        .step_out = l->head_dim,
                                    });
     m->be->vt->latent_store(m->be, &(struct sl_op_latent_store){
@@ -170,7 +173,7 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
                                        .ld_q_rope = ld,
                                        .step_q_rope = width,
                                        .q = r->q,
-                                       .n_heads = l->n_heads,
+                                       .n_heads = n_heads,
                                        .rank = l->mla.rank,
                                        .rope_dim = l->mla.rope_dim,
                                        .rope = rotates ? &m->ropes[l->rope] : NULL,
@@ -185,15 +188,16 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
-    const int64_t ld_out = (int64_t)l->n_heads * l->v_dim;
-    SL_ASSERT(m->n_ranks == 1);
+    const int32_t n_heads = l->n_heads / m->n_ranks;
+    const int64_t ld_out = (int64_t)n_heads * l->v_dim, n_att = (int64_t)n_heads * l->mla.v_dim;
+    SL_ASSERT(m->n_ranks == 1 || l->index.top_k == 0); /* sl_model_set_rank */
     mixer_mla_project(r, layer, batch->n_tokens);
     mixer_mla_lift(r, layer, batch);
     const struct sl_op_attention all = {
         .batch = batch,
         .q = r->q,
-        .ld_q = (int64_t)l->n_heads * l->head_dim,
-        .n_heads = l->n_heads,
+        .ld_q = (int64_t)n_heads * l->head_dim,
+        .n_heads = n_heads,
         .n_kv_heads = 1,
         .head_dim = l->head_dim,
         .v_dim = l->v_dim,
@@ -211,15 +215,19 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     } else {
         m->be->vt->attention(m->be, &all);
     }
+    void *att = sl_run_part(r, r->att);
+    float *values = m->be->vt->act_dtype == SL_DTYPE_F32 ? att : r->head_v;
     m->be->vt->heads_linear(m->be, &(struct sl_op_heads_linear){
                                        .x = r->latent_att,
                                        .ld_x = ld_out,
                                        .step_x = l->v_dim,
                                        .w = &m->heads[layer].v_up,
                                        .n = batch->n_tokens,
-                                       .out = r->head_v,
-                                       .ld_out = (int64_t)l->n_heads * l->mla.v_dim,
+                                       .out = values,
+                                       .ld_out = n_att,
                                        .step_out = l->mla.v_dim,
                                    });
-    to_activations(r, r->head_v, batch->n_tokens, (int64_t)l->n_heads * l->mla.v_dim, r->att);
+    to_activations(r, values, batch->n_tokens, n_att, att);
+    sl_run_gather(r, att, n_att, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
+                  r->att);
 }

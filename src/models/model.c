@@ -304,8 +304,10 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
         const struct sl_layer_desc *l = &m->layers[i];
         if (!sl_has_attention(l))
             continue;
-        const struct sl_heads h = {l->n_heads / m->n_ranks, l->n_kv_heads / m->n_ranks, l->head_dim,
-                                   l->v_dim, l->mixer == SL_MIX_MLA};
+        const bool latent = l->mixer == SL_MIX_MLA; /* then each rank has the one head of keys */
+        const struct sl_heads h = {l->n_heads / m->n_ranks,
+                                   latent ? l->n_kv_heads : l->n_kv_heads / m->n_ranks, l->head_dim,
+                                   l->v_dim, latent};
         int32_t k = 0;
         while (k < SL_MIN(n, n_max) && memcmp(&kinds[k], &h, sizeof h) != 0)
             k++;
@@ -335,9 +337,11 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
         for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++) {
             const struct sl_layer_desc *d = &m->layers[i];
             const bool has_keys = sl_has_attention(d) && d->kv_source == i;
+            const bool latent = d->mixer == SL_MIX_MLA; /* each rank keeps all of a token's row */
             if (has_keys && (window_of(m, i) > 0) == (pass > 0))
-                rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim,
-                                      d->mixer == SL_MIX_MLA ? 0 : d->v_dim, err);
+                rc = sl_kv_layout_add(l, i, window_of(m, i),
+                                      latent ? d->n_kv_heads * m->n_ranks : d->n_kv_heads,
+                                      d->head_dim, latent ? 0 : d->v_dim, err);
             if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 && d->index.n_heads > 0)
                 rc = sl_kv_layout_add_index(l, i, d->index.dim, err);
             if (has_keys && rc == 0 && d->chunks && window_of(m, i) > 0)

@@ -36,6 +36,12 @@ struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64
     return (struct sl_rows){first, first_row(shard, n_rows, rank + 1, m->n_ranks) - first};
 }
 
+struct sl_rows sl_rank_heads(const struct sl_model *m, int32_t layer, int32_t rank)
+{
+    const int64_t n = m->layers[layer].n_heads / m->n_ranks;
+    return (struct sl_rows){n * rank, n};
+}
+
 struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t rank)
 {
     const int64_t n = m->layers[layer].n_experts;
@@ -60,9 +66,13 @@ static bool is_expert_bias(enum sl_slot slot)
 
 bool sl_rank_has(const struct sl_model *m, const struct sl_param *p, int32_t rank)
 {
-    if (!is_expert_mat(p->desc->slot))
+    const enum sl_slot slot = p->desc->slot;
+    const bool of_head = slot == SL_SLOT_MLA_K_UP || slot == SL_SLOT_MLA_V_UP;
+    const int32_t layer = (int32_t)(p->layer - m->layers);
+    if (!is_expert_mat(slot) && !of_head)
         return true;
-    const struct sl_rows own = sl_rank_experts(m, (int32_t)(p->layer - m->layers), rank);
+    const struct sl_rows own =
+        of_head ? sl_rank_heads(m, layer, rank) : sl_rank_experts(m, layer, rank);
     return p->stack_idx >= own.first && p->stack_idx < own.first + own.n;
 }
 
@@ -91,12 +101,16 @@ struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_row
 static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_error *err)
 {
     const struct sl_layer_desc *l = &m->layers[layer];
-    if (l->mixer == SL_MIX_MLA) /* each rank would have all of the cache */
+    if (l->index.top_k > 0)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor_parallel_size: latent attention of %s cannot be divided among ranks "
+                       "tensor_parallel_size: sparse attention of %s cannot be divided among ranks "
                        "yet",
                        m->name->id);
-    if (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0)
+    if (l->mixer == SL_MIX_MLA && l->n_heads % m->n_ranks != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "tensor_parallel_size: %d does not divide the %d heads of layer %d",
+                       m->n_ranks, l->n_heads, layer);
+    if (l->mixer != SL_MIX_MLA && (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0))
         return sl_fail(err, SL_EINVAL,
                        "tensor_parallel_size: %d does not divide the %d heads and %d key heads of "
                        "layer %d",

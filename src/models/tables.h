@@ -388,15 +388,16 @@
     SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS)}
 
 /* Latent attention; bits: of the layers that have it, 0: all. Behind kv_b each head has the rows
- * of its keys, then those of its values; converters to GGUF store the former transposed. */
+ * of its keys, then those of its values; converters to GGUF store the former transposed. Ranks
+ * divide the matrices of heads; what is made of a token for all of them, each has whole. */
 #define SL_WEIGHTS_MLA(bits)                                                                      \
-    SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", MLA_Q_ALONE, H, NONE),              \
+    SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", MLA_Q_ALONE, H, HEADS),             \
      .when = bits},                                                                               \
     SL_W_LAYER(MLA_Q_DOWN, "self_attn.q_a_proj.weight", "attn_q_a.weight", MLA_Q_RANK, H, NONE),  \
      .when = bits},                                                                               \
     SL_W_LAYER(MLA_Q_NORM, "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight",              \
                MLA_Q_RANK, NONE, NONE), .when = bits},                                            \
-    SL_W_LAYER(Q, "self_attn.q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, NONE),       \
+    SL_W_LAYER(Q, "self_attn.q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, HEADS),      \
      .when = bits},                                                                               \
     SL_W_LAYER_PART(MLA_C, "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",         \
                     MLA_RANK, H, NONE, 0, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
@@ -411,7 +412,7 @@
     SL_W_LAYER_PART(MLA_V_UP, "self_attn.kv_b_proj.weight", "attn_kv_b.weight", MLA_V, MLA_RANK,  \
                     NONE, 1, SL_DIM_MLA_NOPE, SL_DIM_MLA_V), .gguf = "blk.*.attn_v_b.weight",     \
      .mats = SL_DIM_HEADS, .when = bits},                                                         \
-    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, NONE), .when = bits}
+    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS), .when = bits}
 
 /* An index of what it attends to. */
 #define SL_WEIGHTS_INDEX                                                                          \

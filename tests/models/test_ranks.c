@@ -60,6 +60,9 @@ static const struct variant variants[] = {
     {.name = "glm4moe", .dtype = SL_DTYPE_BF16, .n_experts = 16}, /* without one; groups */
     {.name = "llama4-text", .dtype = SL_DTYPE_BF16, .n_experts = 8},
     {.name = "dbrx", .dtype = SL_DTYPE_F16, .wide = true, .n_experts = 12}, /* all in one tensor */
+    {.name = "deepseek_v2", .dtype = SL_DTYPE_Q8_0},                        /* latent attention */
+    {.name = "deepseek_v3", .dtype = SL_DTYPE_BF16, .n_experts = 16},
+    {.name = "glm4_moe_lite", .dtype = SL_DTYPE_F16, .n_experts = 8},
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
@@ -236,6 +239,8 @@ static void test_refused(void **state)
     refuse_experts("qwen3moe", few_experts, true, 4, "layer 0 has 3 experts for 4 ranks");
     refuse_experts("qwen3moe", few_experts, true, 3, "among 2, 4 or 8 ranks, not 3");
     refuse_experts("llama", NULL, true, 2, "models of llama have no experts");
+    refuse("deepseek_v3", NULL, 3, "3 does not divide the 4 heads of layer 0");
+    refuse("glm_moe_dsa", NULL, 2, "sparse attention of glm_moe_dsa cannot be divided");
     refuse("mamba2", NULL, 2, "the recurrent state of mamba2 cannot be divided among ranks");
     refuse("qwen35", NULL, 2, "the recurrent state of qwen35 cannot be divided among ranks");
     refuse("falcon_h1", NULL, 2, "the recurrent state of falcon_h1 cannot be divided");
