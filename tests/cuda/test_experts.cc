@@ -312,10 +312,10 @@ int main(int argc, char **argv)
         SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,     SL_DTYPE_Q5_K,
         SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3, SL_DTYPE_MXFP4,
     };
-    /* 3/5 of the rows have an expert in the mean: alone, sorted, in tiles of 16, 32 and up to 288,
+    /* 3/5 of the rows have an expert in the mean: alone, sorted, in tiles of 16, 32, 64, up to 288,
      * of which products have up to 48, 80, 96, 128 or 144 places */
     for (enum sl_dtype t : formats)
-        mixture_case(t, 256, 256, t % 3, {1, 2, 7, 19, 28, 72 * LARGE});
+        mixture_case(t, 256, 256, t % 3, {1, 2, 7, 13, 28, 60, 110 * LARGE});
     for (int limits = 0; limits < 3; limits++) /* neither whole units nor row blocks */
         mixture_case(SL_DTYPE_BF16, 72, 40, limits, {1, 9, 45, 120, 230 * LARGE});
     mixture_case(SL_DTYPE_F32, 16, 8, 1, {90, 270, 300 * LARGE + 25, 440, 640});

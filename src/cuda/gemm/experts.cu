@@ -34,7 +34,7 @@
 #define SORT_BLOCK   1024
 #define SORT_WARPS   (SORT_BLOCK / 32)
 #define SORT_AHEAD   8 /* pairs of a thread whose experts are asked for at a time */
-#define GATHER_BLOCK 128
+#define GATHER_BLOCK 256
 #define SINGLE_ROWS  2             /* up to which every pair is on its own */
 #define SLAB_BYTES   (512ll << 20) /* of scratch, unless one row wants more */
 
@@ -269,18 +269,21 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
 
 /* ------------------------------------------------------------------ gather */
 
-/* Rows of n16 pieces of 16 bytes: out[place] = x[row of its pair]. */
+/* Rows of n16 pieces of 16 bytes: out[place] = x[row] for each of its pairs that has a place. */
 static __global__ void __launch_bounds__(GATHER_BLOCK)
     gather_kernel(const sl_expert_pairs p, const uint4 *x, int32_t n16, uint4 *out)
 {
     sl_grid_launch_dependents();
     sl_grid_wait();
-    const int64_t place = blockIdx.x;
-    if (place >= p.n_tiles[1])
-        return;
-    const int64_t row = p.pair[place] / p.top_k;
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n16; i += GATHER_BLOCK)
-        out[place * n16 + i] = x[row * n16 + i];
+    const int64_t row = blockIdx.x;
+    const int32_t *place = p.place + row * p.top_k;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n16; i += GATHER_BLOCK) {
+        const uint4 v = x[row * n16 + i];
+#pragma unroll 4
+        for (int32_t s = 0; s < p.top_k; s++)
+            if (place[s] >= 0)
+                out[static_cast<int64_t>(place[s]) * n16 + i] = v;
+    }
 }
 
 /* ------------------------------------------------------------------ products */
@@ -310,16 +313,19 @@ static const struct kernels {
 #undef KERNELS
 };
 
-/* Places of a tile. Few pairs want their experts read once, many a tile that is worth its weights;
- * that is so for any matrix, so only the mean counts. */
+/* Places of a tile. Few pairs want their experts read, and decoded, once: so large that few experts
+ * have more, who have their pairs by chance. Many want a tile that is worth its weights. That is so
+ * for any matrix, so only the mean counts. */
 static int32_t tile_of(int32_t n_pairs, int32_t n_experts, int64_t k)
 {
     const int32_t mean = SL_CEIL_DIV(n_pairs, n_experts);
     if (mean <= 6 && k <= SL_EXPERTS_FEW_COLS)
         return mean <= 1 ? SL_EXPERTS_FEWEST : SL_EXPERTS_FEW;
-    if (mean <= 12)
+    if (mean <= 9)
         return SL_EXPERTS_WG16;
-    return mean <= 40 ? SL_EXPERTS_WG32 : SL_EXPERTS_WIDE;
+    if (mean <= 21)
+        return SL_EXPERTS_WG32;
+    return mean <= 48 ? SL_EXPERTS_WG64 : SL_EXPERTS_WIDE;
 }
 
 /* Tiles there are at most: every expert may have one that is not full. */
@@ -486,7 +492,7 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     up.by_row = tile <= SL_EXPERTS_FEW;
     if (!up.by_row) {
         uint4 *x = reinterpret_cast<uint4 *>(at + r.x);
-        sl_launch(cu, gather_kernel, dim3((unsigned)pairs.n_pairs), dim3(GATHER_BLOCK), 0, pairs,
+        sl_launch(cu, gather_kernel, dim3((unsigned)n), dim3(GATHER_BLOCK), 0, pairs,
                   reinterpret_cast<const uint4 *>(up.x), (int32_t)(h / 8), x);
         up.x = reinterpret_cast<const __nv_bfloat16 *>(x);
     }

@@ -89,6 +89,6 @@ SL_EXPERTS_DECLARE(mxfp4);
 #define SL_EXPERTS_FEW      8
 #define SL_EXPERTS_FEWEST   4
 #define SL_EXPERTS_FEW_COLS 9216 /* most columns, whose rows fit shared memory */
-enum { SL_EXPERTS_WG16 = 16, SL_EXPERTS_WG32 = 32, SL_EXPERTS_WIDE = 288 };
+enum { SL_EXPERTS_WG16 = 16, SL_EXPERTS_WG32 = 32, SL_EXPERTS_WG64 = 64, SL_EXPERTS_WIDE = 288 };
 
 #endif

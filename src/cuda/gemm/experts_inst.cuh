@@ -25,6 +25,8 @@
             sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG16>(cu, a);                               \
         else if (tile == SL_EXPERTS_WG32)                                                          \
             sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG32>(cu, a);                               \
+        else if (tile == SL_EXPERTS_WG64)                                                          \
+            sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG64>(cu, a);                               \
         else                                                                                       \
             sl_wide_launch<sl_wf_##name>(cu, a);                                                   \
     }                                                                                              \
