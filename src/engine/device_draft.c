@@ -21,8 +21,16 @@
 #define EVEN_BLOCKS 256 /* one that makes keys and values alone not before that */
 #define PAD_SPANS   32  /* that a backend may add to a step (sl_step_limits.scratch_pages) */
 
+struct draft_step { /* of a pass: the one that gives ids */
+    uint64_t ticket, from_ns;
+    int32_t n_again;
+    bool all; /* of blocks: all rows are wanted */
+    struct sl_device_times before;
+};
+
 struct sl_device_draft {
     struct sl_device_draft_config cfg;
+    struct draft_step late; /* of a pass that nobody has waited for yet */
     struct sl_backend *be;
     const struct sl_device_vt *dev;
     bool reads_rows;
@@ -32,8 +40,8 @@ struct sl_device_draft {
     struct sl_sample_row *rows; /* device: [max_rows] greedy */
     int32_t *idx;               /* device: [max_rows] columns that were chosen, */
     int32_t *map;               /* device: [1 + n_row] and their tokens, behind that of -1 */
-    uint64_t n_passes, n_again; /* with drafts; steps behind their first ones, */
-    double first_s, again_s;    /* and what these took */
+    uint64_t n_passes, n_late, n_again; /* with drafts, of them late; steps behind their first, */
+    double first_s, again_s;            /* and what these took */
     /* The first step with even spans; then that of blocks. */
     int32_t n_even;                        /* tokens of the first, at most */
     int32_t *tokens, *positions, *sources; /* [n_even], or of all blocks */
@@ -190,10 +198,10 @@ void sl_device_draft_destroy(struct sl_device_draft *d)
     const struct sl_backend_vt *vt = d->be->vt;
     if (d->n_passes > 0)
         sl_log(SL_LOG_INFO,
-               "drafts: %llu passes, their first steps %.3f ms each with the way to the host and "
-               "back; %llu steps behind those, %.3f ms each",
-               (unsigned long long)d->n_passes, 1e3 * d->first_s / (double)d->n_passes,
-               (unsigned long long)d->n_again,
+               "drafts: %llu passes, %llu of them with the way to the host and back; their first "
+               "steps %.3f ms each; %llu steps behind those, %.3f ms each",
+               (unsigned long long)d->n_passes, (unsigned long long)(d->n_passes - d->n_late),
+               1e3 * d->first_s / (double)d->n_passes, (unsigned long long)d->n_again,
                d->n_again > 0 ? 1e3 * d->again_s / (double)d->n_again : 0.0);
     d->dev->forget(d->be, d);
     if (d->map != NULL)
@@ -300,13 +308,10 @@ static void put_sources(struct sl_device_draft *d, const int32_t *sources, struc
     step->extra_bytes = (size_t)(n + n_pad) * sizeof *to;
 }
 
-static void take_drafts(const struct sl_draft_pass *p, const int32_t *ids, int32_t n_steps)
+/* The row that gives draft k of sequence i, if each step gives one. */
+static int32_t draft_row(const struct sl_draft_pass *p, int32_t i, int32_t k)
 {
-    const int32_t n = p->batch.n_logits;
-    SL_ASSERT(n_steps >= 1 && n_steps <= SL_MAX_DRAFTED);
-    for (int32_t i = 0; i < n; i++)
-        for (int32_t k = 0; k < SL_MIN(n_steps, p->wanted[i]); k++)
-            p->drafts[i * SL_MAX_DRAFTED + k] = SL_MAX(ids[k * n + i], 0); /* -1: no numbers */
+    return k * p->batch.n_logits + i;
 }
 
 /* ------------------------------------------------------------------ a pass of blocks */
@@ -358,17 +363,6 @@ static struct sl_batch make_blocks(struct sl_device_draft *d, const struct sl_dr
     return b;
 }
 
-static void take_blocks(const struct sl_device_draft *d, const struct sl_draft_pass *p,
-                        const int32_t *ids, bool all)
-{
-    for (int32_t i = 0; i < p->batch.n_logits; i++) {
-        const int32_t *of = all ? ids + i * d->cfg.block + first_row(d) : ids;
-        for (int32_t k = 0; k < p->wanted[i]; k++)
-            p->drafts[i * SL_MAX_DRAFTED + k] = SL_MAX(of[k], 0); /* -1: no numbers */
-        ids += all ? 0 : p->wanted[i];
-    }
-}
-
 /* Keys and values of the rows of the text. */
 static int send_text(struct sl_device_draft *d, const struct sl_draft_pass *p, uint64_t *ticket,
                      struct sl_error *err)
@@ -383,70 +377,112 @@ static int send_text(struct sl_device_draft *d, const struct sl_draft_pass *p, u
     return d->dev->step(d->be, &step, forward, d, ticket, err);
 }
 
-static int run_blocks(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
+/* Both steps of a pass of blocks; text: the ticket of the first. */
+static int send_blocks(struct sl_device_draft *d, struct sl_draft_pass *p, struct draft_step *out,
+                       uint64_t *text, struct sl_error *err)
 {
-    const bool all = (int64_t)p->batch.n_logits * d->cfg.block <= d->cfg.max_rows;
     struct sl_step step = {.part = SL_STEP_WHOLE, .drafts = true, .blocks = true};
-    uint64_t text, blocks;
-    const int32_t *ids = NULL;
-    const uint64_t t0 = sl_now_ns();
     SL_ASSERT(p->sources != NULL && p->batch.n_logits <= p->batch.n_spans);
-    memset(p->seconds, 0, sizeof p->seconds);
-    int rc = send_text(d, p, &text, err);
-    if (rc != 0 || p->batch.n_logits == 0) /* then nobody waits for it */
+    int rc = send_text(d, p, text, err);
+    if (rc != 0 || p->batch.n_logits == 0)
         return rc;
-    step.batch = make_blocks(d, p, all);
-    rc = d->dev->step(d->be, &step, forward, d, &blocks, err);
-    if (rc == 0)
-        rc = d->dev->wait(d->be, blocks, &ids, NULL, err);
-    if (rc == 0)
-        take_blocks(d, p, ids, all);
-    if (rc == 0) /* over by now: its memory is free */
-        rc = d->dev->wait(d->be, text, NULL, NULL, err);
-    p->seconds[0] = (double)(sl_now_ns() - t0) / 1e9; /* with the text's rows, a small part */
-    d->n_passes++;
-    d->first_s += p->seconds[0];
-    return rc;
+    out->all = (int64_t)p->batch.n_logits * d->cfg.block <= d->cfg.max_rows;
+    step.batch = make_blocks(d, p, out->all);
+    return d->dev->step(d->be, &step, forward, d, &out->ticket, err);
 }
 
 /* ------------------------------------------------------------------ any pass */
 
-int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
+static int send_steps(struct sl_device_draft *d, struct sl_draft_pass *p, struct draft_step *out,
+                      struct sl_error *err)
 {
-    if (d->cfg.block > 0)
-        return run_blocks(d, p, err);
     struct sl_step step = {.batch = p->batch, .part = SL_STEP_WHOLE, .drafts = true};
-    struct sl_device_times before, after;
-    const int32_t *ids = NULL;
-    uint64_t ticket;
-    const uint64_t t0 = sl_now_ns();
     SL_ASSERT(d->reads_rows == (p->sources != NULL) && p->batch.n_logits <= p->batch.n_spans);
     for (int32_t i = 0; i < p->batch.n_logits; i++)
         step.n_again = SL_MAX(step.n_again, p->wanted[i] - 1);
+    out->n_again = step.n_again;
     const int32_t width = even_width(d, &p->batch);
     if (width > 0)
         step.batch = even_spans(d, p, width);
     if (d->reads_rows)
         put_sources(d, width > 0 ? d->sources : p->sources, &step);
-    memset(p->seconds, 0, sizeof p->seconds);
-    d->dev->times(d->be, &before);
-    int rc = d->dev->step(d->be, &step, forward, d, &ticket, err);
-    if (rc != 0 || step.batch.n_logits == 0) /* then nobody waits for it */
-        return rc;
-    rc = d->dev->wait(d->be, ticket, &ids, NULL, err);
+    return d->dev->step(d->be, &step, forward, d, &out->ticket, err);
+}
+
+/* Drafts by the ids of all rows; ids NULL: their places. */
+static void take_drafts(const struct sl_device_draft *d, const struct sl_draft_pass *p,
+                        const struct draft_step *s, const int32_t *ids)
+{
+    int32_t first = s->all ? first_row(d) : 0; /* of a sequence's rows in a step of blocks */
+    for (int32_t i = 0; i < p->batch.n_logits; i++) {
+        SL_ASSERT(p->wanted[i] >= 1 && p->wanted[i] <= SL_MAX_DRAFTED);
+        for (int32_t k = 0; k < p->wanted[i]; k++) {
+            const int32_t row = d->cfg.block > 0 ? first + k : draft_row(p, i, k);
+            p->drafts[i * SL_MAX_DRAFTED + k] =
+                ids == NULL ? -1 - row : SL_MAX(ids[row], 0); /* -1: no numbers */
+        }
+        first += s->all ? d->cfg.block : p->wanted[i];
+    }
+}
+
+/* seconds: with the way to the host and back if that is waited for. */
+static void count_pass(struct sl_device_draft *d, struct sl_draft_pass *p,
+                       const struct draft_step *s)
+{
+    struct sl_device_times after;
+    d->dev->times(d->be, &after);
+    const double behind = (after.again_ms - s->before.again_ms) / 1e3,
+                 first = p->late ? (after.draft_ms - s->before.draft_ms) / 1e3
+                                 : (double)(sl_now_ns() - s->from_ns) / 1e9 - behind;
+    p->seconds[0] = SL_MAX(first, 0.0);
+    for (int32_t k = 1; k <= s->n_again; k++)
+        p->seconds[k] = behind / s->n_again;
+    d->n_passes++;
+    d->n_late += p->late;
+    d->first_s += p->seconds[0];
+    d->n_again += (uint64_t)s->n_again;
+    d->again_s += behind;
+}
+
+static int await_drafts(struct sl_device_draft *d, struct sl_draft_pass *p,
+                        const struct draft_step *s, struct sl_error *err)
+{
+    const int32_t *ids = NULL;
+    int rc = d->dev->wait(d->be, s->ticket, &ids, NULL, err);
     if (rc != 0)
         return rc;
-    d->dev->times(d->be, &after);
-    take_drafts(p, ids, 1 + step.n_again);
-    const double behind = (after.again_ms - before.again_ms) / 1e3;
-    p->seconds[0] = SL_MAX((double)(sl_now_ns() - t0) / 1e9 - behind, 0.0);
-    for (int32_t k = 1; k <= step.n_again; k++)
-        p->seconds[k] = behind / step.n_again;
-    d->n_passes++;
-    d->first_s += p->seconds[0];
-    d->n_again += (uint64_t)step.n_again;
-    d->again_s += behind;
+    take_drafts(d, p, s, ids);
+    count_pass(d, p, s);
     return 0;
+}
+
+int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
+{
+    struct draft_step s = {.from_ns = sl_now_ns()};
+    const bool blocks = d->cfg.block > 0;
+    uint64_t text = 0;
+    memset(p->seconds, 0, sizeof p->seconds);
+    d->dev->times(d->be, &s.before);
+    int rc = blocks ? send_blocks(d, p, &s, &text, err) : send_steps(d, p, &s, err);
+    if (rc != 0 || p->batch.n_logits == 0) /* then nobody waits for it */
+        return rc;
+    if (p->late) {
+        d->late = s;
+        take_drafts(d, p, &s, NULL);
+        return 0;
+    }
+    rc = await_drafts(d, p, &s, err);
+    if (rc == 0 && blocks) /* over by now: its memory is free */
+        rc = d->dev->wait(d->be, text, NULL, NULL, err);
+    return rc;
+}
+
+int sl_device_draft_end(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
+{
+    const struct draft_step s = d->late;
+    SL_ASSERT(p->late && s.ticket != 0 && p->batch.n_logits > 0);
+    d->late.ticket = 0;
+    return await_drafts(d, p, &s, err);
 }
 
 uint64_t sl_device_draft_progress(const struct sl_device_draft *d)

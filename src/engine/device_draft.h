@@ -36,8 +36,10 @@ SL_MUST_CHECK int sl_device_draft_create(const struct sl_device_draft_config *cf
                                          struct sl_backend *be, struct sl_device_draft **out,
                                          struct sl_error *err);
 void sl_device_draft_destroy(struct sl_device_draft *d); /* NULL is allowed */
-/* The draft of struct sl_runner. */
+/* The draft and draft_end of struct sl_runner. */
 int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *pass,
+                        struct sl_error *err);
+int sl_device_draft_end(struct sl_device_draft *d, struct sl_draft_pass *pass,
                         struct sl_error *err);
 uint64_t sl_device_draft_progress(const struct sl_device_draft *d); /* NULL: 0 */
 

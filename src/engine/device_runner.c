@@ -644,6 +644,12 @@ static int draft(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
     return sl_device_draft_run(d->draft, pass, err);
 }
 
+static int draft_end(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    return sl_device_draft_end(d->draft, pass, err);
+}
+
 /* ------------------------------------------------------------------ pages */
 
 static uint8_t *page_at(const struct sl_device_runner *d, int32_t group, int32_t page)
@@ -848,6 +854,7 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
         return;
     const struct sl_model_facts *small = sl_model_facts(d->cfg.draft);
     r->draft = draft;
+    r->draft_end = draft_end;
     r->n_draft_vocab = small->n_vocab;
     r->draft_context = small->context;
     r->draft_rows = small->draft_width > 0;

@@ -541,6 +541,8 @@ static void pay_pass(struct sl_engine *eng)
             n_wanting[k]++;
     for (int32_t i = 0; i < b->n_spans; i++) {
         double seconds = d->pass.seconds[0] * b->spans[i].n / b->n_tokens;
+        if (d->of[i] == NULL) /* it has ended */
+            continue;
         for (int32_t k = 1; i < b->n_logits && k < d->wanted[i]; k++)
             seconds += d->pass.seconds[k] / n_wanting[k];
         sl_fund_pay(&eng->fund, &d->of[i]->credit, seconds);
@@ -576,6 +578,82 @@ static void take_pass(struct sl_engine *eng)
     }
 }
 
+/* No output depends on it; what it wrote is not trusted. */
+static void lose_pass(struct sl_engine *eng, const struct sl_error *err)
+{
+    struct sl_drafter *d = eng->drafter;
+    for (int32_t i = 0; i < d->pass.batch.n_spans; i++) {
+        if (d->of[i] == NULL)
+            continue;
+        if (!eng->runner.draft_rows)
+            drafter_wrote(eng, d->of[i], d->spans[i].pos, 0);
+        d->of[i]->model.n = d->of[i]->model.n_fed = 0;
+    }
+    sl_log(SL_LOG_WARN, "drafts failed: %s", err->msg);
+}
+
+/* Is what it makes known early enough when the step behind it has landed? */
+static bool may_be_late(const struct sl_engine *eng)
+{
+    const struct sl_drafter *d = eng->drafter;
+    bool may = eng->runner.draft_end != NULL && d->pass.batch.n_logits > 0;
+    for (int32_t i = 0; i < d->pass.batch.n_logits && may; i++) {
+        const struct sl_rseq *rs = d->of[i];
+        may = rs->mask == NULL && rs->counts.slots == NULL && rs->bans == NULL;
+    }
+    return may;
+}
+
+static void price_pass(struct sl_engine *eng)
+{
+    if (!sl_engine_prices_drafts(eng))
+        return;
+    learn_pass(eng);
+    pay_pass(eng);
+}
+
+void sl_engine_draft_forget(struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    struct sl_drafter *d = eng->drafter;
+    if (d == NULL || !d->open)
+        return;
+    for (int32_t i = 0; i < d->pass.batch.n_spans; i++)
+        if (d->of[i] == rs)
+            d->of[i] = NULL;
+}
+
+double sl_engine_draft_end(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    struct sl_error err;
+    double seconds = 0;
+    if (d == NULL || !d->open)
+        return 0;
+    d->open = false;
+    sl_engine_leave(eng);
+    const int rc = eng->runner.draft_end(eng->runner.ctx, &d->pass, &err);
+    sl_engine_return(eng);
+    if (rc != 0) {
+        lose_pass(eng, &err);
+        return 0;
+    }
+    price_pass(eng);
+    for (int32_t i = 0; i < d->pass.batch.n_logits; i++)
+        if (d->of[i] != NULL)
+            memcpy(d->of[i]->drafts, d->drafts + (size_t)i * SL_MAX_DRAFTED,
+                   (size_t)d->wanted[i] * sizeof *d->drafts);
+    for (int32_t k = 0; k < SL_MAX_DRAFTED; k++)
+        seconds += d->pass.seconds[k];
+    return seconds;
+}
+
+void sl_engine_draft_launch(struct sl_engine *eng)
+{
+    struct sl_drafter *d = eng->drafter;
+    if (d != NULL && d->open && d->n_behind++ > 0)
+        (void)sl_engine_draft_end(eng);
+}
+
 static void run_pass(struct sl_engine *eng)
 {
     struct sl_drafter *d = eng->drafter;
@@ -583,6 +661,8 @@ static void run_pass(struct sl_engine *eng)
     d->pass.wanted = d->wanted;
     d->pass.drafts = d->drafts;
     d->pass.odds = d->odds;
+    d->pass.late = may_be_late(eng);
+    SL_ASSERT(!d->open);
     SL_ASSERT(eng->n_flights == 0); /* what is known of each text is all of it */
     sl_engine_part(eng, SL_PART_DEVICE);
     sl_engine_leave(eng);
@@ -591,19 +671,14 @@ static void run_pass(struct sl_engine *eng)
     sl_engine_part(eng, SL_PART_OUTPUT);
     eng->ahead.pass_s += (double)(sl_now_ns() - eng->now_ns) / 1e9;
     eng->now_ns = sl_now_ns();
-    if (rc != 0) { /* no output depends on it; what it wrote is not trusted */
-        for (int32_t i = 0; i < d->pass.batch.n_spans; i++) {
-            if (!eng->runner.draft_rows)
-                drafter_wrote(eng, d->of[i], d->spans[i].pos, 0);
-            d->of[i]->model.n = d->of[i]->model.n_fed = 0;
-        }
-        sl_log(SL_LOG_WARN, "drafts failed: %s", err.msg);
+    if (rc != 0) {
+        lose_pass(eng, &err);
         return;
     }
-    if (sl_engine_prices_drafts(eng)) {
-        learn_pass(eng);
-        pay_pass(eng);
-    }
+    d->open = d->pass.late;
+    d->n_behind = 0;
+    if (!d->open)
+        price_pass(eng);
     take_pass(eng);
 }
 

@@ -17,8 +17,10 @@
  * the text and of masks, whose entries lie behind those of the text for as long as the pass takes.
  *
  * A pass comes when a step has landed and its tokens are known, before the next one is planned. Its
- * drafts wait in rs->drafts. Nothing here changes an output. Engine thread only; nothing is
- * allocated after init.
+ * drafts wait in rs->drafts. Where a device has them and nobody on the host needs to know them
+ * before that next step has landed (no mask, penalty or bad word does), the host does not wait for
+ * the pass: the step refers to its rows. Nothing here changes an output. Engine thread only;
+ * nothing is allocated after init.
  */
 #ifndef SL_ENGINE_DRAFT_H
 #define SL_ENGINE_DRAFT_H
@@ -54,6 +56,8 @@ struct sl_drafter {
     struct sl_draft_page *pages; /* [n_pages] */
     uint64_t n_writers;
     struct sl_draft_pass pass;
+    bool open;                   /* nobody has waited for it yet, */
+    int32_t n_behind;            /* and so many steps were launched behind it */
     int32_t *tokens, *positions; /* [max_tokens] */
     struct sl_span *spans;       /* [max_seqs] */
     int32_t *logit_rows, *wanted, *drafts, *sources;
@@ -75,6 +79,12 @@ void sl_drafter_deinit(struct sl_engine *eng); /* there may be none */
 void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs);
 /* Is the drafter to have its turn when f, which alone is in flight, has landed? */
 bool sl_engine_draft_awaits(struct sl_engine *eng, const struct sl_flight *f);
+/* A step is about to be launched; none can be now: what a pass made is known by then, if the step
+ * after next is not to find it gone. */
+void sl_engine_draft_launch(struct sl_engine *eng);
+/* Waits for a pass that is still open. Returns what it took on the device. */
+double sl_engine_draft_end(struct sl_engine *eng);
+void sl_engine_draft_forget(struct sl_engine *eng, const struct sl_rseq *rs); /* it has ended */
 /* How many of up to n drafts wait in rs->drafts for what is known of its text. */
 int32_t sl_draft_waiting(const struct sl_rseq *rs, int32_t n);
 

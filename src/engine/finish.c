@@ -83,6 +83,7 @@ void sl_engine_end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish
     sl_sched_finish(&eng->sched, &rs->seq, forget);
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_forget(&eng->flights[i], rs);
+    sl_engine_draft_forget(eng, rs);
     sl_engine_forget_counts(eng, rs);
     if (eng->corpus != NULL && !forget)
         sl_suffix_corpus_add(eng->corpus, &req->ns, rs->out, rs->seq.n_out);

@@ -139,7 +139,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
         for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
             int32_t pos = seq->n_computed + j;
             f->tokens[n_tokens] = sl_seq_token(seq, pos);
-            SL_DCHECK(f->tokens[n_tokens] >= 0 || seq->n_pending > 0);
+            SL_DCHECK(f->tokens[n_tokens] >= 0 || seq->n_pending > 0 || seq->n_drafted > 0);
             f->positions[n_tokens] = pos;
             f->seqs[i].n_picks += is_pick(seq, pos);
             if (wants_row(seq, pos))

@@ -51,6 +51,8 @@ struct sl_draft_pass {
     const int32_t *sources;
     const int32_t *wanted; /* [batch.n_logits] drafts, 1 .. SL_MAX_DRAFTED */
     int32_t *drafts;       /* [batch.n_logits, SL_MAX_DRAFTED], the runner's to fill */
+    bool late; /* with draft_end: drafts are first filled with places, -1 - row: the batch of the
+                  next step may have those as tokens. draft_end puts their values there. */
     float *odds; /* [batch.n_logits, SL_MAX_DRAFTED], likewise, of a runner with draft_odds: how
                     likely each draft is right if those before it are */
     double seconds[SL_MAX_DRAFTED]; /* likewise: what the first one took, the second one, ...; of
@@ -92,6 +94,9 @@ struct sl_runner {
     /* Optional: the runner has a model that drafts. Each draft is what that model finds most
      * likely. Right after a collect, while nothing is in flight. */
     int (*draft)(void *ctx, struct sl_draft_pass *pass, struct sl_error *err);
+    /* Optional: waits for a pass with `late`. Once behind each, before the pass or the step that is
+     * the second one behind it. */
+    int (*draft_end)(void *ctx, struct sl_draft_pass *pass, struct sl_error *err);
     int32_t n_draft_vocab; /* ids that it knows; others are not given to it */
     int32_t draft_context; /* positions that it knows */
     bool draft_rows;       /* it reads hidden rows: passes have sources */

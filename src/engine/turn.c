@@ -76,6 +76,7 @@ static bool launch(struct sl_engine *eng)
     f->launched_ns = eng->now_ns;
     f->work = eng->sched.work;
     sl_moves_before_step(eng);
+    sl_engine_draft_launch(eng);
     int rc = sl_flight_launch(eng, f, &err);
     eng->stats.steps++;
     sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
@@ -178,6 +179,7 @@ static void land(struct sl_engine *eng)
     struct sl_flight *f = &eng->flights[eng->first_flight];
     const int32_t n_seqs = f->n_seqs;
     int rc = sl_flight_land(eng, f, &err);
+    f->pass_s += sl_engine_draft_end(eng);
     eng->now_ns = sl_now_ns();
     sl_ahead_landed(eng, f);
     note_duration(eng, f);
@@ -357,8 +359,10 @@ bool sl_engine_turn(struct sl_engine *eng)
     }
     eng->starved = eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 &&
                    (eng->masker.n_open > 0 || sl_tiers_waits(&eng->tiers));
-    if (eng->sched.n_plan == 0 && eng->n_flights == 0) /* nothing waits for a device */
+    if (eng->sched.n_plan == 0 && eng->n_flights == 0) { /* nothing waits for a device */
         eng->ahead.free_ns = 0;
+        (void)sl_engine_draft_end(eng);
+    }
     while (eng->n_flights > 1)
         land(eng);
     decide(eng);

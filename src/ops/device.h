@@ -27,7 +27,8 @@ struct sl_device_times {
     uint64_t n_steps;
     double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on.
                                Between the parts of a step it waits: that counts as gap */
-    uint64_t n_again;       /* steps that followed others (struct sl_step), and what they took */
+    double draft_ms;        /* steps of a model that drafts that give ids, */
+    uint64_t n_again;       /* steps that followed them (struct sl_step), and what they took */
     double again_ms;
     /* Of calls of the host in the middle of steps (struct sl_host_experts), all there were. */
     uint64_t n_host_calls, n_host_rows;
@@ -115,7 +116,7 @@ struct sl_step {
      * position behind that row: the token that the row, then that the step before chose. */
     int32_t n_again;
     int32_t *ids;  /* [n_logits] forward only: what was chosen. The next step's tokens[i] < 0 mean
-                      ids[-1 - tokens[i]]. */
+                      ids[-1 - tokens[i]]; behind steps with n_again those of all, step by step. */
     void *results; /* [n_logits, result_bytes] forward only */
 };
 

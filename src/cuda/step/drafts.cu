@@ -149,3 +149,13 @@ void sl_cuda_again_keep(struct sl_cuda *cu, const struct sl_step *dev)
     }
     sl_launch(cu, again_kernel, dim3(1), dim3(AGAIN_THREADS), 0, k);
 }
+
+void sl_cuda_again_leave(struct sl_cuda *cu, const struct sl_step *first)
+{
+    const struct sl_cuda_steps *s = cu->steps;
+    const size_t n = static_cast<size_t>(first->batch.n_logits) *
+                     (1 + static_cast<size_t>(first->n_again)) * sizeof(int32_t);
+    SL_ASSERT(first->n_again > 0 && n <= s->kept_bytes && n <= s->result_offset);
+    sl_cuda_check(cu, cudaMemcpyAsync(s->out, s->kept, n, cudaMemcpyDeviceToDevice, cu->stream),
+                  "cudaMemcpyAsync of drafts");
+}

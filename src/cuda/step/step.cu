@@ -629,8 +629,9 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     clock->follows = before->ticket != 0 && !before->waited;
     clock->in_parts = step->part == SL_STEP_FORWARD;
     clock->n_again = step->n_again;
-    slot->alone = !clock->follows || (before->silent && before->alone);
-    slot->silent = step->batch.n_logits == 0;
+    clock->drafts = step->drafts && step->batch.n_logits > 0;
+    slot->alone = !clock->follows || (before->passes && before->alone);
+    slot->passes = step->drafts || step->batch.n_logits == 0;
     slot->kind = sl_cuda_wait_kind(step);
     slot->sent_ns = sl_now_ns();
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
@@ -647,6 +648,8 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     bool record_again = false;
     for (int32_t i = 0; i < step->n_again; i++)
         record_again = enqueue(cu, &again, s->max_width > 0, forward, arg);
+    if (step->n_again > 0)
+        sl_cuda_again_leave(cu, step);
     if (!s->half)
         finish(cu, s, slot, step);
     /* While the device runs the step, which loaded every kernel it needs. */
@@ -695,7 +698,14 @@ static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
 {
     const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
     const struct sl_cuda_clock *before = &s->clock[(ticket - 1) % SL_CUDA_CLOCKS];
-    float busy, gap, pause = 0, again;
+    float busy, gap, pause = 0, again, first;
+    if (now->drafts) {
+        if (cudaEventElapsedTime(&first, now->begun, now->n_again > 0 ? now->paused : now->done) ==
+            cudaSuccess)
+            s->times.draft_ms += (double)first;
+        else
+            cudaGetLastError();
+    }
     if (now->n_again > 0) {
         if (cudaEventElapsedTime(&again, now->paused, now->done) == cudaSuccess) {
             s->times.n_again += static_cast<uint64_t>(now->n_again);

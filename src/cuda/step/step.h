@@ -40,8 +40,8 @@ struct sl_cuda_slot { /* pinned memory of one step */
     cudaEvent_t done;
     uint64_t ticket; /* 0: never used */
     bool waited;     /* the event was seen */
-    bool alone;      /* nothing was enqueued before it that somebody waits for */
-    bool silent;     /* nobody waits for it: no row is wanted */
+    bool alone;      /* nothing was enqueued before it that is waited for first */
+    bool passes;     /* it is not: nobody wants its rows now, or they are drafts */
     int32_t kind;    /* of took_ns */
     uint64_t sent_ns;
 };
@@ -55,6 +55,7 @@ struct sl_cuda_clock { /* of one step */
     cudaEvent_t begun, done;
     cudaEvent_t paused, resumed; /* of a step in two parts: between them */
     int32_t n_again;             /* steps between paused and done */
+    bool drafts;                 /* of a model that drafts, and wants ids */
     bool follows;                /* enqueued before the step ahead of it was waited for */
     bool in_parts;
 };
@@ -149,6 +150,8 @@ void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t
                         struct sl_step *dev);
 /* Behind the first step and each of those: keeps its ids. */
 void sl_cuda_again_keep(struct sl_cuda *cu, const struct sl_step *dev);
+/* Behind the last one: puts those of all where the next step finds them. */
+void sl_cuda_again_leave(struct sl_cuda *cu, const struct sl_step *first);
 
 /* host.cu. Calls of the host in the middle of a step. create: *out is to be destroyed even if it
  * fails. */
