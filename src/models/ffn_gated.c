@@ -124,6 +124,11 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
         .gate_lora = SL_LORA_GATE,
         .down_lora = SL_LORA_DOWN,
     };
+    if (sl_run_by_columns(r, layer, SL_SLOT_DOWN)) {
+        gate_and_up(r, layer, &mlp, x, n, r->ffn);
+        sl_run_columns(r, layer, SL_SLOT_DOWN, r->ffn, n, y);
+        return;
+    }
     run_middle(r, layer, &mlp, x, n);
     float *part = sl_run_part(r, y);
     run_down(r, layer, &mlp, n, part);

@@ -37,9 +37,11 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
     int16_t n_turns;    /* whose parts take turns in so many rounds; else 1 */
     int16_t stack_idx;  /* which matrix or vector of its stack, or piece */
     float first_value;  /* of a vector, after loading */
-    int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
-    int32_t file_scale_rows;            /* rows of one in the file */
-    struct sl_weight mat;               /* after loading, for matrices */
+    int32_t scale_rows, scale_cols; /* of a block of scales, as kernels read them; */
+    int32_t file_scale_rows;        /* rows of one in the file */
+    struct sl_weight mat;           /* after loading, for matrices */
+    struct sl_weight columns;       /* and this rank's columns of it, where ranks add up */
+    bool has_columns;
     float *vec;                         /* after loading, for vectors, or for the first of a stack
                                            for all of them; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
@@ -379,6 +381,7 @@ struct sl_run {
     struct sl_run_config cfg;
     uint8_t *mem; /* everything below, one block */
     size_t mem_bytes;
+    int32_t n_tokens; /* of the step */
     float *x, *y;     /* [T, H] residual stream, a sublayer's result */
     float *rows;      /* [max_logits, H] x of the rows that go through the last layer's end, or
                          what is pooled */
@@ -527,6 +530,21 @@ void sl_run_gather_stream(struct sl_run *r, const float *part, int64_t n_cols, i
                           float *whole);
 void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
                          int32_t n, void *whole);
+/* columns.c: whether ranks have columns of a matrix beside their rows; of those that they have the
+ * bytes of one rank; after the matrix itself. */
+bool sl_columns_fit(const struct sl_model *m, const struct sl_backend *be,
+                    const struct sl_param *p);
+uint64_t sl_columns_bytes(const struct sl_model *m, struct sl_backend *be,
+                          const struct sl_param *p);
+SL_MUST_CHECK int sl_columns_load(struct sl_model *m, struct sl_param *p, struct sl_error *err);
+void sl_columns_unload(struct sl_model *m, struct sl_param *p);
+size_t sl_columns_room_bytes(const struct sl_model *m, const struct sl_backend *be,
+                             int32_t max_tokens);
+/* Whether this step multiplies o_proj or down so: then its input is this rank's part alone, and
+ * sl_run_columns gives n rows of y whole on all ranks. */
+bool sl_run_by_columns(const struct sl_run *r, int32_t layer, enum sl_slot slot);
+void sl_run_columns(struct sl_run *r, int32_t layer, enum sl_slot slot, const void *x, int32_t n,
+                    float *y);
 /* Of each of r->rank.room. */
 size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be, int32_t max_tokens,
                           int32_t max_logits);

@@ -108,6 +108,12 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
     return 0;
 }
 
+static int load_matrix_of(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+{
+    const int rc = load_matrix(m, p, err);
+    return rc == 0 ? sl_columns_load(m, p, err) : rc;
+}
+
 /* The matrix of the logits in the file. */
 static const struct sl_ckpt_tensor *load_head_of(const struct sl_model *m)
 {
@@ -367,7 +373,7 @@ static void add_memory(const struct sl_model *m, struct sl_backend *be, const st
     if (packed == 0 &&
         (rows_reordered(m, p->desc) || p->int4 != NULL || sl_apart(p) || sl_turned(p)))
         packed = t.n_bytes;
-    *allocated += packed;
+    *allocated += packed + sl_columns_bytes(m, be, p);
     if (packed == 0 && (rank == 0 || p->desc->shard != SL_SHARD_NONE)) /* else it is the same */
         *mapped += t.n_bytes;
     if (packed == 0 && !sl_turned(p))
@@ -546,7 +552,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         if (!sl_rank_has(m, p, m->rank))
             rc = 0;
         else if (!sl_weight_is_values(p->desc))
-            rc = load_matrix(m, p, err);
+            rc = load_matrix_of(m, p, err);
         else if (p->stack_idx == 0)
             rc = load_vectors(m, p, sl_params_n(m, p->desc, (int32_t)(p->layer - m->layers)), err);
         done += p->src->n_bytes + sl_fp8_scale_bytes_of_file(p);
@@ -588,6 +594,7 @@ void sl_model_unload(struct sl_model *m)
     sl_draft_unshare(m);
     for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];
+        sl_columns_unload(m, p);
         if (p->loaded && p->vec == NULL)
             sl_param_be(m, p)->vt->weight_destroy(sl_param_be(m, p), &p->mat);
         if (p->vec != NULL)

@@ -97,7 +97,8 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
     const int64_t ld_q = (int64_t)n_heads * l->head_dim;
     const int64_t ld_out = (int64_t)n_heads * l->v_dim;
-    void *att = sl_run_part(r, r->att);
+    const bool stays = sl_run_by_columns(r, layer, SL_SLOT_O);
+    void *att = stays ? r->att : sl_run_part(r, r->att);
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
     store_heads(r, layer, batch, r->q);
@@ -123,8 +124,9 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
                                 });
     if ((l->has & SL_HAS_OUT_GATE) != 0)
         gate_heads(r, layer, n_heads, batch->n_tokens, att);
-    sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
-                  r->att);
+    if (!stays)
+        sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes,
+                      batch->n_tokens, r->att);
 }
 
 void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
@@ -152,6 +154,10 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *mat = &sl_param(m, layer, SL_SLOT_O)->mat;
+    if (sl_run_by_columns(r, layer, SL_SLOT_O)) {
+        sl_run_columns(r, layer, SL_SLOT_O, att, n, y);
+        return;
+    }
     float *part = sl_run_part(r, y);
     struct sl_op_lora lora;
     m->be->vt->linear(m->be, &(struct sl_op_linear){

@@ -258,7 +258,8 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
         of_experts = SL_MAX(of_experts, room);
     }
     const size_t of_logits = (size_t)max_logits * most_columns(m, m->hp.n_vocab) * sizeof(float);
-    return SL_MAX(SL_MAX(of_layer, of_experts), of_logits);
+    const size_t of_sums = sl_columns_room_bytes(m, be, max_tokens);
+    return SL_MAX(SL_MAX(of_layer, of_experts), SL_MAX(of_logits, of_sums));
 }
 
 /* A recorded step has the addresses of its rooms in it, so that on a device every step begins with

@@ -673,6 +673,7 @@ void sl_run_begin(struct sl_run *r, const struct sl_batch *b)
 {
     const struct sl_model *m = r->m;
     check_batch(r, b);
+    r->n_tokens = b->n_tokens;
     for (int32_t i = 0; i < m->desc->n_ropes; i++)
         if (sl_rope_used(m, i))
             m->be->vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
@@ -946,6 +947,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             if (n == 0)
                 break;
             size_t att_bytes = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_ATT) * act_bytes;
+            if (sl_run_by_columns(r, l, SL_SLOT_O))
+                att_bytes /= (size_t)m->n_ranks;
             run_gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
             x = r->rows;
             if (m->layers[l].mixer == SL_MIX_NONE) {

@@ -239,6 +239,11 @@ struct sl_op_linear { /* out = x W^T + bias */
 };
 
 #define SL_APART_ROWS 16 /* most, of products whose segments stay apart */
+/* How a device cuts the columns of a matrix that is fewer rows than that, unless its format has
+ * more segments: into so many, of the same length if they are a multiple of so many units. */
+#define SL_SEGMENT_ROWS 6144
+#define SL_SEGMENTS     4
+#define SL_SEGMENT_UNIT 256
 
 #define SL_MAX_LINEAR_PARTS 4
 

@@ -44,10 +44,13 @@ static const int most_experts = 2; /* four sort with more threads than a process
 static const int most_experts = 4;
 #endif
 
-/* Where the whole matrix has one segment of columns, parts of it would have several (linear.h). */
+/* Where the whole matrix has one segment of columns, parts of it would have several (linear.h).
+ * Those named columns have o_proj and down by columns in steps of few tokens. */
 static const model models[] = {
     {"bf16", "llama", 8, 4, SL_DTYPE_BF16, 32, 128, 192, 272, false, 4},
     {"segments", "llama", 2, 2, SL_DTYPE_BF16, 32, 320, 96, 6208, false, 2},
+    {"columns", "llama", 16, 4, SL_DTYPE_BF16, 64, 128, 1024, 272, false, 4},
+    {"columns-q8_0", "llama", 16, 4, SL_DTYPE_Q8_0, 64, 128, 1024, 272, false, 2},
     {"q8_0", "qwen3", 4, 2, SL_DTYPE_Q8_0, 32, 128, 192, 272, false, 2},
     {"q4_k", "llama", 4, 2, SL_DTYPE_Q4_K, 64, 256, 256, 272, false, 2},
     {"int4", "qwen3", 4, 2, SL_DTYPE_INT4_G128, 32, 128, 256, 272, false, 2},

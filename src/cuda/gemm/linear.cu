@@ -89,10 +89,11 @@ static struct sl_lin linear_make(const void *x, int64_t ld_x, int32_t n, const s
     l.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)unit_k) * (unit_k / 64));
     bool whole = SL_MAX(w->n_rows, static_cast<int64_t>(w->of_rows)) >= SL_LIN_SEG_ROWS ||
                  w->layout == SL_CUDA_W8A8;
-    bool more_pay = sl_lin_quick_codes(w->layout) && l.n_k64 >= SL_LIN_LONG_K64;
+    const int32_t of_k64 = w->of_cols > 0 ? w->of_cols / 64 : l.n_k64;
+    bool more_pay = sl_lin_quick_codes(w->layout) && of_k64 >= SL_LIN_LONG_K64;
     int32_t more = more_pay ? SL_LIN_SEGS_LONG : SL_LIN_SEGS;
     int32_t segs = whole ? 1 : more;
-    l.seg_k64 = SL_ROUND_UP(SL_CEIL_DIV(l.n_k64, segs), 4);
+    l.seg_k64 = SL_ROUND_UP(SL_CEIL_DIV(of_k64, segs), 4);
     l.n_segs = SL_CEIL_DIV(l.n_k64, l.seg_k64);
     l.vec_x = (uintptr_t)x % 16 == 0 && ld_x % 8 == 0;
     return l;
@@ -166,7 +167,12 @@ extern "C" void sl_cuda_linear(struct sl_backend *be, const struct sl_op_linear 
 {
     struct sl_lin l = sl_cuda_linear_args(a);
     struct sl_cuda_lora add = lora_of(a->lora, a->x, a->ld_x, 0, a->n);
-    if (a->lora == NULL) {
+    if (a->apart) {
+        SL_ASSERT(a->n <= SL_APART_ROWS && a->bias == NULL && a->lora == NULL);
+        SL_ASSERT(a->ld_out == a->w->n_rows);
+        l.apart = true;
+        sl_cuda_fuse_take(sl_cuda(be), &l);
+    } else if (a->lora == NULL) {
         sl_cuda_fuse_take(sl_cuda(be), &l);
         if (sl_cuda_fuse_linear(sl_cuda(be), &l))
             return;

@@ -54,6 +54,7 @@ struct sl_lin {
     bool gated; /* parts 0 and 1 are gate and up, of the same shape */
     bool vec_x; /* rows of x start at multiples of 16 bytes */
     bool add;   /* outputs are added to what is there (sl_red_add) */
+    bool apart; /* sums of segments are not added: out is [segment][token][row], of few tokens */
     struct sl_lin_norm norm;  /* x is its out */
     struct sl_lin_left *left; /* on the host: where a kernel may say that it left sums; or NULL */
     enum sl_act act;
@@ -66,8 +67,8 @@ struct sl_lin {
 
 /* Segments: enough of them that matrices of few rows, too, keep all SMs reading when
  * there are few tokens. A rule of the shape, as it is part of the bits. */
-#define SL_LIN_SEG_ROWS  6144 /* matrices of fewer rows have several */
-#define SL_LIN_SEGS      4
+#define SL_LIN_SEG_ROWS  SL_SEGMENT_ROWS /* matrices of fewer rows have several */
+#define SL_LIN_SEGS      SL_SEGMENTS
 #define SL_LIN_SEGS_LONG 8   /* of Q4_K and groups, whose warps decode rather than read, */
 #define SL_LIN_LONG_K64  128 /* if they are so many steps long */
 

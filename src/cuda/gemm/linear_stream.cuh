@@ -465,6 +465,12 @@ static __device__ __forceinline__ void sl_stream_store(float (&acc)[T][4], const
     int team = warp / p.team, in_team = warp % p.team, lane = static_cast<int>(threadIdx.x % 32);
     float *swap = reinterpret_cast<float *>(smem + p.swap_offset) + team * p.team * 128;
     sl_wf_restore<F>(acc);
+    if (l.apart) {
+        const sl_lin_part &to = l.part[0];
+        sl_lin_store<float, T>(acc, to.out + static_cast<int64_t>(in_team) * l.n * to.n_rows,
+                               to.n_rows, nullptr, to.n_rows, item, 0, l.n);
+        return;
+    }
 #pragma unroll
     for (int t = 0; p.team > 1 && t < T; t++) {
         if (in_team > 0) {

@@ -664,10 +664,10 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
     p.split = l.n_segs > 1 && want && room ? l.n_segs : 1;
     SL_ASSERT(l.n_segs == 1 || (S::joins && (TOTALS || p.split > 1)));
     p.n_units = (int32_t)n_tiles * p.split;
-    p.left = p.split > 1 && l.left != NULL;
-    if (p.left)
+    p.left = p.split > 1 && (l.left != NULL || l.apart);
+    if (p.left && !l.apart)
         *l.left = {cu->lin_partial, p.split};
-    l.partial = cu->lin_partial;
+    l.partial = p.left && l.apart ? l.part[0].out : cu->lin_partial;
     l.arrived = cu->lin_arrived;
     sl_wg_maps maps = {};
     cudaError_t e = l.vec_x ? sl_tensor_map(&maps.x, l.x, l.n, l.k, l.ld_x, NT) : cudaSuccess;
