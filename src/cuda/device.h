@@ -105,6 +105,7 @@ struct sl_cuda {
     const struct sl_lora_rows *lora_rows; /* whose rows lora_by_row has (lora.h); NULL: nobody's */
     const void *lora_by_row;
     const struct sl_comm *comm;         /* of whose ranks this is one; NULL: of none */
+    const void *spread; /* the part that a product has written to all ranks; NULL: there is none */
     struct sl_cuda_fuse *fuse;          /* in a step, where operations wait (fuse.h) */
     void (*settle)(struct sl_cuda *cu); /* enqueues what waits there; NULL: nothing does */
 };

@@ -92,10 +92,10 @@ cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_bloc
 }
 
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
-                                int32_t unit_bytes, int32_t box_blocks)
+                                int64_t ld_bytes, int32_t unit_bytes, int32_t box_blocks)
 {
     return map_make(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, w, n_blocks, n_units * (unit_bytes / 8),
-                    n_units * unit_bytes, box_blocks, unit_bytes / 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+                    ld_bytes, box_blocks, unit_bytes / 8, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 #endif

@@ -32,11 +32,11 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
 cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                  int32_t unit_bytes, int32_t box_blocks);
 
-/* Units of row blocks (weight.h): block b's unit u lies at w + (b * n_units + u) * unit_bytes. A
+/* Units of row blocks (weight.h): block b's unit u lies at w + b * ld_bytes + u * unit_bytes. A
  * box is unit u of box_blocks row blocks from b on, one after the other in shared memory; it is
  * loaded from (row b, column u * unit_bytes / 8). unit_bytes: a multiple of 16, at most 2048. Row
  * blocks after the last are zeros. */
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
-                                int32_t unit_bytes, int32_t box_blocks);
+                                int64_t ld_bytes, int32_t unit_bytes, int32_t box_blocks);
 
 #endif

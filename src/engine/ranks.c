@@ -279,6 +279,12 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
         r->kv_bytes[g] = sl_memory_plan_group_bytes(plan, g) / (uint64_t)r->n;
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = start_rank(r, i, cfg, err);
+    if (rc == 0 && r->on_device) {
+        struct sl_run *runs[SL_MAX_RANKS];
+        for (int i = 0; i < r->n; i++)
+            runs[i] = r->ranks[i].run;
+        sl_run_meet(runs, r->n);
+    }
     if (rc != 0 || r->leader == NULL)
         return rc;
     sl_leader_watch(r->leader, leader_progress, r);

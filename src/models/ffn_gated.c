@@ -38,7 +38,7 @@ static void plain_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, con
 }
 
 static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, const void *x,
-                        int32_t n, void *mid)
+                        int32_t n, void *mid, const struct sl_spread *spread)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
@@ -57,7 +57,8 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, 
                                                                             .act = l->act,
                                                                             .n = n,
                                                                             .out = mid,
-                                                                            .lora = lora});
+                                                                            .lora = lora,
+                                                                            .spread = spread});
         return;
     }
     float *gated = r->up, *factor = r->up + (int64_t)n * gate->n_rows;
@@ -91,13 +92,17 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, 
 static void run_middle(struct sl_run *r, int32_t layer, const struct mlp *mlp, const void *x,
                        int32_t n)
 {
+    const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
     void *mid = sl_run_part(r, r->ffn);
-    gate_and_up(r, layer, mlp, x, n, mid);
-    sl_run_gather(r, mid, mlp->up->n_rows, sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes, n,
-                  r->ffn);
+    struct sl_spread spread;
+    gate_and_up(r, layer, mlp, x, n, mid,
+                sl_run_spread(r, r->ffn, mlp->up->n_rows, mlp->down->n_cols, act, &spread));
+    sl_run_gather(r, mid, mlp->up->n_rows, act, n, r->ffn);
 }
 
-static void run_down(struct sl_run *r, int32_t layer, const struct mlp *mlp, int32_t n, float *out)
+/* spread: for a gather of out that follows; or NULL */
+static void run_down(struct sl_run *r, int32_t layer, const struct mlp *mlp, int32_t n, float *out,
+                     const struct sl_spread *spread)
 {
     struct sl_op_lora room;
     r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
@@ -109,6 +114,7 @@ static void run_down(struct sl_run *r, int32_t layer, const struct mlp *mlp, int
                                        .out = out,
                                        .ld_out = mlp->down->n_rows,
                                        .lora = lora_of(r, layer, mlp->down_lora, &room),
+                                       .spread = spread,
                                    });
 }
 
@@ -125,13 +131,15 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
         .down_lora = SL_LORA_DOWN,
     };
     if (sl_run_by_columns(r, layer, SL_SLOT_DOWN)) {
-        gate_and_up(r, layer, &mlp, x, n, r->ffn);
+        gate_and_up(r, layer, &mlp, x, n, r->ffn, NULL);
         sl_run_columns(r, layer, SL_SLOT_DOWN, r->ffn, n, y);
         return;
     }
     run_middle(r, layer, &mlp, x, n);
     float *part = sl_run_part(r, y);
-    run_down(r, layer, &mlp, n, part);
+    struct sl_spread spread;
+    run_down(r, layer, &mlp, n, part,
+             sl_run_spread(r, y, mlp.down->n_rows, r->m->hp.hidden, sizeof *y, &spread));
     sl_run_gather_stream(r, part, mlp.down->n_rows, n, y);
 }
 
@@ -147,6 +155,6 @@ float *sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, 
     };
     run_middle(r, layer, &mlp, x, n);
     float *out = part != NULL ? part : sl_run_part(r, r->shared); /* behind the middle's room */
-    run_down(r, layer, &mlp, n, out);
+    run_down(r, layer, &mlp, n, out, NULL);
     return out;
 }

@@ -160,15 +160,18 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
     }
     float *part = sl_run_part(r, y);
     struct sl_op_lora lora;
-    m->be->vt->linear(m->be, &(struct sl_op_linear){
-                                 .x = att,
-                                 .ld_x = mat->n_cols,
-                                 .w = mat,
-                                 .bias = sl_param(m, layer, SL_SLOT_O_BIAS)->vec,
-                                 .n = n,
-                                 .out = part,
-                                 .ld_out = mat->n_rows,
-                                 .lora = sl_run_lora(r, layer, SL_LORA_O, &lora),
-                             });
+    struct sl_spread spread;
+    m->be->vt->linear(
+        m->be, &(struct sl_op_linear){
+                   .x = att,
+                   .ld_x = mat->n_cols,
+                   .w = mat,
+                   .bias = sl_param(m, layer, SL_SLOT_O_BIAS)->vec,
+                   .n = n,
+                   .out = part,
+                   .ld_out = mat->n_rows,
+                   .lora = sl_run_lora(r, layer, SL_LORA_O, &lora),
+                   .spread = sl_run_spread(r, y, mat->n_rows, m->hp.hidden, sizeof *y, &spread),
+               });
     sl_run_gather_stream(r, part, mat->n_rows, n, y);
 }

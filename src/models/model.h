@@ -149,6 +149,8 @@ size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_backend *be,
 /* Activations of one rank. */
 uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg);
+/* Of all ranks on devices that can write to each other's memory: they do from then on. */
+void sl_run_meet(struct sl_run *const *runs, int32_t n);
 SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
                                 struct sl_run **out, struct sl_error *err);
 void sl_run_destroy(struct sl_run *r);

@@ -316,12 +316,42 @@ void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, siz
     gather(r, part, n_cols, elem_bytes, n, r->rank.idx == 0 ? whole : NULL, true, false);
 }
 
+/* Every rank has as many. */
+static bool is_even(const struct sl_run *r, int64_t n_cols, int64_t of_cols)
+{
+    const int32_t n_ranks = r->m->n_ranks;
+    bool even = n_cols * n_ranks == of_cols;
+    for (int32_t i = 0; i < n_ranks && even; i++)
+        even = first_row(SL_SHARD_ROWS, of_cols, i, n_ranks) == i * n_cols;
+    return even;
+}
+
 void sl_run_gather_stream(struct sl_run *r, const float *part, int64_t n_cols, int32_t n,
                           float *whole)
 {
-    const int32_t h = r->m->hp.hidden, n_ranks = r->m->n_ranks;
-    bool even = n_cols * n_ranks == h && n_cols % 4 == 0;
-    for (int32_t i = 0; i < n_ranks && even; i++)
-        even = first_row(SL_SHARD_ROWS, h, i, n_ranks) == i * n_cols;
+    const bool even = n_cols % 4 == 0 && is_even(r, n_cols, r->m->hp.hidden);
     gather(r, part, n_cols, sizeof *part, n, whole, false, even);
+}
+
+const struct sl_spread *sl_run_spread(const struct sl_run *r, void *whole, int64_t n_cols,
+                                      int64_t of_cols, size_t elem_bytes, struct sl_spread *room)
+{
+    const int32_t rank = r->m->rank;
+    uint8_t *at = (uint8_t *)whole + (size_t)(rank * n_cols) * elem_bytes;
+    if (r->m->n_ranks == 1 || r->rank.mem[rank] == NULL || !is_even(r, n_cols, of_cols))
+        return NULL;
+    SL_ASSERT((uint8_t *)whole >= r->mem && at < r->mem + r->mem_bytes);
+    *room = (struct sl_spread){&r->rank, at, of_cols};
+    return room;
+}
+
+void sl_run_meet(struct sl_run *const *runs, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        SL_ASSERT(runs[i]->m->rank == i && runs[i]->m->n_ranks == n);
+        SL_ASSERT(runs[i]->y - (float *)(void *)runs[i]->mem ==
+                  runs[0]->y - (float *)(void *)runs[0]->mem);
+        for (int32_t k = 0; k < n; k++)
+            runs[i]->rank.mem[k] = runs[k]->mem;
+    }
 }

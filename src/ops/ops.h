@@ -144,6 +144,8 @@ struct sl_rank {
     int32_t idx;
     void *room[2]; /* for its part of what is gathered next, in turns */
     int32_t turn;
+    uint8_t *mem[SL_MAX_RANKS]; /* of every rank, where what lies in one lies in all at the same
+                                   offset; NULL: others cannot write there */
     bool lost; /* a gather failed, since another rank is gone: this step's results mean nothing */
 };
 
@@ -224,6 +226,15 @@ struct sl_op_layernorm { /* x += s y; out = (x - mean(x)) * rsqrt(var(x) + eps) 
     bool keep;     /* x becomes what out is, unrounded (BERT) */
 };
 
+/* Where what a rank computes is to lie in the end, on every rank; its place among the others'. A
+ * backend may write it there and not to out: then all_gather of out moves nothing. Of parts that
+ * are alike on all ranks. */
+struct sl_spread {
+    const struct sl_rank *rank;
+    void *whole; /* in mem[rank->idx] */
+    int64_t ld;  /* elements from row to row */
+};
+
 struct sl_op_linear { /* out = x W^T + bias */
     const void *x;    /* [T, K] activations, rows ld_x apart */
     int64_t ld_x;
@@ -232,7 +243,8 @@ struct sl_op_linear { /* out = x W^T + bias */
     int32_t n;                 /* T */
     float *out;                /* [T, N], rows ld_out apart */
     int64_t ld_out;
-    const struct sl_op_lora *lora; /* NULL: nothing is added */
+    const struct sl_op_lora *lora;  /* NULL: nothing is added */
+    const struct sl_spread *spread; /* or NULL */
     bool apart; /* of a part by columns: the sums of its segments are not added, out is
                    [segments][T, N], for all_reduce; bias and lora are NULL, T at most
                    SL_APART_ROWS */
@@ -267,8 +279,9 @@ struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T); act: one of vt-
     const struct sl_weight *gate, *up; /* [I, K] */
     enum sl_act act;
     int32_t n;
-    void *out;                     /* [T, I] activations; if a product is next, for that alone */
-    const struct sl_op_lora *lora; /* to gate and up, before act; NULL: nothing */
+    void *out;                      /* [T, I] activations; if a product is next, for that alone */
+    const struct sl_op_lora *lora;  /* to gate and up, before act; NULL: nothing */
+    const struct sl_spread *spread; /* or NULL */
 };
 
 /* A table of rotation frequencies, one per kind of layer. */

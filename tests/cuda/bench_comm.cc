@@ -10,6 +10,7 @@
 #include "cuda/comm/comm.h"
 
 #include "cuda/cuda.h"
+#include "cuda/gemm/fuse.h"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
 
@@ -34,6 +35,7 @@
 #define REPLAYS  15
 #define MOST     (4u << 20)
 #define BLOCKS   64
+#define WIDTH    4096  /* of a row that is normed */
 #define LINK_BPS 450e9 /* NVLink 4, one way: 18 links of 25 GB/s */
 
 /* ------------------------------------------------------------------ NCCL, if there is one */
@@ -99,7 +101,8 @@ static void must_nccl(int rc)
 
 /* ------------------------------------------------------------------ ranks */
 
-enum what { WRITE_ONLY, GATHER, WRITE_GATHER, NCCL_GATHER, NCCL_REDUCE, N_WHATS };
+/* NORMS: an addition to the residual stream and a norm behind a gather, or a sum, of rows. */
+enum what { WRITE_ONLY, GATHER, WRITE_GATHER, NCCL_GATHER, NCCL_REDUCE, NORMS, ONE_NORMS, SUMS };
 
 struct job {
     enum what what;
@@ -113,6 +116,8 @@ struct rank {
     struct sl_rank rank;
     nccl_comm nccl;
     uint8_t *out, *part;
+    float *x, *w;
+    struct sl_cuda_fuse fuse;
     cudaEvent_t from, to;
     double us; /* of the last job */
 };
@@ -139,14 +144,46 @@ static void gather_once(struct rank *r)
     if (now.what != GATHER)
         sl_launch(cu, write_kernel, dim3(std::min((now.bytes + 4095) / 4096, 132u)), dim3(256), 0,
                   static_cast<uint4 *>(part), now.bytes / 16, static_cast<uint32_t>(r->rank.turn));
-    const struct sl_op_all_gather op = {&r->rank, part, now.bytes, 1, r->out, false};
+    const struct sl_op_all_gather op = {&r->rank, part, now.bytes, 1, r->out, false, false};
     if (now.what != WRITE_ONLY)
         r->be->vt->all_gather(r->be, &op);
+}
+
+/* now.bytes of rows of WIDTH: gathered and normed by two kernels or one, or four terms of all ranks
+ * added and normed. */
+static void norm_once(struct rank *r)
+{
+    struct sl_cuda *cu = sl_cuda(r->be);
+    const int32_t n = static_cast<int32_t>(now.bytes / (WIDTH * sizeof(float)));
+    float *part = static_cast<float *>(sl_rank_room(&r->rank)),
+          *y = reinterpret_cast<float *>(r->out);
+    const size_t row = WIDTH * sizeof(float) / static_cast<size_t>(n_ranks);
+    const struct sl_op_all_gather gather = {&r->rank, part, row, n, y, false, true};
+    struct sl_op_all_reduce sum = {};
+    struct sl_op_add_rmsnorm norm = {};
+    sum.rank = &r->rank, sum.part = part, sum.out = y;
+    sum.n_terms = n_ranks <= 4 ? 4 / n_ranks : 1;
+    sum.n = norm.n = n, sum.h = norm.h = WIDTH;
+    norm.x = r->x, norm.y = y, norm.w = r->w, norm.out = r->part;
+    norm.eps = 1e-5f;
+    if (now.what != NORMS)
+        sl_cuda_fuse_begin(cu, &r->fuse);
+    if (now.what == SUMS)
+        r->be->vt->all_reduce(r->be, &sum);
+    else
+        r->be->vt->all_gather(r->be, &gather);
+    r->be->vt->add_rmsnorm(r->be, &norm);
+    if (now.what != NORMS)
+        sl_cuda_fuse_end(cu);
 }
 
 static void once(struct rank *r)
 {
     struct sl_cuda *cu = sl_cuda(r->be);
+    if (now.what >= NORMS) {
+        norm_once(r);
+        return;
+    }
     if (now.what == NCCL_GATHER)
         must_nccl(nccl.all_gather(r->part, r->out, now.bytes, NCCL_UINT8, r->nccl, cu->stream));
     else if (now.what == NCCL_REDUCE)
@@ -160,7 +197,7 @@ static void once(struct rank *r)
 static double measure(struct rank *r, cudaGraphExec_t exec)
 {
     struct sl_cuda *cu = sl_cuda(r->be);
-    const struct sl_op_all_gather meet = {&r->rank, r->rank.room[0], 16, 1, r->out, false};
+    const struct sl_op_all_gather meet = {&r->rank, r->rank.room[0], 16, 1, r->out, false, false};
     double us[REPLAYS];
     for (int i = -3; i < REPLAYS; i++) {
         float ms = 0;
@@ -246,6 +283,10 @@ static void make_ranks()
         sl_cuda_use(sl_cuda(r->be));
         MUST(cudaMalloc(&r->out, static_cast<size_t>(n_ranks) * MOST));
         MUST(cudaMalloc(&r->part, MOST));
+        MUST(cudaMalloc(&r->x, MOST));
+        MUST(cudaMalloc(&r->w, WIDTH * sizeof(float)));
+        MUST(cudaMemset(r->x, 0, MOST));
+        MUST(cudaMemset(r->w, 0, WIDTH * sizeof(float)));
         MUST(cudaMemset(r->part, 0, MOST));
         MUST(cudaEventCreate(&r->from));
         MUST(cudaEventCreate(&r->to));
@@ -259,7 +300,7 @@ static double time_of(enum what what, uint32_t bytes, uint32_t small, int blocks
     double us = 0;
     if ((what == NCCL_GATHER || what == NCCL_REDUCE) && !with_nccl)
         return -1;
-    if (small > 0 && bytes > small)
+    if (small > 0 && bytes > small && what < NORMS)
         return -1;
     now = {what, bytes, small, blocks};
     comm->most_blocks = blocks;
@@ -309,6 +350,19 @@ static void table_of_gathers()
     }
 }
 
+static void table_of_norms()
+{
+    printf("rows of %d  two kernels   one kernel   sum of 4 terms, one kernel\n", WIDTH);
+    for (uint32_t n = 1; n <= 64; n *= n < 4 ? 4 : 2) {
+        const uint32_t bytes = n * WIDTH * static_cast<uint32_t>(sizeof(float));
+        printf("%8u", n);
+        for (enum what w : {NORMS, ONE_NORMS, SUMS})
+            cell(time_of(w, bytes, comm->small_bytes, BLOCKS));
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
 static void table_of_nccl()
 {
     printf("%8s %8s %8s\n", "bytes", "NCCL ag", "NCCL ar");
@@ -327,6 +381,9 @@ static void tables()
     MUST(cudaGetDeviceProperties(&prop, 0));
     printf("%d x %s, us of a call in a graph of %d; limit: %d parts over %.0f GB/s\n", n_ranks,
            prop.name, CALLS, n_ranks - 1, LINK_BPS / 1e9);
+    const uint32_t lines = comm->small_bytes;
+    sl_cuda_comm_tune(comm, comm->bound_ns, lines);
+    table_of_norms();
     table_of_gathers();
     if (with_nccl)
         table_of_nccl();

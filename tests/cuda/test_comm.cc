@@ -190,8 +190,8 @@ static void enqueue(struct group *g, int r, const struct shape *s)
     uint8_t *part = static_cast<uint8_t *>(sl_rank_room(&g->rank[r]));
     const bool wants = !s->first_only || r == 0;
     const struct sl_op_all_gather op = {
-        &g->rank[r],  part, s->bytes[r], static_cast<int32_t>(s->n), wants ? g->out[r] : NULL,
-        s->first_only};
+        &g->rank[r],   part, s->bytes[r], static_cast<int32_t>(s->n), wants ? g->out[r] : NULL,
+        s->first_only, false};
     sl_launch(cu, fill_kernel, dim3(4), dim3(256), 0, part, *s, r, g->tallies[r]);
     g->be[r]->vt->all_gather(g->be[r], &op);
     if (wants)

@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(COMM_THREADS)
     sl_grid_launch_dependents();
     sl_grid_wait();
     const uint64_t total = static_cast<uint64_t>(a.part_bytes) * a.n;
-    const bool small = total <= a.small_bytes;
+    const bool small = total <= a.small_bytes && !a.spread;
     const uint32_t end = static_cast<uint32_t>(total);
     const uint32_t n_lines = small ? (end + 7) / 8 : 0;
     uint64_t own = 0;
@@ -211,6 +211,8 @@ static __global__ void __launch_bounds__(COMM_THREADS)
                a.out != nullptr && come <= a.small_bytes ? static_cast<uint32_t>(come + 7) / 8 : 0);
     if (a.out != nullptr)
         comm_take(a, number, seen, own);
+    else if (a.spread)
+        sl_fence_peers(); /* kernels behind this one read what the others have written */
 }
 
 /* ------------------------------------------------------------------ operations */
@@ -250,6 +252,13 @@ void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op)
     const int32_t rank = op->rank->idx;
     const uint64_t total = static_cast<uint64_t>(op->part_bytes) * static_cast<uint64_t>(op->n);
     struct comm_args a = comm_args_of(c, rank);
+    if (cu->spread != NULL) {
+        SL_ASSERT(cu->spread == op->part && !op->first_only);
+        cu->spread = NULL;
+        a.spread = true;
+        gather(cu, a, 1, 1);
+        return;
+    }
     const uint8_t *part = part_in_room(cu, c, op, total);
     a.part = part != NULL ? part : static_cast<const uint8_t *>(op->part);
     a.at = part != NULL ? static_cast<uint32_t>(part - c->piece[rank]) : 0;
@@ -418,8 +427,11 @@ int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t 
     c->lost = static_cast<uint32_t *>(lost);
     for (int i = 0; i < SL_MAX_RANKS && rc == 0; i++)
         c->lost[i] = 0;
-    for (int i = 0; i < n_ranks; i++)
+    c->alike = true;
+    for (int i = 0; i < n_ranks; i++) {
         c->rank[i] = sl_cuda(backends[i]);
+        c->alike = c->alike && c->rank[i]->n_sms == c->rank[0]->n_sms;
+    }
     for (int i = 0; i < n_ranks && rc == 0; i++)
         rc = join(c, i, err);
     for (int i = 0; i < n_ranks && rc == 0; i++)

@@ -42,6 +42,7 @@ struct comm_args {
     uint32_t small_bytes;
     int32_t rank, n_ranks;
     uint32_t to; /* a bit for each rank that wants the part */
+    bool spread; /* kernels before this one have written it to all ranks */
 };
 
 struct comm_shared {

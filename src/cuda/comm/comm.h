@@ -15,6 +15,7 @@
 
 struct sl_comm {
     int n_ranks;
+    bool alike;           /* GPUs have as many SMs, so that they choose the same kernels */
     int most_blocks;      /* of a kernel */
     uint32_t small_bytes; /* parts of up to so many bytes go as lines, at most SL_COMM_SMALL */
     size_t room_bytes, piece_bytes;

@@ -81,6 +81,7 @@ static __device__ __forceinline__ float4 sum_beside(const sum_args &s, int token
 template <int TOTAL> struct sum_shape {
     static constexpr bool gathers = TOTAL == 1;
     static constexpr int own = TOTAL == 1 ? 1 : TOTAL / 2;
+    static constexpr int blocks = TOTAL > 4 ? 1 : 2; /* that fit an SM */
 };
 
 /* The rank that has term i of a column. */
@@ -206,7 +207,7 @@ static __device__ __forceinline__ void sum_receive(const comm_args &a, const sum
 
 /* A cluster has one token after another; all clusters are on the GPU at once. */
 template <int QUADS, int TOTAL>
-static __global__ void __launch_bounds__(SL_NORM_CLUSTER_THREADS, 2)
+static __global__ void __launch_bounds__(SL_NORM_CLUSTER_THREADS, sum_shape<TOTAL>::blocks)
     sum_norm_kernel(const __grid_constant__ comm_args a, const __grid_constant__ sum_args s)
 {
     SL_SMEM(float4, smem);
@@ -266,8 +267,9 @@ static void sum_norm(struct sl_cuda *cu, const struct comm_args &a, const struct
 {
     const bool wide = s.h > SL_NORM_CLUSTER_COLS;
     const int bytes = wide ? sl_norm_cluster<2>::bytes : sl_norm_cluster<1>::bytes;
-    /* Two blocks fit an SM; of 132 SMs a tenth find no cluster of four. */
-    const int fit = SL_MAX(cu->n_sms * 2 / (SL_NORM_CLUSTER + 1), 1);
+    /* Of 132 SMs a tenth find no cluster of four. */
+    const int places = cu->n_sms * sum_shape<TOTAL>::blocks;
+    const int fit = SL_MAX(places / (SL_NORM_CLUSTER + 1), 1);
     const int clusters = SL_MIN(s.n, fit);
     sl_launch_cluster(cu, wide ? sum_norm_kernel<2, TOTAL> : sum_norm_kernel<1, TOTAL>,
                       dim3((unsigned)(clusters * SL_NORM_CLUSTER)), dim3(SL_NORM_CLUSTER_THREADS),

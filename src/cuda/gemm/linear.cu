@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * GEMMs: the operations. linear_route.cu says which kernel runs.
  */
+#include "cuda/comm/comm.h"
 #include "cuda/gemm/fuse.h"
 #include "cuda/gemm/linear.h"
 #include "cuda/gemm/lora.h"
@@ -148,6 +149,7 @@ struct sl_lin sl_cuda_linear_gated_args(const struct sl_op_linear_gated_act *a)
     l.gated = true;
     l.act = a->act;
     l.gated_out = (__nv_bfloat16 *)a->out;
+    l.gated_ld = a->gate->n_rows;
     return l;
 }
 
@@ -163,6 +165,38 @@ static struct sl_cuda_lora lora_of(const struct sl_op_lora *lora, const void *x,
     return l;
 }
 
+/* Of many tokens products write to all ranks what is gathered next. */
+#define SPREAD_TOKENS 64 /* more than those */
+
+/* l writes to s, and so to all ranks: true, if its kernel does. */
+static bool spread(struct sl_cuda *cu, struct sl_lin *l, const struct sl_spread *s, const void *out)
+{
+    if (s == NULL || l->n <= SPREAD_TOKENS || cu->comm == NULL || !cu->comm->alike ||
+        cu->comm->n_ranks - 1 > SL_LIN_PEERS)
+        return false;
+    const struct sl_lin_route *r = sl_cuda_linear_route_of(cu, l);
+    if (r->when != SL_LIN_TILED || r->tile.share == SL_SHARE_NONE)
+        return false;
+    const int32_t me = s->rank->idx;
+    for (int i = 0; i < cu->comm->n_ranks; i++) {
+        if (s->rank->mem[i] == NULL)
+            return false;
+        if (i != me)
+            l->to_peer[l->n_peers++] = s->rank->mem[i] - s->rank->mem[me];
+    }
+    if (l->gated) {
+        l->gated_out = static_cast<__nv_bfloat16 *>(s->whole);
+        l->gated_ld = s->ld;
+    } else {
+        l->part[0].out = static_cast<float *>(s->whole);
+        l->part[0].ld_out = s->ld;
+    }
+    SL_ASSERT(cu->spread == NULL); /* gathers follow at once */
+    sl_cuda_linear_run(cu, l, r);
+    cu->spread = out;
+    return true;
+}
+
 extern "C" void sl_cuda_linear(struct sl_backend *be, const struct sl_op_linear *a)
 {
     struct sl_lin l = sl_cuda_linear_args(a);
@@ -174,7 +208,7 @@ extern "C" void sl_cuda_linear(struct sl_backend *be, const struct sl_op_linear 
         sl_cuda_fuse_take(sl_cuda(be), &l);
     } else if (a->lora == NULL) {
         sl_cuda_fuse_take(sl_cuda(be), &l);
-        if (sl_cuda_fuse_linear(sl_cuda(be), &l))
+        if (spread(sl_cuda(be), &l, a->spread, a->out) || sl_cuda_fuse_linear(sl_cuda(be), &l))
             return;
     } else {
         add.n_parts = 1;
@@ -292,6 +326,6 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
     }
     struct sl_lin l = sl_cuda_linear_gated_args(a);
     sl_cuda_fuse_take(sl_cuda(be), &l);
-    if (!sl_cuda_fuse_gated(sl_cuda(be), &l))
+    if (!spread(sl_cuda(be), &l, a->spread, a->out) && !sl_cuda_fuse_gated(sl_cuda(be), &l))
         sl_cuda_linear_run(sl_cuda(be), &l, NULL);
 }

@@ -42,6 +42,8 @@ struct sl_lin_left {
 
 #define SL_LIN_NORM_COLS 8192 /* most */
 
+#define SL_LIN_PEERS 3 /* most */
+
 struct sl_lin {
     const __nv_bfloat16 *x;
     int64_t ld_x;
@@ -58,9 +60,12 @@ struct sl_lin {
     struct sl_lin_norm norm;  /* x is its out */
     struct sl_lin_left *left; /* on the host: where a kernel may say that it left sums; or NULL */
     enum sl_act act;
-    __nv_bfloat16 *gated_out; /* rows n_rows of part 0 apart */
-    float *partial;           /* sums of segments on their way to who adds them */
-    uint32_t *arrived;        /* [SL_LIN_TILES], zeros between launches */
+    __nv_bfloat16 *gated_out;      /* rows n_rows of part 0 apart, or */
+    int64_t gated_ld;              /* in tiles of many tokens so many */
+    int32_t n_peers;               /* GPUs that have the same out, */
+    int64_t to_peer[SL_LIN_PEERS]; /* bytes away: tiles of many tokens store there, too */
+    float *partial;                /* sums of segments on their way to who adds them */
+    uint32_t *arrived;             /* [SL_LIN_TILES], zeros between launches */
     struct sl_lin_part part[SL_MAX_LINEAR_PARTS];
     const float *norm_y; /* added to norm.x first, of w8a8 alone; NULL: nothing */
 };

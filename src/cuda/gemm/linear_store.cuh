@@ -78,7 +78,7 @@ static inline bool sl_lin_boxes(const sl_lin &l, int gated_unit)
 {
     bool can = true;
     if (l.gated)
-        return reinterpret_cast<uintptr_t>(l.gated_out) % 16 == 0 &&
+        return reinterpret_cast<uintptr_t>(l.gated_out) % 16 == 0 && l.gated_ld % 8 == 0 &&
                l.part[0].n_rows % gated_unit == 0;
     for (int i = 0; i < l.n_parts; i++)
         can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 16 == 0 &&

@@ -101,7 +101,7 @@ struct sl_tile_unit {
 
 /* Descriptions for the copy engine. */
 struct sl_tile_maps {
-    CUtensorMap x, w[SL_MAX_LINEAR_PARTS], out[SL_MAX_LINEAR_PARTS];
+    CUtensorMap x, w[SL_MAX_LINEAR_PARTS], out[SL_MAX_LINEAR_PARTS], peer[SL_LIN_PEERS];
 };
 
 static __device__ __forceinline__ uint64_t *sl_tile_full(uint8_t *smem, int slot)
@@ -359,16 +359,25 @@ static __device__ __forceinline__ void sl_tile_bias(float (&v)[N][4], const sl_l
         }
 }
 
+/* Where p lies on this GPU (0), or on another one. */
+template <typename T>
+static __device__ __forceinline__ T *sl_tile_on(const sl_lin &l, T *p, int gpu)
+{
+    const int64_t away = gpu == 0 ? 0 : l.to_peer[gpu - 1];
+    return reinterpret_cast<T *>(reinterpret_cast<uint8_t *>(p) + away);
+}
+
 /* token: of lanes 0 to 3. */
 template <int N>
 static __device__ __forceinline__ void sl_tile_put(const float (&v)[N][4], const sl_lin_part &part,
-                                                   int n_tokens, int row, int token, bool two)
+                                                   float *out, int n_tokens, int row, int token,
+                                                   bool two)
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     row += 2 * (lane & 3), token += lane >> 2;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float *at = part.out + (token + 8 * h) * part.ld_out + row;
+        float *at = out + (token + 8 * h) * part.ld_out + row;
         if (token + 8 * h >= n_tokens)
             continue;
 #pragma unroll
@@ -415,7 +424,8 @@ static __device__ __forceinline__ void sl_tile_fill(const uint32_t (&v)[2][4], u
 /* A group's chunk, 32 rows from row on, leaves by the copy engine. */
 template <class S, class V>
 static __device__ __forceinline__ void sl_tile_store_box(const V &values, sl_tile_view<S> &v,
-                                                         const CUtensorMap *map, int col, int token)
+                                                         const sl_tile_maps &maps, int part,
+                                                         int n_peers, int col, int token)
 {
     bool first = threadIdx.x % 128 == 0;
     uint8_t *box = v.smem + S::out_offset +
@@ -427,7 +437,10 @@ static __device__ __forceinline__ void sl_tile_store_box(const V &values, sl_til
     sl_fence_proxy_async();
     sl_bar_sync(2 + v.group, 128);
     if (first) {
-        sl_tensor_store(map, col, token, box);
+        sl_tensor_store(&maps.out[part], col, token, box);
+#pragma unroll 1
+        for (int i = 0; i < n_peers; i++)
+            sl_tensor_store(&maps.peer[i], col, token, box);
         sl_tensor_store_commit();
     }
     v.chunk++;
@@ -451,11 +464,14 @@ static __device__ __forceinline__ void sl_tile_store(const float (*sum)[4], cons
     sl_tile_bias<n>(v, l.part[part], row);
     if constexpr (S::out > 0) {
         if (p.boxes) {
-            sl_tile_store_box<S>(v, w, &maps.out[part], row, token);
+            sl_tile_store_box<S>(v, w, maps, part, l.n_peers, row, token);
             return;
         }
     }
-    sl_tile_put<n>(v, l.part[part], l.n, row, token + 16 * w.warp, p.two);
+#pragma unroll 1
+    for (int i = 0; i <= l.n_peers; i++)
+        sl_tile_put<n>(v, l.part[part], sl_tile_on(l, l.part[part].out, i), l.n, row,
+                       token + 16 * w.warp, p.two);
 }
 
 /* act(gate) * up of 32 rows, of token g and g + 8, two rows of each eight. */
@@ -471,14 +487,15 @@ static __device__ __forceinline__ void sl_tile_gate(uint32_t (&out)[2][4], const
 }
 
 static __device__ __forceinline__ void sl_tile_put_gated(const uint32_t (&v)[2][4], const sl_lin &l,
-                                                         int row, int token, bool two)
+                                                         __nv_bfloat16 *out, int row, int token,
+                                                         bool two)
 {
     int lane = static_cast<int>(threadIdx.x % 32), n_rows = l.part[0].n_rows;
     row += 2 * (lane & 3), token += lane >> 2;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int t = token + 8 * (i / 4), r = row + i % 4 * 8;
-        __nv_bfloat16 *at = l.gated_out + static_cast<int64_t>(t) * n_rows + r;
+        __nv_bfloat16 *at = out + t * l.gated_ld + r;
         uint32_t pair = v[i / 4][i % 4];
         if (t >= l.n || r >= n_rows)
             continue;
@@ -503,11 +520,13 @@ static __device__ __forceinline__ void sl_tile_store_gated(
     sl_tile_gate(v, gate, up, l.act);
     if constexpr (S::out > 0) {
         if (p.boxes) {
-            sl_tile_store_box<S>(v, w, &maps.out[0], row / 4, token);
+            sl_tile_store_box<S>(v, w, maps, 0, l.n_peers, row / 4, token);
             return;
         }
     }
-    sl_tile_put_gated(v, l, row, token + 16 * w.warp, p.two);
+#pragma unroll 1
+    for (int i = 0; i <= l.n_peers; i++)
+        sl_tile_put_gated(v, l, sl_tile_on(l, l.gated_out, i), row, token + 16 * w.warp, p.two);
 }
 
 /* Chunk c of a tile leaves. */
@@ -784,8 +803,12 @@ __global__ void __launch_bounds__(S::threads, 1)
             sl_tile_join<S>(l, p, maps, v, rank);
         else
             sl_tile_consume<S>(l, p, maps, v, first, step, rank);
-        if (p.boxes && threadIdx.x % 128 == 0)
-            sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
+        if (p.boxes && threadIdx.x % 128 == 0) {
+            if (l.n_peers > 0)
+                sl_tensor_store_wait_all(); /* others are told that it is there */
+            else
+                sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
+        }
     }
 }
 
@@ -795,12 +818,18 @@ __global__ void __launch_bounds__(S::threads, 1)
 static inline bool sl_tile_two(const sl_lin &l)
 {
     if (l.gated)
-        return reinterpret_cast<uintptr_t>(l.gated_out) % 4 == 0 && l.part[0].n_rows % 2 == 0;
+        return reinterpret_cast<uintptr_t>(l.gated_out) % 4 == 0 && l.part[0].n_rows % 2 == 0 &&
+               l.gated_ld % 2 == 0;
     bool can = true;
     for (int i = 0; i < l.n_parts; i++)
         can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 8 == 0 &&
               l.part[i].ld_out % 2 == 0 && l.part[i].n_rows % 2 == 0;
     return can;
+}
+
+static inline uint8_t *sl_tile_place_on(const sl_lin &l, void *p, int gpu)
+{
+    return static_cast<uint8_t *>(p) + (gpu == 0 ? 0 : l.to_peer[gpu - 1]);
 }
 
 template <class S>
@@ -815,8 +844,13 @@ static inline cudaError_t sl_tile_describe(sl_tile_maps *maps, const sl_lin &l,
         if (e == cudaSuccess && p.boxes && !S::GATED)
             e = sl_tensor_map_float(&maps->out[i], a.out, l.n, a.n_rows, a.ld_out, 64);
     }
-    if (e == cudaSuccess && p.boxes && S::GATED)
-        e = sl_tensor_map_units(&maps->out[0], l.gated_out, l.n, l.part[0].n_rows / 32, 64, 64);
+    for (int i = 0; e == cudaSuccess && p.boxes && S::GATED && i <= l.n_peers; i++)
+        e = sl_tensor_map_units(i == 0 ? &maps->out[0] : &maps->peer[i - 1],
+                                sl_tile_place_on(l, l.gated_out, i), l.n, l.part[0].n_rows / 32,
+                                2 * l.gated_ld, 64, 64);
+    for (int i = 1; e == cudaSuccess && p.boxes && !S::GATED && i <= l.n_peers; i++)
+        e = sl_tensor_map_float(&maps->peer[i - 1], sl_tile_place_on(l, l.part[0].out, i), l.n,
+                                l.part[0].n_rows, l.part[0].ld_out, 64);
     return e;
 }
 

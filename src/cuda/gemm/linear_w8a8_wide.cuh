@@ -628,7 +628,7 @@ static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_li
     if (l.gated && S::piece == 64)
         return sl_tensor_map(&maps->out[0], l.gated_out, l.n, rows, rows, 64);
     if (l.gated)
-        return sl_tensor_map_units(&maps->out[0], l.gated_out, l.n, rows / 32, 64, 64);
+        return sl_tensor_map_units(&maps->out[0], l.gated_out, l.n, rows / 32, 2 * rows, 64, 64);
     for (int i = 0; i < l.n_parts && e == cudaSuccess; i++)
         e = sl_tensor_map_float(&maps->out[i], l.part[i].out, l.n, l.part[i].n_rows,
                                 l.part[i].ld_out, 64);

@@ -22,6 +22,6 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
 cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                  int32_t unit_bytes, int32_t box_blocks);
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
-                                int32_t unit_bytes, int32_t box_blocks);
+                                int64_t ld_bytes, int32_t unit_bytes, int32_t box_blocks);
 
 #endif
