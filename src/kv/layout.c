@@ -25,7 +25,8 @@ int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int3
         return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
     l->places[layer] = (struct sl_kv_place){.group = (uint8_t)i,
                                             .k_offset = (uint32_t)g->page_bytes,
-                                            .v_offset = (uint32_t)(g->page_bytes + keys)};
+                                            .v_offset = (uint32_t)(g->page_bytes + keys),
+                                            .n_bytes = (uint32_t)(keys + values)};
     g->page_bytes += keys + values;
     g->n_layers++;
     return 0;
@@ -42,6 +43,7 @@ int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim, s
     if (g->page_bytes + n_bytes > UINT32_MAX)
         return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
     p->index_offset = (uint32_t)g->page_bytes;
+    p->n_bytes += (uint32_t)n_bytes;
     g->page_bytes += n_bytes;
     return 0;
 }
@@ -58,8 +60,10 @@ int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes
         l->groups[l->n_groups++] = (struct sl_kv_layer_group){.state = true};
     }
     struct sl_kv_layer_group *g = &l->groups[l->n_groups - 1];
-    l->states[layer] = (struct sl_state_place){.in = true, .offset = g->page_bytes};
-    g->page_bytes += SL_ROUND_UP(n_bytes, SL_STATE_ALIGN);
+    n_bytes = SL_ROUND_UP(n_bytes, SL_STATE_ALIGN);
+    l->states[layer] =
+        (struct sl_state_place){.in = true, .offset = g->page_bytes, .n_bytes = n_bytes};
+    g->page_bytes += n_bytes;
     g->n_layers++;
     return 0;
 }
@@ -87,4 +91,40 @@ int sl_kv_layout_merge(struct sl_kv_layout *l, struct sl_error *err)
     l->n_groups = 1;
     l->groups[0] = (struct sl_kv_layer_group){.n_layers = n_layers, .page_bytes = n_bytes};
     return 0;
+}
+
+/* In pages of a group the layers lie in their order, so those of a stage are one piece. */
+static void cut_pages(struct sl_kv_layout *l, int32_t group, int32_t first, int32_t end)
+{
+    struct sl_kv_layer_group *g = &l->groups[group];
+    size_t begin = 0, n_bytes = 0;
+    int32_t n_layers = 0;
+    for (int32_t i = 0; i < end; i++) {
+        const size_t of_state = l->states[i].n_bytes;
+        const size_t of_keys = l->places[i].group == group ? l->places[i].n_bytes : 0;
+        const size_t n = g->state ? of_state : of_keys;
+        begin += i < first ? n : 0;
+        n_bytes += i < first ? 0 : n;
+        n_layers += i >= first && n > 0;
+    }
+    SL_ASSERT(begin + n_bytes <= g->page_bytes);
+    for (int32_t i = first; i < end; i++) {
+        struct sl_kv_place *p = &l->places[i];
+        if (g->state && l->states[i].in) {
+            l->states[i].offset -= begin;
+        } else if (!g->state && p->n_bytes > 0 && p->group == group) {
+            p->k_offset -= (uint32_t)begin;
+            p->v_offset -= (uint32_t)begin;
+            p->index_offset -= p->index_offset > 0 ? (uint32_t)begin : 0;
+        }
+    }
+    g->page_bytes = n_bytes;
+    g->n_layers = n_layers;
+}
+
+void sl_kv_layout_stage(struct sl_kv_layout *l, int32_t first, int32_t end)
+{
+    SL_ASSERT(first >= 0 && first < end && end <= SL_MAX_LAYERS);
+    for (int32_t g = 0; g < l->n_groups; g++)
+        cut_pages(l, g, first, end);
 }

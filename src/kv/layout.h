@@ -19,11 +19,12 @@ struct sl_kv_place { /* of a layer, in the pages of its group */
     uint8_t group;
     uint32_t k_offset, v_offset;
     uint32_t index_offset; /* of the keys of its index, if it has one (sl_kv_layout_add_index) */
+    uint32_t n_bytes;      /* of all; 0: the layer has no place of its own */
 };
 
 struct sl_state_place { /* of a layer, in the pages of the group with states */
     bool in;
-    size_t offset;
+    size_t offset, n_bytes;
 };
 
 struct sl_kv_layer_group {
@@ -92,9 +93,14 @@ static inline void sl_kv_layout_part(struct sl_kv_layout *l, int32_t n)
     for (int32_t i = 0; i < SL_MAX_LAYERS; i++) {
         l->places[i].k_offset /= (uint32_t)n;
         l->places[i].v_offset /= (uint32_t)n;
+        l->places[i].n_bytes /= (uint32_t)n;
         SL_ASSERT(n == 1 || l->places[i].index_offset == 0);
     }
 }
+
+/* The layout of a stage, which has the layers from first to before end: it has their places, in
+ * pages of their own. A group of which it has no layer has pages of no bytes. */
+void sl_kv_layout_stage(struct sl_kv_layout *l, int32_t first, int32_t end);
 
 /* pools: the first page of each group. */
 static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t *const *pools,

@@ -226,6 +226,11 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
                        "speculative-config: method %s does not work with a model that is divided "
                        "among ranks (tensor_parallel_size)",
                        method);
+    if (target->n_stages > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: method %s does not work with a model that is divided "
+                       "among stages (pipeline_parallel_size)",
+                       method);
     m = sl_calloc(1, sizeof *m);
     if (m == NULL || (m->layers = sl_calloc(1, sizeof *m->layers)) == NULL) {
         sl_free(m);
@@ -233,9 +238,10 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     }
     m->ckpt = ckpt;
     m->target = target;
-    m->n_ranks = 1;
+    m->n_ranks = m->n_stages = 1;
     rc = mtp ? open_mtp(m, target, err) : open_apart(m, target, kind, err);
     m->hp.context = target->hp.context;
+    m->cuts[1] = m->hp.n_layers;
     if (rc == 0)
         rc = sl_params_create(m, err);
     if (rc == 0)

@@ -48,7 +48,7 @@ int sl_experts_create(struct sl_model *m, struct sl_error *err)
     m->experts = sl_calloc((size_t)m->hp.n_layers, sizeof *m->experts);
     if (m->experts == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for experts");
-    for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++)
+    for (int32_t l = sl_stage_first(m); l < sl_stage_end(m) && rc == 0; l++)
         if (m->layers[l].ffn == SL_FFN_EXPERTS)
             rc = create_layer(m, l, err);
     return rc;

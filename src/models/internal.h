@@ -89,6 +89,8 @@ struct sl_model {
     struct sl_model_facts facts;
     int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
     bool own_experts;      /* each of these has some of a layer's experts, whole */
+    int32_t stage, n_stages;         /* likewise, of models that have some of the layers each: */
+    int32_t cuts[SL_MAX_STAGES + 1]; /* stage s has those from cuts[s] to before cuts[s + 1] */
     /* Of a drafter that reads hidden rows, else NULL or 0. */
     const struct sl_model *target;
     struct sl_model_desc *own_desc;     /* desc, made of its family's; */
@@ -114,6 +116,22 @@ static inline struct sl_param *sl_param(const struct sl_model *m, int32_t layer,
     int32_t row = slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.n_layers : layer;
     return &m->params[m->first[(size_t)row * SL_SLOT_COUNT + (size_t)slot]];
 }
+
+/* The layers that are computed here. */
+static inline int32_t sl_stage_first(const struct sl_model *m)
+{
+    return m->cuts[m->stage];
+}
+static inline int32_t sl_stage_end(const struct sl_model *m)
+{
+    return m->cuts[m->stage + 1];
+}
+static inline bool sl_stage_is_last(const struct sl_model *m)
+{
+    return m->stage == m->n_stages - 1;
+}
+/* stages.c: does a stage load the tensor? */
+bool sl_stage_has(const struct sl_model *m, const struct sl_param *p, int32_t stage);
 
 /* host.c: are the experts of the layer the host's? */
 static inline bool sl_experts_on_host(const struct sl_model *m, int32_t layer)

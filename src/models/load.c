@@ -121,14 +121,17 @@ static const struct sl_ckpt_tensor *load_head_of(const struct sl_model *m)
 }
 
 /* Only a model that generates needs all logits. */
-static bool is_wanted(const struct sl_model *m, const struct sl_param *p)
+static bool is_wanted(const struct sl_model *m, const struct sl_param *p, int32_t stage)
 {
-    return p->src != NULL && (m->facts.task == SL_TASK_GENERATE || p->desc->slot != SL_SLOT_HEAD);
+    return p->src != NULL &&
+           (m->facts.task == SL_TASK_GENERATE || p->desc->slot != SL_SLOT_HEAD) &&
+           sl_stage_has(m, p, stage);
 }
 
-static bool ties_head(const struct sl_model *m)
+static bool ties_head(const struct sl_model *m, int32_t stage)
 {
-    return m->facts.task == SL_TASK_GENERATE && (m->hp.has & SL_HAS_HEAD) == 0;
+    return m->facts.task == SL_TASK_GENERATE && (m->hp.has & SL_HAS_HEAD) == 0 &&
+           stage == m->n_stages - 1;
 }
 
 /* A classifier of two rows of the head. */
@@ -160,7 +163,7 @@ static int load_yes_no(struct sl_model *m, struct sl_error *err)
 
 static int load_tied_head(struct sl_model *m, struct sl_error *err)
 {
-    if (!ties_head(m))
+    if (!ties_head(m, m->stage))
         return 0;
     const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, m->rank);
     const struct sl_ckpt_tensor t = sl_rank_part(sl_param(m, 0, SL_SLOT_EMBED)->src, rows);
@@ -380,8 +383,8 @@ static void add_memory(const struct sl_model *m, struct sl_backend *be, const st
         *allocated += sl_fp8_scale_bytes(p);
 }
 
-void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
-                            uint64_t *mapped)
+void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_backend *be,
+                           uint64_t *allocated, uint64_t *mapped)
 {
     const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
     uint64_t most = 0;
@@ -389,10 +392,11 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
     for (int32_t rank = 0; rank < m->n_ranks; rank++) {
         uint64_t own = 0;
         for (size_t i = 0; i < m->n_params; i++)
-            if (is_wanted(m, &m->params[i]) && sl_param_backend(m, be, &m->params[i]) == be)
+            if (is_wanted(m, &m->params[i], stage) &&
+                sl_param_backend(m, be, &m->params[i]) == be)
                 add_memory(m, be, &m->params[i], rank, &own, mapped);
         const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, rank);
-        if (ties_head(m))
+        if (ties_head(m, stage))
             own += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, rows.n, t->dims[1]);
         *allocated += own;
         most = SL_MAX(most, own);
@@ -402,11 +406,17 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
     *allocated += sl_draft_head_bytes(m, be);
 }
 
+void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
+                            uint64_t *mapped)
+{
+    sl_model_stage_memory(m, m->stage, be, allocated, mapped);
+}
+
 void sl_model_host_memory(const struct sl_model *m, uint64_t *allocated, uint64_t *mapped)
 {
     *allocated = *mapped = 0;
     for (size_t i = 0; i < m->n_params && m->host != NULL; i++)
-        if (is_wanted(m, &m->params[i]) && sl_param_backend(m, NULL, &m->params[i]) == m->host)
+        if (is_wanted(m, &m->params[i], m->stage) && sl_param_backend(m, NULL, &m->params[i]) == m->host)
             add_memory(m, m->host, &m->params[i], 0, allocated, mapped);
 }
 
@@ -545,7 +555,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     m->be = be;
     for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];
-        if (!is_wanted(m, p))
+        if (!is_wanted(m, p, m->stage))
             continue;
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);

@@ -60,7 +60,7 @@ int sl_mla_create(struct sl_model *m, struct sl_error *err)
     m->heads = sl_calloc((size_t)m->hp.n_layers, sizeof *m->heads);
     if (m->heads == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for matrices of heads");
-    for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++) {
+    for (int32_t l = sl_stage_first(m); l < sl_stage_end(m) && rc == 0; l++) {
         struct sl_head_stacks *s = &m->heads[l];
         const size_t n = (size_t)m->layers[l].n_heads;
         if (m->layers[l].mixer != SL_MIX_MLA)

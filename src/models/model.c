@@ -119,6 +119,7 @@ static int model_fill_facts(struct sl_model *m, struct sl_error *err)
         .n_vocab = hp->n_vocab,
         .context = hp->context - sl_first_place(m->desc, hp),
         .n_ranks = 1,
+        .n_stages = 1,
         .n_out = hp->n_vocab,
         .n_row = hp->n_vocab,
         .both_ways = m->layers[0].whole,
@@ -257,10 +258,11 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     if (m == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a model");
     m->ckpt = ckpt;
-    m->n_ranks = 1;
+    m->n_ranks = m->n_stages = 1;
     if ((rc = sl_registry_match(ckpt, &m->desc, &m->name, err)) != 0 ||
         (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
         goto fail;
+    m->cuts[1] = m->hp.n_layers;
     m->layers = sl_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
     if (m->layers == NULL) {
         rc = sl_fail(err, SL_ENOMEM, "out of memory opening a model of %d layers", m->hp.n_layers);

@@ -29,6 +29,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
     int32_t rank, n_ranks; /* of so many among which it is divided */
+    int32_t stage, n_stages; /* likewise, by its layers */
     enum sl_model_task task;
     int32_t n_out;  /* values of a row: logits, an embedding (of a text or a token), scores */
     int32_t n_row;  /* values that a step leaves for a row: what sl_model_pooled makes n_out of */
@@ -88,6 +89,29 @@ void sl_model_divide_experts(struct sl_model *m);
  * model cannot be divided so. */
 SL_MUST_CHECK int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks,
                                     struct sl_error *err);
+/* Before loading: this model is one of n_stages that are opened from one checkpoint and run as one,
+ * each with the layers that follow those of the stage before it. layers [n_stages]: how many each
+ * has; NULL: so that none reads more weights in a step than it must. Where the model cannot be
+ * divided so it fails. */
+SL_MUST_CHECK int sl_model_set_stage(struct sl_model *m, int32_t stage, int32_t n_stages,
+                                     const int32_t *layers, struct sl_error *err);
+/* The layers of a stage, from *first to before *end. */
+void sl_model_stage_layers(const struct sl_model *m, int32_t stage, int32_t *first, int32_t *end);
+/* Parts of the model, ranks or stages, and which this one is. The first one gives the logits, of
+ * stages that is the last. */
+static inline int32_t sl_model_n_parts(const struct sl_model_facts *f)
+{
+    return f->n_ranks * f->n_stages;
+}
+static inline int32_t sl_model_part(const struct sl_model_facts *f)
+{
+    return f->n_stages > 1 ? (f->stage + 1) % f->n_stages : f->rank;
+}
+/* The stage that is this part of n. */
+static inline int32_t sl_model_stage_of(int32_t part, int32_t n_stages)
+{
+    return (part + n_stages - 1) % n_stages;
+}
 /* Before loading: the longest sequence there will be, which LongRoPE chooses its factors by, for
  * all sequences alike (as vLLM does). Unless it is called that is the facts' context. */
 void sl_model_set_context(struct sl_model *m, int32_t context);
@@ -98,10 +122,12 @@ SL_MUST_CHECK int sl_model_set_host(struct sl_model *m, struct sl_backend *host,
                                     struct sl_error *err);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
-/* What loading would take, of all ranks together: bytes of memory allocated for repacked and
+/* What loading would take, of all ranks together, of one stage: bytes of memory allocated for repacked and
  * converted weights, and bytes of the file that stay mapped. */
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped);
+void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_backend *be,
+                           uint64_t *allocated, uint64_t *mapped);
 /* Likewise of the experts that stay with the host, which are not among those above; and what steps
  * of up to max_tokens take of host memory for them. */
 void sl_model_host_memory(const struct sl_model *m, uint64_t *allocated, uint64_t *mapped);
@@ -184,6 +210,9 @@ void sl_run_set_pooled(struct sl_run *r, float *rows);
 /* An embedding, or scores, of what a step left of a text, [n_row], in host memory. out may be row,
  * or one that begins before it. */
 void sl_model_pooled(const struct sl_model *m, const float *row, float *out);
+/* Of a stage: where its steps find the residual stream of their tokens [n_tokens, hidden], if
+ * another stage is before it, and where they leave it, if one is behind it. */
+float *sl_run_stream(struct sl_run *r);
 /* Where every step's logits lie; of several ranks the first one's has them. */
 const float *sl_run_logits(const struct sl_run *r);
 struct sl_rank *sl_run_rank(struct sl_run *r); /* which it is, for operations between ranks */

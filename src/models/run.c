@@ -291,7 +291,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              : 0},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},
-        {offsetof(struct sl_run, logits), m->rank == 0 ? n_pooled_rows(m, cfg) * n_out * f : 0},
+        {offsetof(struct sl_run, logits),
+         m->rank == 0 && sl_stage_is_last(m) ? n_pooled_rows(m, cfg) * n_out * f : 0},
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
         {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
@@ -357,6 +358,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     r->m = m;
     r->cfg = *cfg;
     sl_kv_layout_part(&r->cfg.kv, m->n_ranks); /* heads divide evenly: sl_model_set_rank */
+    if (m->n_stages > 1)
+        sl_kv_layout_stage(&r->cfg.kv, sl_stage_first(m), sl_stage_end(m));
     r->rank = (struct sl_rank){.comm = cfg->comm, .idx = m->rank};
     r->mem_bytes = (size_t)sl_run_bytes(m, m->be, cfg);
     r->mem = m->be->vt->alloc(m->be, r->mem_bytes);
@@ -481,8 +484,8 @@ static struct norm norm_of_input(const struct sl_run *r, int32_t layer, enum par
     if (layer == r->m->hp.n_layers)
         return (struct norm){layers[layer - 1].norm, sl_run_vec(r, 0, SL_SLOT_FINAL_NORM),
                              sl_run_vec(r, 0, SL_SLOT_FINAL_NORM_BIAS)};
-    if ((layers[layer].norms & SL_NORM_IN) == 0)
-        return (struct norm){.kind = SL_NORM_RMS};
+    if ((layers[layer].norms & SL_NORM_IN) == 0 || layer == sl_stage_end(r->m))
+        return (struct norm){.kind = SL_NORM_RMS}; /* the next stage norms its input itself */
     if (part == FFN && layers[layer].parallel && !sl_param(r->m, layer, norm_slots[FFN].w)->loaded)
         part = ATTN; /* one norm for both */
     return (struct norm){layers[layer].norm, sl_run_vec(r, layer, norm_slots[part].w),
@@ -686,6 +689,10 @@ void sl_run_begin(struct sl_run *r, const struct sl_batch *b)
 static void run_begin(struct sl_run *r, const struct sl_batch *b)
 {
     const struct sl_model *m = r->m;
+    if (m->stage > 0) { /* r->x came from the stage before */
+        norm_alone(r, r->x, norm_of_input(r, sl_stage_first(m), ATTN), b->n_tokens);
+        return;
+    }
     run_embed(r, b);
     const float *w = sl_run_vec(r, 0, SL_SLOT_EMBED_NORM);
     if (w != NULL) {
@@ -930,7 +937,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     r->lora_gathered = NULL;
     run_begin(r, batch);
     sl_rank_begin(r);
-    for (int32_t l = 0; l <= last && !r->rank.lost; l++) {
+    for (int32_t l = sl_stage_first(m); l < sl_stage_end(m) && !r->rank.lost; l++) {
         sl_run_next_part(r);
         sl_run_keep(r, l, x, n);
         if (streams)
@@ -987,7 +994,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             add_to_stream(r, l, INPUT, x, n);
         }
     }
-    if (r->rank.lost)
+    if (r->rank.lost || !sl_stage_is_last(m))
         return r->logits;
     if (streams && (n = batch->n_logits) > 0)
         sl_streams_end(r, batch);
@@ -1016,6 +1023,11 @@ void sl_run_set_pooled(struct sl_run *r, float *rows)
 {
     SL_ASSERT(rows != NULL && r->m->be->vt->device != NULL);
     r->pooled = rows;
+}
+
+float *sl_run_stream(struct sl_run *r)
+{
+    return r->x;
 }
 
 const float *sl_run_logits(const struct sl_run *r)

@@ -34,8 +34,9 @@ struct rig {
     uint8_t *pool;
     size_t pool_bytes;
     int32_t n_pages, n_vocab;
-    struct rig *others; /* [n_ranks - 1] the other ranks, stepped by threads of their own */
-    int n_ranks;
+    struct rig *others; /* [n_ranks - 1] the other ranks, stepped by threads of their own; or
+                           [n_stages - 1] the stages before this one, the last, in their order */
+    int n_ranks, n_stages;
     struct sl_comm *comm;
     const struct sl_lora *lora[RIG_MAX_SEQS]; /* of the pieces of a step; NULL: none */
     float lora_scale[RIG_MAX_SEQS];
@@ -47,9 +48,10 @@ struct rig_options {
     int32_t n_pages;            /* 0: enough for 1,024 tokens */
     bool exact;                 /* block formats as floats */
     int32_t max_lora_rank;
-    int n_ranks;      /* 0: 1 */
-    bool own_experts; /* of ranks: each has some, whole */
-    int32_t context;  /* that is served; 0: the model's */
+    int n_ranks, n_stages; /* 0: 1 */
+    bool own_experts;      /* of ranks: each has some, whole */
+    const int32_t *layers; /* of each stage; NULL: by their bytes */
+    int32_t context;       /* that is served; 0: the model's */
 };
 
 struct seq { /* tokens and where their pages lie */
@@ -81,9 +83,11 @@ static inline bool rig_has_isa(const char *name)
     return true;
 }
 
+/* rank: or stage. */
 static inline void rig_open_rank(struct rig *g, const char *path, const struct rig_options *o,
                                  int rank, struct sl_comm *comm)
 {
+    const int n_stages = o->n_stages ? o->n_stages : 1;
     struct sl_error err = {0};
     struct sl_cpu_config cpu = {.n_threads = o->n_threads ? o->n_threads : 1, .exact = o->exact};
     int block = o->block_size ? o->block_size : 16, n_ranks = o->n_ranks ? o->n_ranks : 1;
@@ -92,7 +96,8 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
         fail_msg("%s: %s", path, err.msg);
     if (o->own_experts)
         sl_model_divide_experts(g->model);
-    if (sl_model_set_rank(g->model, rank, n_ranks, &err) != 0)
+    if (sl_model_set_rank(g->model, n_stages > 1 ? 0 : rank, n_ranks, &err) != 0 ||
+        sl_model_set_stage(g->model, n_stages > 1 ? rank : 0, n_stages, o->layers, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     if (o->context > 0)
         sl_model_set_context(g->model, o->context);
@@ -117,6 +122,11 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
                                .max_lora_rank = o->max_lora_rank};
     struct sl_kv_layout own = g->kv;
     sl_kv_layout_part(&own, n_ranks);
+    if (n_stages > 1) {
+        int32_t first, end;
+        sl_model_stage_layers(g->model, rank, &first, &end);
+        sl_kv_layout_stage(&own, first, end);
+    }
     sl_kv_pools(&own, g->pool, g->n_pages, rc.kv_pool); /* a page has one number in all groups */
     if (sl_run_create(g->model, &rc, &g->run, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
@@ -130,17 +140,19 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
     const int n = o->n_ranks ? o->n_ranks : 1;
     if (n > 1 && sl_cpu_comm_create(n, &comm, &err) != 0)
         fail_msg("%s", err.msg);
-    rig_open_rank(g, path, o, 0, comm);
+    const int n_stages = o->n_stages ? o->n_stages : 1, n_parts = n * n_stages;
+    rig_open_rank(g, path, o, n_stages - 1, comm);
     g->n_ranks = n;
+    g->n_stages = n_stages;
     g->comm = comm;
-    g->others = n > 1 ? sl_calloc((size_t)n - 1, sizeof *g->others) : NULL;
-    for (int i = 1; i < n; i++)
-        rig_open_rank(&g->others[i - 1], path, o, i, comm);
+    g->others = n_parts > 1 ? sl_calloc((size_t)n_parts - 1, sizeof *g->others) : NULL;
+    for (int i = 1; i < n_parts; i++)
+        rig_open_rank(&g->others[i - 1], path, o, n_stages > 1 ? i - 1 : i, comm);
 }
 
 static inline void rig_close(struct rig *g)
 {
-    for (int i = 1; i < g->n_ranks; i++)
+    for (int i = 1; i < g->n_ranks * g->n_stages; i++)
         rig_close(&g->others[i - 1]);
     sl_free(g->others);
     sl_cpu_comm_destroy(g->comm);
@@ -193,8 +205,22 @@ static inline void *rig_rank_main(void *arg)
     return NULL;
 }
 
+/* Each stage's step, and what it leaves to the next one. */
+static inline void rig_stages(struct rig *g, const struct sl_batch *b)
+{
+    for (int i = 0; i + 1 < g->n_stages; i++) {
+        const size_t row_bytes = (size_t)sl_model_facts(g->model)->hidden * sizeof(float);
+        struct sl_run *from = g->others[i].run,
+                      *to = i + 2 < g->n_stages ? g->others[i + 1].run : g->run;
+        sl_run_enqueue(from, b);
+        memcpy(sl_run_stream(to), sl_run_stream(from), (size_t)b->n_tokens * row_bytes);
+    }
+}
+
 static inline const float *rig_enqueue(struct rig *g, const struct sl_batch *b)
 {
+    if (g->n_stages > 1)
+        rig_stages(g, b);
     pthread_t threads[SL_MAX_RANKS];
     struct rig_job jobs[SL_MAX_RANKS];
     for (int i = 1; i < g->n_ranks; i++) {
