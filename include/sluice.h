@@ -136,6 +136,11 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* Each of these ranks has some of the experts of a layer, whole; else some rows of every one.
      * tensor_parallel_size is 2, 4 or 8 then, or 1. */
     bool enable_expert_parallel;
+    /* Stages among which the model's layers are divided: each has a GPU of its own, or they share
+     * the CPU's threads; default 1. Layers of each, as "20,12"; default: so that the stage that
+     * reads most weights in a step reads as few as can be. */
+    int32_t pipeline_parallel_size;
+    const char *pipeline_parallel_layers;
     /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
      * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
      * find at master_addr and master_port. Default 1: all in this process. */

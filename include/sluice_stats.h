@@ -97,6 +97,8 @@ struct sl_kv_tier_stats {                      /* copies of pages outside the po
     uint64_t probes, unanswered; /* questions to a remote tier; of those, not answered in time */
 };
 
+#define SL_STATS_STAGES 8
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
@@ -112,6 +114,10 @@ struct sl_stats { /* a consistent copy */
     uint64_t watchdog_stalls;      /* times that there was no progress for watchdog_s */
     uint64_t invariant_violations; /* found while idle, and repaired: must be 0 */
     double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
+    /* Of each stage of a pipeline of GPUs: those times, which above are sums. A stage waits for the
+     * one before it, for the first tokens of its next step, or for the host. */
+    int32_t n_stages; /* 0: there are none */
+    double stage_busy_s[SL_STATS_STAGES], stage_wait_s[SL_STATS_STAGES];
     /* Of experts that the CPU computes for a GPU: layers of steps, rows of those, time it took. */
     uint64_t cpu_expert_calls, cpu_expert_rows;
     double cpu_expert_s;

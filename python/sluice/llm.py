@@ -34,7 +34,7 @@ Lora = Union[str, LoRARequest, None]
 Self = TypeVar("Self", bound="LLM")
 _POOLING_TASKS = {_abi.TASK_EMBED: "embed", _abi.TASK_SCORE: "classify", _abi.TASK_TOKEN_EMBED: "token_embed"}
 GENERATE_TOKENS = 16  # of generate() without SamplingParams, as vLLM
-_VLLM_ONLY = {"pipeline_parallel_size": 1, "dtype": "auto", "quantization": None,
+_VLLM_ONLY = {"dtype": "auto", "quantization": None,
               "trust_remote_code": None, "enforce_eager": None, "disable_log_stats": None, "swap_space": None}
 
 
@@ -189,6 +189,7 @@ class LLM:
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
                  tensor_parallel_size: int = 1, enable_expert_parallel: bool = False,
+                 pipeline_parallel_size: int = 1,
                  speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
         for name, value in vllm.items():
@@ -228,7 +229,8 @@ class LLM:
                                 ("max_state_slots", max_state_slots),
                                 ("max_loras", max_loras), ("max_lora_rank", max_lora_rank),
                                 ("max_cpu_loras", max_cpu_loras), ("n_threads", threads),
-                                ("tensor_parallel_size", tensor_parallel_size)):
+                                ("tensor_parallel_size", tensor_parallel_size),
+                                ("pipeline_parallel_size", pipeline_parallel_size)):
                 setattr(config, name, check_number(name, value or 0, True))
             config.progress = on_load
             self._engine = Engine(config)

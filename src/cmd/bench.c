@@ -283,6 +283,23 @@ static void report_late(struct bench *b)
     print_series("between tokens beside it, ms", s);
 }
 
+/* Of a pipeline: what share of the time each stage waited. */
+static void report_stages(const struct bench *b, const struct sl_stats *st)
+{
+    for (int32_t i = 0; i < st->n_stages; i++) {
+        const double busy = st->stage_busy_s[i] - b->before.stage_busy_s[i];
+        const double waits = st->stage_wait_s[i] - b->before.stage_wait_s[i];
+        const double share = busy + waits > 0 ? waits / (busy + waits) : 0;
+        char name[24];
+        if (b->opt->json) {
+            printf(", \"stage_%d_busy_s\": %.4f, \"stage_%d_wait_s\": %.4f", i, busy, i, waits);
+            continue;
+        }
+        snprintf(name, sizeof name, "stage %d", i);
+        printf("  %-28s %.2f s busy, waited %.2f %% of the time\n", name, busy, 100 * share);
+    }
+}
+
 static void bench_report(struct bench *b, double seconds)
 {
     double prefill, decode;
@@ -317,6 +334,7 @@ static void bench_report(struct bench *b, double seconds)
         printf(", \"processors\": %.3f", b->cpu_seconds / seconds);
         printf(", \"device_busy_s\": %.4f, \"device_gap_s\": %.4f", busy, gap);
         report_experts(b, &st);
+        report_stages(b, &st);
         printf(", \"drafts\": %llu, \"draft_tokens\": %llu, \"accepted_tokens\": %llu",
                (unsigned long long)(st.n_drafts - b->before.n_drafts),
                (unsigned long long)(st.n_draft_tokens - b->before.n_draft_tokens),
@@ -358,6 +376,7 @@ static void bench_report(struct bench *b, double seconds)
     if (busy > 0)
         printf("  %-28s %.2f s busy, idle between steps %.2f %% of the time\n", "device", busy,
                100 * gap / (busy + gap));
+    report_stages(b, &st);
 }
 
 static int bench_open_adapters(struct bench *b, struct sl_error *err)

@@ -51,6 +51,22 @@ void sl_cuda_comm_rooms(const struct sl_comm *c, int rank, void *rooms[2]);
 /* When no backend has work enqueued, and before they are destroyed. NULL is fine. */
 void sl_cuda_comm_destroy(struct sl_comm *c);
 
+/* What n stages of a pipeline share (comm/pipe.cu): stages[i] is the backend of the i-th, each on a
+ * GPU of its own. A step of a stage begins with the rows of row_bytes that the one before has left
+ * for its tokens, at most max_tokens; what the last one chooses, at most max_logits ids, comes to
+ * the first, where the next step of the same struct sl_batch.slot finds it. All of it is ordered by
+ * events between the streams of the GPUs: neither the host waits for it, nor a kernel.
+ * Before the first step sl_cuda_pipe_stream says where a stage's rows are. Errors: as above. */
+struct sl_pipe;
+SL_MUST_CHECK int sl_cuda_pipe_create(struct sl_backend *const *stages, int n, size_t row_bytes,
+                                      int32_t max_tokens, int32_t max_logits, struct sl_pipe **out,
+                                      struct sl_error *err);
+void sl_cuda_pipe_stream(struct sl_pipe *p, int stage, void *rows);
+/* Device memory of a stage that has one before it. */
+uint64_t sl_cuda_pipe_bytes(size_t row_bytes, int32_t max_tokens);
+/* When nothing runs, and before the backends are destroyed. NULL is fine. */
+void sl_cuda_pipe_destroy(struct sl_pipe *p);
+
 /* measure.cu: for reports about a machine. False, or 0: it cannot be found out. */
 struct sl_cuda_facts {
     char pci[16]; /* 0000:1b:00.0 */

@@ -59,6 +59,7 @@ struct sl_cuda_fuse;   /* fuse.h */
 struct sl_cuda_stager; /* load.cu */
 struct sl_cuda_steps;  /* step.cu */
 struct sl_comm;        /* comm/comm.h */
+struct sl_pipe;        /* comm/pipe.h */
 
 struct sl_cuda {
     struct sl_backend base;
@@ -104,8 +105,10 @@ struct sl_cuda {
     int64_t lin_mixed_bytes;              /* SL_LIN_MIXED_BYTES or more */
     const struct sl_lora_rows *lora_rows; /* whose rows lora_by_row has (lora.h); NULL: nobody's */
     const void *lora_by_row;
-    const struct sl_comm *comm;         /* of whose ranks this is one; NULL: of none */
+    const struct sl_comm *comm; /* of whose ranks this is one; NULL: of none */
     const void *spread; /* the part that a product has written to all ranks; NULL: there is none */
+    struct sl_pipe *pipe; /* of whose stages this is one, namely this; NULL: none */
+    int stage;
     struct sl_cuda_fuse *fuse;          /* in a step, where operations wait (fuse.h) */
     void (*settle)(struct sl_cuda *cu); /* enqueues what waits there; NULL: nothing does */
 };

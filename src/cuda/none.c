@@ -37,6 +37,38 @@ int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks, size_t 
                    "%d ranks on GPUs: this build has no CUDA (it was made without nvcc)", n_ranks);
 }
 
+int sl_cuda_pipe_create(struct sl_backend *const *stages, int n, size_t row_bytes,
+                        int32_t max_tokens, int32_t max_logits, struct sl_pipe **out,
+                        struct sl_error *err)
+{
+    (void)stages;
+    (void)row_bytes;
+    (void)max_tokens;
+    (void)max_logits;
+    *out = NULL;
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "%d stages on GPUs: this build has no CUDA (it was made without nvcc)", n);
+}
+
+void sl_cuda_pipe_stream(struct sl_pipe *p, int stage, void *rows)
+{
+    (void)p;
+    (void)stage;
+    (void)rows;
+}
+
+uint64_t sl_cuda_pipe_bytes(size_t row_bytes, int32_t max_tokens)
+{
+    (void)row_bytes;
+    (void)max_tokens;
+    return 0;
+}
+
+void sl_cuda_pipe_destroy(struct sl_pipe *p)
+{
+    (void)p;
+}
+
 void sl_cuda_comm_rooms(const struct sl_comm *c, int rank, void *rooms[2])
 {
     (void)c;

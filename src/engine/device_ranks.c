@@ -3,6 +3,10 @@
  * ranks send, and a queue of launches that is full would stop the thread that had yet to enqueue
  * what they wait for. So a team of threads enqueues the steps of all ranks at once (engine/team.h).
  * Recording a step may wait for the device, and is done when every rank has enqueued it.
+ *
+ * Of stages nobody waits for what is not enqueued yet: a stage's step waits for the one of the
+ * stage before it, and for what was chosen from an earlier step. So the engine thread enqueues a
+ * step on one stage after the other, and no kernel waits.
  */
 #include "engine/device_ranks.h"
 
@@ -16,12 +20,14 @@ struct follower { /* [0] is rank 0: only backend and device are there */
     struct sl_backend *be;
     const struct sl_device_vt *dev;
     struct sl_run *run;
+    bool staged;
     uint64_t ticket[SL_MAX_FLIGHTS]; /* of its steps, by rank 0's tickets */
 };
 
 struct sl_device_ranks {
     struct sl_ranks *ranks;
     int n;
+    bool staged;
     struct follower of[SL_MAX_RANKS];
     uint64_t ticket; /* rank 0's, of the step before */
     /* what the team is at */
@@ -43,13 +49,15 @@ static void follow(void *arg, const struct sl_step *step)
     const struct follower *f = arg;
     if (step->part != SL_STEP_CHOICE)
         (void)sl_run_enqueue(f->run, &step->batch);
-    if (step->part != SL_STEP_FORWARD && step->batch.n_logits > 0)
+    if (!f->staged && step->part != SL_STEP_FORWARD && step->batch.n_logits > 0)
         f->dev->share_ids(f->be, sl_run_rank(f->run), step->batch.n_logits);
 }
 
 void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n)
 {
     SL_ASSERT(n > 0);
+    if (d->staged) /* behind the step (cuda/comm/pipe.h) */
+        return;
     d->of[0].dev->share_ids(d->of[0].be, sl_run_rank(d->of[0].run), n);
 }
 
@@ -83,22 +91,43 @@ static int run_all(struct sl_device_ranks *d, sl_team_fn fn, struct sl_error *er
     return d->why.code;
 }
 
+/* On one stage after the other. What failed on one is the end, as those before have begun. */
+static int step_stages(struct sl_device_ranks *d, struct sl_error *err)
+{
+    struct sl_error why = {0};
+    for (int s = 0; s < d->n && d->why.code == 0; s++)
+        if (step_rank(d, (s + 1) % d->n, &why) != 0) {
+            d->why = why;
+            d->why.code = SL_EDEVICE;
+        }
+    if (d->why.code != 0 && err != NULL)
+        *err = d->why;
+    return d->why.code;
+}
+
+static int step_ranks(struct sl_device_ranks *d, struct sl_error *err)
+{
+    int rc = run_all(d, step_rank, err);
+    bool records = false;
+    for (int i = 0; i < d->n && rc == 0; i++)
+        records = records || d->of[i].dev->to_record(d->of[i].be);
+    return rc == 0 && records ? run_all(d, record_rank, err) : rc;
+}
+
 int sl_device_ranks_step(struct sl_device_ranks *d, const struct sl_step *step,
                          sl_forward_fn forward, void *arg, uint64_t *ticket, struct sl_error *err)
 {
     SL_ASSERT(!step->drafts && step->n_again == 0 && step->batch.lora == NULL);
     d->step = *step;
-    d->step.record_later = true;
-    d->follow = (struct sl_step){
-        .batch = step->batch, .part = step->part, .variant = step->variant, .record_later = true};
+    d->step.record_later = !d->staged;
+    d->follow = (struct sl_step){.batch = step->batch, .record_later = !d->staged};
+    if (!d->staged) { /* a stage that chooses nothing has one kind of step */
+        d->follow.part = step->part;
+        d->follow.variant = step->variant;
+    }
     d->forward = forward;
     d->arg = arg;
-    int rc = run_all(d, step_rank, err);
-    bool records = false;
-    for (int i = 0; i < d->n && rc == 0; i++)
-        records = records || d->of[i].dev->to_record(d->of[i].be);
-    if (rc == 0 && records)
-        rc = run_all(d, record_rank, err);
+    int rc = d->staged ? step_stages(d, err) : step_ranks(d, err);
     if (rc != 0)
         return rc;
     SL_ASSERT(d->now == d->ticket + 1); /* rank 0 enqueues nothing else */
@@ -122,30 +151,43 @@ int sl_device_ranks_choose(struct sl_device_ranks *d, const struct sl_step *step
     d->follow = (struct sl_step){.batch = step->batch, .part = SL_STEP_CHOICE};
     d->forward = forward;
     d->arg = arg;
-    return run_all(d, choose_rank, err);
+    return d->staged ? choose_rank(d, 0, err) : run_all(d, choose_rank, err);
 }
 
-int sl_device_ranks_wait(struct sl_device_ranks *d, uint64_t ticket, struct sl_error *err)
+static int wait_rank(struct sl_device_ranks *d, int rank, uint64_t ticket, const int32_t **ids,
+                     const void **results, struct sl_error *err)
+{
+    struct follower *f = &d->of[rank];
+    return rank == 0 ? f->dev->wait(f->be, ticket, ids, results, err)
+                     : f->dev->wait(f->be, *ticket_of(f, ticket), NULL, NULL, err);
+}
+
+/* Stages in their order: a GPU that has failed would be waited for in vain by those behind it. */
+int sl_device_ranks_wait(struct sl_device_ranks *d, uint64_t ticket, const int32_t **ids,
+                         const void **results, struct sl_error *err)
 {
     int rc = 0;
-    for (int i = 1; i < d->n && rc == 0; i++) {
-        struct follower *f = &d->of[i];
-        rc = f->dev->wait(f->be, *ticket_of(f, ticket), NULL, NULL, err);
-    }
+    for (int i = 0; i < d->n && rc == 0; i++)
+        rc = wait_rank(d, d->staged ? (i + 1) % d->n : i, ticket, ids, results, err);
     return rc;
+}
+
+void sl_device_ranks_times(const struct sl_device_ranks *d, int stage, struct sl_device_times *out)
+{
+    const struct follower *f = &d->of[d->staged ? (stage + 1) % d->n : 0];
+    SL_ASSERT(stage >= 0 && stage < d->n);
+    f->dev->times(f->be, out);
 }
 
 /* ---------------------------------------------------------------- start and end */
 
-/* Its steps bring nothing for a sampler, and leave nothing. */
-static int begin_follower(struct follower *f, const struct sl_step_limits *limits,
-                          struct sl_error *err)
+struct sl_step_limits sl_device_ranks_limits(const struct sl_step_limits *limits)
 {
     struct sl_step_limits lim = *limits;
     SL_ASSERT(lim.adapter_bytes == 0 && lim.host_hidden == 0 && lim.max_again == 0);
     lim.param_bytes = lim.result_bytes = 0;
     lim.extra_bytes = 0;
-    return f->dev->steps_init(f->be, &lim, err);
+    return lim;
 }
 
 int sl_device_ranks_create(struct sl_ranks *ranks, const struct sl_step_limits *limits,
@@ -158,14 +200,17 @@ int sl_device_ranks_create(struct sl_ranks *ranks, const struct sl_step_limits *
         return sl_fail(err, SL_ENOMEM, "out of memory for the steps of ranks");
     d->ranks = ranks;
     d->n = sl_ranks_count(ranks);
+    d->staged = sl_ranks_are_stages(ranks);
     SL_ASSERT(d->n > 1 && d->n <= SL_MAX_RANKS);
     for (int i = 0; i < d->n && rc == 0; i++) {
         struct follower *f = &d->of[i];
         f->run = sl_ranks_run(ranks, i, &f->be);
         f->dev = f->be->vt->device;
+        f->staged = d->staged;
         SL_ASSERT(f->run != NULL && f->dev != NULL);
+        const struct sl_step_limits lim = sl_device_ranks_limits(limits);
         if (i > 0)
-            rc = begin_follower(f, limits, err);
+            rc = f->dev->steps_init(f->be, &lim, err);
     }
     if (rc != 0) {
         sl_device_ranks_destroy(d);

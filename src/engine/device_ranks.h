@@ -2,7 +2,8 @@
  * device_ranks.h - steps of a model that is divided among several devices (engine/ranks.h), for
  * the runner of its rank 0: every rank enqueues each step, each on a thread of its own, since their
  * devices wait for one another. What rank 0 chooses goes to the others on the devices, where their
- * next steps find it; the host reads rank 0's results alone.
+ * next steps find it; the host reads rank 0's results alone. Stages of a pipeline enqueue it one
+ * after the other, and what the last one chooses goes to the first.
  *
  * Engine thread only, but for create and destroy. Nothing is allocated after create.
  */
@@ -14,6 +15,8 @@
 
 struct sl_device_ranks;
 
+/* Those of the other ranks, whose steps bring nothing for a sampler and leave nothing. */
+struct sl_step_limits sl_device_ranks_limits(const struct sl_step_limits *limits);
 /* limits: of rank 0's steps, which are begun there already (steps_init). */
 SL_MUST_CHECK int sl_device_ranks_create(struct sl_ranks *ranks,
                                          const struct sl_step_limits *limits,
@@ -27,9 +30,12 @@ SL_MUST_CHECK int sl_device_ranks_step(struct sl_device_ranks *d, const struct s
                                        struct sl_error *err);
 SL_MUST_CHECK int sl_device_ranks_choose(struct sl_device_ranks *d, const struct sl_step *step,
                                          sl_forward_fn forward, void *arg, struct sl_error *err);
-/* The other ranks have ended the step of that ticket, too, for which rank 0 was waited for. */
+/* All ranks have ended the step of that ticket; ids and results are rank 0's. */
 SL_MUST_CHECK int sl_device_ranks_wait(struct sl_device_ranks *d, uint64_t ticket,
+                                       const int32_t **ids, const void **results,
                                        struct sl_error *err);
+/* Of a stage; of ranks that are none, stage 0: of rank 0. */
+void sl_device_ranks_times(const struct sl_device_ranks *d, int stage, struct sl_device_times *out);
 /* In rank 0's forward, behind the choice: the ids go to the others. */
 void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n);
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "cuda/cuda.h"
 #include "engine/device_ranks.h"
 #include "models/lora.h"
 #include "ops/device.h"
@@ -21,7 +22,7 @@ enum { DRAWS = 1, RESULTS = 2, ADAPTERS = 4 }; /* bits of a step's variant */
 
 struct late_rows { /* a step that was not collected */
     uint64_t ticket;
-    int32_t n;
+    int32_t n, slot; /* of struct sl_batch */
     bool results;
     int32_t *given; /* [max_logits] -1: a token was chosen */
     int8_t *n_top;  /* [max_logits] -1: no log probability */
@@ -71,7 +72,7 @@ struct sl_device_runner {
     int32_t n_slots;
     uint64_t n_steps;
     struct late_rows late[SL_MAX_FLIGHTS];
-    int32_t first, n_late;
+    int32_t first, n_late, max_flights;
     struct adapter_slot *adapters; /* [max_loras] */
     uint8_t *lora_mem;             /* device: [max_loras] pieces of lora_bytes */
     uint64_t lora_bytes;
@@ -111,9 +112,15 @@ static size_t lists_bytes(const struct sl_model *m, const struct sl_device_runne
                (banned + mask + ahead + 3 * 16 + sizeof(struct sl_sample_row));
 }
 
+/* Steps in flight. */
+static int32_t max_flights(const struct sl_device_runner_config *cfg)
+{
+    return SL_MAX(cfg->n_stages, 1) + 1;
+}
+
 static int32_t n_slots(const struct sl_device_runner_config *cfg)
 {
-    return 2 * cfg->max_seqs;
+    return max_flights(cfg) * cfg->max_seqs;
 }
 
 static size_t counts_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
@@ -162,6 +169,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
     struct sl_step_limits lim = {
         .max_tokens = cfg->max_tokens,
         .max_spans = cfg->max_seqs,
+        .depth = max_flights(cfg),
         .max_logits = cfg->max_logits,
         .max_width = 1 + cfg->max_drafts,
         .max_table = (int32_t)SL_MIN((int64_t)cfg->max_seqs *
@@ -207,6 +215,19 @@ uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
     return dev->steps_bytes(be, &lim) + sampling + sl_device_draft_bytes(&draft, be) +
            (uint64_t)cfg->max_loras * sl_model_lora_bytes(m, cfg->max_lora_rank) +
            table_bytes(m, cfg);
+}
+
+uint64_t sl_device_runner_part_bytes(const struct sl_model *m, struct sl_backend *be,
+                                     const struct sl_device_runner_config *cfg)
+{
+    const struct sl_step_limits all = limits_of(m, cfg), lim = sl_device_ranks_limits(&all);
+    return be->vt->device->steps_bytes(be, &lim);
+}
+
+uint64_t sl_device_runner_inbox_bytes(const struct sl_model *m,
+                                      const struct sl_device_runner_config *cfg)
+{
+    return sl_cuda_pipe_bytes((size_t)sl_model_facts(m)->hidden * sizeof(float), cfg->max_tokens);
 }
 
 /* ------------------------------------------------------------------ what a row is sampled by */
@@ -263,15 +284,15 @@ static void put_bias(struct sl_device_runner *d, const struct sl_sampling *p,
     *last = (struct put_list){p->logit_bias, row->bias, n};
 }
 
-/* A free slot, or one of a sequence that has waited for more than a step: the host knows all its
- * tokens. Two steps together have no more sequences than there are slots. */
+/* A free slot, or one of a sequence that is in no step that was not collected: the host knows all
+ * its tokens. Steps in flight together have no more sequences than there are slots. */
 static int32_t take_slot(const struct sl_device_runner *d)
 {
     for (int32_t i = 0; i < d->n_slots; i++)
         if (d->slots[i].owner == NULL)
             return i;
     for (int32_t i = 0; i < d->n_slots; i++)
-        if (d->slots[i].last_step + 1 < d->n_steps)
+        if (d->slots[i].last_step + (uint64_t)d->max_flights - 1 < d->n_steps)
             return i;
     SL_ASSERT(false);
 }
@@ -507,13 +528,14 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
                   struct sl_error *err)
 {
     struct sl_device_runner *d = ctx;
-    SL_ASSERT(d->n_late < SL_MAX_FLIGHTS);
-    struct late_rows *l = &d->late[(d->first + d->n_late) % SL_MAX_FLIGHTS];
+    SL_ASSERT(d->n_late < d->max_flights && batch->slot >= 0);
+    struct late_rows *l = &d->late[(d->first + d->n_late) % d->max_flights];
     struct sl_step step = {.batch = *batch, .part = SL_STEP_FORWARD};
     d->n_steps++;
     step.batch.lora = step.batch.logit_lora = place_adapters(d, batch);
     step.variant |= step.batch.lora != NULL ? ADAPTERS : 0;
     l->n = batch->n_logits;
+    l->slot = batch->slot;
     if (d->pooled != NULL) {
         step.part = SL_STEP_WHOLE;
         step.want_results = true;
@@ -537,8 +559,8 @@ static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
 {
     struct sl_device_runner *d = ctx;
     SL_ASSERT(d->n_late > 0);
-    struct late_rows *l = &d->late[(d->first + d->n_late - 1) % SL_MAX_FLIGHTS];
-    struct sl_step step = {.batch = {.n_logits = l->n}, .part = SL_STEP_CHOICE};
+    struct late_rows *l = &d->late[(d->first + d->n_late - 1) % d->max_flights];
+    struct sl_step step = {.batch = {.n_logits = l->n, .slot = l->slot}, .part = SL_STEP_CHOICE};
     size_t n_bytes = (size_t)l->n * sizeof *d->rows;
     open_lists(d);
     size_t at = take_room(d, n_bytes);
@@ -607,11 +629,10 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     const void *results;
     SL_ASSERT(d->n_late > 0);
     const struct late_rows *l = &d->late[d->first];
-    d->first = (d->first + 1) % SL_MAX_FLIGHTS;
+    d->first = (d->first + 1) % d->max_flights;
     d->n_late--;
-    int rc = d->dev->wait(d->be, l->ticket, &ids, &results, err);
-    if (rc == 0 && d->ranks != NULL)
-        rc = sl_device_ranks_wait(d->ranks, l->ticket, err);
+    int rc = d->ranks != NULL ? sl_device_ranks_wait(d->ranks, l->ticket, &ids, &results, err)
+                              : d->dev->wait(d->be, l->ticket, &ids, &results, err);
     if (rc != 0)
         return rc;
     if (d->pooled != NULL) {
@@ -629,6 +650,22 @@ static void times(const void *ctx, struct sl_device_times *out)
 {
     const struct sl_device_runner *d = ctx;
     d->dev->times(d->be, out);
+    if (d->ranks == NULL || d->cfg.n_stages <= 1)
+        return;
+    /* A sequence's next token takes a step's time on every stage. */
+    out->busy_ms = out->gap_ms = 0;
+    for (int s = 0; s < d->cfg.n_stages; s++) {
+        struct sl_device_times own;
+        sl_device_ranks_times(d->ranks, s, &own);
+        out->busy_ms += own.busy_ms;
+        out->gap_ms += own.gap_ms;
+    }
+}
+
+static void stage_times(const void *ctx, int32_t stage, struct sl_device_times *out)
+{
+    const struct sl_device_runner *d = ctx;
+    sl_device_ranks_times(d->ranks, stage, out);
 }
 
 static uint64_t progress(const void *ctx)
@@ -774,6 +811,7 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     d->lists_cap = lists_bytes(m, cfg);
     d->rows = sl_calloc(n, sizeof *d->rows);
     d->counts_in = sl_calloc((size_t)d->n_vocab, sizeof *d->counts_in);
+    d->max_flights = max_flights(cfg);
     d->n_slots = n_slots(cfg);
     d->slots = sl_calloc((size_t)d->n_slots, sizeof *d->slots);
     d->tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *d->tops);
@@ -786,7 +824,7 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     bool ok = d->adapters != NULL && d->lora_in != NULL && d->lora_slot != NULL &&
               (!pools(m) || d->pooled != NULL) && d->rows != NULL && d->counts_in != NULL &&
               d->slots != NULL && d->tops != NULL;
-    for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
+    for (int i = 0; i < d->max_flights; i++) {
         d->late[i].n_top = sl_malloc(n);
         d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
         d->late[i].held = sl_calloc(n, sizeof *d->late[i].held);
@@ -839,7 +877,8 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
     *r = (struct sl_runner){.ctx = d,
                             .n_vocab = d->n_vocab,
                             .max_logits = d->cfg.max_logits,
-                            .max_flights = d->pooled != NULL ? 1 : SL_MAX_FLIGHTS,
+                            .max_flights = d->pooled != NULL ? 1 : d->max_flights,
+                            .n_groups = SL_MAX(d->cfg.n_stages, 1),
                             .blind = d->pooled != NULL,
                             .n_pooled = d->pooled != NULL ? f->n_out : 0,
                             .whole = f->whole,
@@ -849,6 +888,8 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
                             .forget = forget,
                             .times = times,
                             .progress = progress};
+    if (d->cfg.n_stages > 1)
+        r->stage_times = stage_times;
     use_pages(d, r);
     if (d->draft == NULL)
         return;

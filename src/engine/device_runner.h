@@ -27,12 +27,19 @@ struct sl_device_runner_config {
     int32_t draft_block;              /* and of a block of its drafts; 0: it makes none */
     struct sl_run *draft_run;         /* for create: of it; */
     struct sl_ranks *ranks;           /* likewise, where the model is one of several; or NULL */
+    int32_t n_stages;                 /* of these, if they are stages; 0 or 1: they are not */
     uint8_t *pools[SL_MAX_KV_GROUPS]; /* of pages that are copied; NULL in the first: none is */
 };
 
 /* Device memory create takes. */
 uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
                                 const struct sl_device_runner_config *cfg);
+/* The same of a stage that is not the last one; and what a stage takes of what comes from the one
+ * before it. */
+uint64_t sl_device_runner_part_bytes(const struct sl_model *m, struct sl_backend *be,
+                                     const struct sl_device_runner_config *cfg);
+uint64_t sl_device_runner_inbox_bytes(const struct sl_model *m,
+                                      const struct sl_device_runner_config *cfg);
 SL_MUST_CHECK int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be,
                                           struct sl_run *run,
                                           const struct sl_device_runner_config *cfg,

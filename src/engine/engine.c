@@ -38,6 +38,8 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
     SL_ASSERT(p->runner.blind ? p->runner.max_flights == 1 : p->runner.choose != NULL);
     SL_ASSERT(p->runner.n_pooled == 0 || p->runner.blind);
     SL_ASSERT(p->runner.max_flights >= 1 && p->runner.max_flights <= SL_MAX_FLIGHTS);
+    SL_ASSERT(p->runner.n_groups <= 1 || (p->runner.max_flights == p->runner.n_groups + 1 &&
+                                          p->speculative.num_speculative_tokens == 0));
     if (i->n_vocab < 1 || i->n_vocab > SL_MAX_VOCAB || p->runner.n_vocab < 1 ||
         p->runner.n_vocab > SL_MAX_VOCAB)
         return sl_fail(err, SL_EINVAL, "vocabulary of %d tokens and %d logits", i->n_vocab,
@@ -197,6 +199,7 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
     const struct sl_model_info *i = &eng->info;
     struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
                                   .max_tokens = i->max_num_batched_tokens,
+                                  .n_groups = eng->runner.n_groups,
                                   .whole_prompts = eng->runner.whole,
                                   .max_step_s = ITL_SHARE * p->max_itl_ms / 1e3,
                                   .max_logits = eng->runner.max_logits};

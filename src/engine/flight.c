@@ -158,6 +158,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
     f->batch = (struct sl_batch){.n_tokens = n_tokens,
                                  .n_spans = eng->sched.n_plan,
                                  .n_logits = n_rows,
+                                 .slot = eng->sched.group,
                                  .tokens = f->tokens,
                                  .positions = f->positions,
                                  .spans = f->spans,

@@ -2,6 +2,7 @@
 #include "engine/ranks.h"
 
 #include "base/check.h"
+#include "base/str.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
@@ -19,15 +20,16 @@ struct rank {
     struct sl_model *model;
     struct sl_run *run;
     uint8_t *kv_pool[SL_MAX_KV_GROUPS];
+    uint64_t kv_bytes[SL_MAX_KV_GROUPS]; /* of its pages */
 };
 
 struct sl_ranks {
-    int n; /* in this process */
-    bool on_device;
+    int n;                  /* in this process */
+    bool on_device, staged; /* staged: parts are stages of layers (sl_model_part) */
     struct sl_comm *comm;
-    struct sl_team *team;
-    uint64_t kv_bytes[SL_MAX_KV_GROUPS]; /* of a rank's pages */
-    struct rank ranks[SL_MAX_RANKS];     /* [0] is the loader's */
+    struct sl_pipe *pipe;            /* of stages on devices */
+    struct sl_team *team;            /* of ranks */
+    struct rank ranks[SL_MAX_RANKS]; /* [0] is the loader's */
     /* what the team is at */
     const struct sl_engine_config *cfg;
     const struct sl_batch *batch;
@@ -39,34 +41,85 @@ struct sl_ranks {
     int32_t start_ms;
 };
 
+/* What neither ranks nor stages can do; flag: which of them is asked for. */
+static int check_parts(const struct sl_engine_config *cfg, const char *flag, int32_t n,
+                       int32_t most, struct sl_error *err)
+{
+    const char *what = NULL;
+    if (n < 0 || n > most)
+        return sl_fail(err, SL_EINVAL, "%s: %d is not between 1 and %d", flag, n, most);
+    if (cfg->shared != NULL)
+        what = "several models in one process";
+    if (cfg->enable_lora)
+        what = "adapters (enable_lora)";
+    if (cfg->cpu_offload_experts != NULL)
+        what = "experts that stay on the CPU (cpu_offload_experts)";
+    if (cfg->skip_softmax_counts)
+        what = "counts of skip-softmax (skip_softmax_counts)";
+    return what == NULL ? 0
+                        : sl_fail(err, SL_EUNSUPPORTED, "%s: %s cannot be divided yet", flag, what);
+}
+
+/* "a,b,...", as many as there are stages. */
+static int read_layers(const char *text, int32_t n_stages, int32_t layers[SL_MAX_STAGES],
+                       struct sl_error *err)
+{
+    int32_t n = 0;
+    bool good = true;
+    for (const char *at = text; good; at++) {
+        const size_t len = strcspn(at, ",");
+        uint64_t number = 0;
+        good = n < n_stages && sl_parse_u64(at, len, &number) && number <= SL_MAX_LAYERS;
+        if (good)
+            layers[n++] = (int32_t)number;
+        at += len;
+        if (*at == '\0')
+            break;
+    }
+    return good && n == n_stages
+               ? 0
+               : sl_fail(err, SL_EINVAL,
+                         "pipeline_parallel_layers: '%.60s' is not the layers of each of %d stages",
+                         text, n_stages);
+}
+
+/* The model becomes a part of what the configuration asks for. */
+static int set_part(struct sl_model *model, const struct sl_engine_config *cfg, int32_t part,
+                    struct sl_error *err)
+{
+    const int32_t n = cfg->pipeline_parallel_size;
+    int32_t layers[SL_MAX_STAGES];
+    int rc = 0;
+    if (n <= 1 && cfg->enable_expert_parallel)
+        sl_model_divide_experts(model);
+    if (n <= 1)
+        return sl_model_set_rank(model, part, cfg->tensor_parallel_size, err);
+    if (cfg->pipeline_parallel_layers != NULL)
+        rc = read_layers(cfg->pipeline_parallel_layers, n, layers, err);
+    return rc != 0 ? rc
+                   : sl_model_set_stage(model, sl_model_stage_of(part, n), n,
+                                        cfg->pipeline_parallel_layers != NULL ? layers : NULL, err);
+}
+
 int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                     struct sl_error *err)
 {
-    const int32_t n = cfg->tensor_parallel_size;
+    const int32_t n = cfg->tensor_parallel_size, n_stages = cfg->pipeline_parallel_size;
     int rc = sl_nodes_check(cfg, err);
-    if (rc != 0 || n == 0 || n == 1) /* one rank has all experts anyway */
+    if (rc == 0 && (n_stages < 0 || n_stages > 1))
+        rc = check_parts(cfg, "pipeline_parallel_size", n_stages, SL_MAX_STAGES, err);
+    else if (rc == 0 && cfg->pipeline_parallel_layers != NULL)
+        rc = sl_fail(err, SL_EINVAL,
+                     "pipeline_parallel_layers: there is one stage (pipeline_parallel_size)");
+    if (rc == 0 && (n < 0 || n > 1))
+        rc = check_parts(cfg, "tensor_parallel_size", n, SL_MAX_RANKS, err);
+    if (rc != 0 || (n <= 1 && n_stages <= 1))
         return rc;
-    if (n < 0 || n > SL_MAX_RANKS)
-        return sl_fail(err, SL_EINVAL, "tensor_parallel_size: %d is not between 1 and %d", n,
-                       SL_MAX_RANKS);
-    if (cfg->shared != NULL)
+    if (n > 1 && n_stages > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor_parallel_size: several models in one process cannot be divided "
-                       "among ranks yet");
-    if (cfg->enable_lora)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor_parallel_size: adapters (enable_lora) cannot be divided among ranks "
-                       "yet");
-    if (cfg->cpu_offload_experts != NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor_parallel_size: experts that stay on the CPU (cpu_offload_experts) "
-                       "cannot be divided among ranks yet");
-    if (cfg->skip_softmax_counts)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor_parallel_size: skip_softmax_counts is for one rank");
-    if (cfg->enable_expert_parallel)
-        sl_model_divide_experts(model);
-    return sl_model_set_rank(model, cfg->node_rank, n, err);
+                       "pipeline_parallel_size: stages that are divided among ranks "
+                       "(tensor_parallel_size) are not there yet: choose one of them");
+    return set_part(model, cfg, n_stages > 1 ? 0 : cfg->node_rank, err);
 }
 
 /* ---------------------------------------------------------------- weights */
@@ -79,10 +132,15 @@ static int open_rank(struct sl_ranks *r, int rank, const struct sl_ckpt *ckpt,
     if (rc == 0)
         rc = sl_load_task(k->model, ckpt, cfg, err);
     if (rc == 0)
-        rc = sl_model_set_rank(k->model, rank, r->n, err);
-    if (rc == 0)
-        sl_model_set_context(k->model, sl_model_facts(r->ranks[0].model)->served);
-    return rc != 0 ? rc : sl_load_backend(k->model, cfg, &k->backend, err);
+        rc = set_part(k->model, cfg, rank, err);
+    if (rc != 0)
+        return rc;
+    sl_model_set_context(k->model, sl_model_facts(r->ranks[0].model)->served);
+    if (r->staged && !r->on_device) { /* stages compute one after the other, on the same threads */
+        k->backend = r->ranks[0].backend;
+        return 0;
+    }
+    return sl_load_backend(k->model, cfg, &k->backend, err);
 }
 
 static int load_rank(void *arg, int rank, struct sl_error *err)
@@ -132,16 +190,33 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
                    : sl_model_load(k->model, k->backend, cfg->progress, cfg->progress_arg, err);
 }
 
-/* Devices reach each other's memory, in which there is room for what is gathered. */
+/* Devices reach each other's memory, in which there is room for what is gathered or handed over. */
 static int join_devices(struct sl_ranks *r, const struct sl_memory_plan *p, struct sl_error *err)
 {
     struct sl_backend *backends[SL_MAX_RANKS];
     const struct sl_run_config run = {.max_tokens = p->max_num_batched_tokens,
                                       .max_logits = sl_memory_plan_max_logits(p)};
+    const size_t row_bytes = (size_t)sl_model_facts(r->ranks[0].model)->hidden * sizeof(float);
     for (int i = 0; i < r->n; i++)
-        backends[i] = r->ranks[i].backend;
+        backends[r->staged ? sl_model_stage_of(i, r->n) : i] = r->ranks[i].backend;
+    if (r->staged)
+        return sl_cuda_pipe_create(backends, r->n, row_bytes, run.max_tokens, run.max_logits,
+                                   &r->pipe, err);
     return sl_cuda_comm_create(
         backends, r->n, sl_run_room_bytes(r->ranks[0].model, backends[0], &run), &r->comm, err);
+}
+
+/* Stages on CPUs share their threads, and are loaded one after the other. */
+static int load_all(struct sl_ranks *r, struct sl_error *err)
+{
+    int rc = 0;
+    if (r->staged && !r->on_device) {
+        for (int i = 0; i < r->n && rc == 0; i++)
+            rc = load_rank(r, i, err);
+        return rc;
+    }
+    rc = sl_team_create(r->n, &r->team, err);
+    return rc != 0 ? rc : sl_team_run(r->team, load_rank, r, err);
 }
 
 static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
@@ -152,13 +227,13 @@ static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
     SL_ASSERT(r->n > 1 && r->team == NULL);
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = open_rank(r, i, ckpt, cfg, err);
-    if (rc == 0)
-        rc = r->on_device ? join_devices(r, plan, err) : sl_cpu_comm_create(r->n, &r->comm, err);
-    if (rc == 0)
-        rc = sl_team_create(r->n, &r->team, err);
+    if (rc == 0 && r->on_device)
+        rc = join_devices(r, plan, err);
+    else if (rc == 0 && !r->staged)
+        rc = sl_cpu_comm_create(r->n, &r->comm, err);
     r->cfg = cfg;
     if (rc == 0)
-        rc = sl_team_run(r->team, load_rank, r, err);
+        rc = load_all(r, err);
     r->cfg = NULL;
     return rc;
 }
@@ -167,7 +242,7 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
                   const struct sl_memory_plan *plan, struct sl_model *model,
                   struct sl_backend *backend, struct sl_ranks **out, struct sl_error *err)
 {
-    const int n_ranks = sl_model_facts(model)->n_ranks;
+    const int n_ranks = sl_model_n_parts(sl_model_facts(model));
     *out = NULL;
     struct sl_ranks *r = sl_calloc(1, sizeof *r);
     if (r == NULL)
@@ -176,6 +251,7 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     r->n = sl_nodes_several(cfg) ? 1 : n_ranks;
     r->ranks[0] = (struct rank){.backend = backend, .model = model};
     r->on_device = backend->vt->device != NULL;
+    r->staged = sl_model_facts(model)->n_stages > 1;
     SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
     int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_ranks, &r->comm, err) : 0;
     if (rc == 0)
@@ -198,9 +274,10 @@ void sl_ranks_destroy(struct sl_ranks *r)
     sl_team_destroy(r->team);
     if (r->on_device)
         sl_cuda_comm_destroy(r->comm);
+    sl_cuda_pipe_destroy(r->pipe);
     for (int i = 1; i < r->n; i++) {
         sl_model_close(r->ranks[i].model);
-        if (r->ranks[i].backend != NULL)
+        if (r->ranks[i].backend != NULL && r->ranks[i].backend != r->ranks[0].backend)
             r->ranks[i].backend->vt->destroy(r->ranks[i].backend);
     }
     if (!r->on_device)
@@ -217,7 +294,7 @@ void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2])
 {
     for (int i = 0; i < 2; i++)
         rooms[i] = r->leader != NULL ? sl_leader_room(r->leader, i) : NULL;
-    if (r->on_device)
+    if (r->on_device && !r->staged)
         sl_cuda_comm_rooms(r->comm, 0, rooms);
 }
 
@@ -238,6 +315,11 @@ struct sl_run *sl_ranks_run(const struct sl_ranks *r, int rank, struct sl_backen
     return r->ranks[rank].run;
 }
 
+bool sl_ranks_are_stages(const struct sl_ranks *r)
+{
+    return r->staged;
+}
+
 bool sl_ranks_are_processes(const struct sl_ranks *r)
 {
     return r != NULL && r->leader != NULL;
@@ -250,13 +332,13 @@ static int start_rank(struct sl_ranks *r, int rank, const struct sl_run_config *
 {
     struct rank *k = &r->ranks[rank];
     struct sl_run_config own = *cfg;
-    if (r->on_device)
+    if (r->on_device && !r->staged)
         sl_cuda_comm_rooms(r->comm, rank, own.rank_room);
     for (int32_t g = 0; g < cfg->kv.n_groups; g++) {
-        k->kv_pool[g] = own.kv_pool[g] = k->backend->vt->alloc(k->backend, r->kv_bytes[g]);
+        k->kv_pool[g] = own.kv_pool[g] = k->backend->vt->alloc(k->backend, k->kv_bytes[g]);
         if (k->kv_pool[g] == NULL)
-            return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a rank",
-                           (double)r->kv_bytes[g] / 1e9);
+            return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a %s",
+                           (double)k->kv_bytes[g] / 1e9, r->staged ? "stage" : "rank");
     }
     int rc = sl_run_create(k->model, &own, &k->run, err);
     return rc == 0 && r->on_device ? k->backend->vt->device->load_end(k->backend, err) : rc;
@@ -275,8 +357,9 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
     int rc = 0;
     SL_ASSERT(run != NULL && r->ranks[0].run == NULL && cfg->comm == r->comm);
     r->ranks[0].run = run;
-    for (int32_t g = 0; g < cfg->kv.n_groups; g++)
-        r->kv_bytes[g] = sl_memory_plan_group_bytes(plan, g) / (uint64_t)r->n;
+    for (int i = 1; i < r->n; i++)
+        for (int32_t g = 0; g < cfg->kv.n_groups; g++)
+            r->ranks[i].kv_bytes[g] = sl_memory_plan_part_bytes(plan, i, g);
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = start_rank(r, i, cfg, err);
     if (rc == 0 && r->on_device) {
@@ -285,6 +368,8 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
             runs[i] = r->ranks[i].run;
         sl_run_meet(runs, r->n);
     }
+    for (int i = 0; i < r->n && rc == 0 && r->pipe != NULL; i++)
+        sl_cuda_pipe_stream(r->pipe, sl_model_stage_of(i, r->n), sl_run_stream(r->ranks[i].run));
     if (rc != 0 || r->leader == NULL)
         return rc;
     sl_leader_watch(r->leader, leader_progress, r);
@@ -304,7 +389,7 @@ void sl_ranks_stop(struct sl_ranks *r)
         k->run = NULL;
         for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++) {
             if (k->kv_pool[g] != NULL)
-                k->backend->vt->free(k->backend, k->kv_pool[g], r->kv_bytes[g]);
+                k->backend->vt->free(k->backend, k->kv_pool[g], k->kv_bytes[g]);
             k->kv_pool[g] = NULL;
         }
     }
@@ -329,6 +414,23 @@ static int ranks_step(void *ctx, const struct sl_batch *batch, const float **row
     int rc = sl_team_run(r->team, step_rank, r, err);
     *rows = r->rows;
     return rc;
+}
+
+/* Stages on CPUs: one after the other, each with what the one before it has left. */
+static int stages_step(void *ctx, const struct sl_batch *batch, const float **rows,
+                       struct sl_error *err)
+{
+    struct sl_ranks *r = ctx;
+    const size_t row_bytes = (size_t)sl_model_facts(r->ranks[0].model)->hidden * sizeof(float);
+    (void)err;
+    SL_ASSERT(r->staged && r->ranks[0].run != NULL && r->n > 1);
+    for (int s = 0; s + 1 < r->n; s++) {
+        struct sl_run *run = r->ranks[s + 1].run, *next = r->ranks[(s + 2) % r->n].run;
+        (void)sl_run_enqueue(run, batch);
+        memcpy(sl_run_stream(next), sl_run_stream(run), (size_t)batch->n_tokens * row_bytes);
+    }
+    *rows = sl_run_enqueue(r->ranks[0].run, batch);
+    return 0;
 }
 
 /* The same with processes: the batch goes to them, and they are met in its gathers. */
@@ -381,7 +483,7 @@ static uint64_t ranks_progress(const void *ctx)
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     m->ctx = r;
-    m->forward = r->leader != NULL ? leader_step : ranks_step;
+    m->forward = r->leader != NULL ? leader_step : r->staged ? stages_step : ranks_step;
     m->health = r->leader != NULL ? leader_health : NULL;
     m->renew = r->leader != NULL ? leader_renew : NULL;
     m->run_items = ranks_run_items;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * ranks.h - tensor parallelism: a model that several ranks compute, each with its own backend,
- * weights and part of every page. They are threads of this process, or each is a process (nnodes):
- * then the others run sl_rank_follow, and only rank 0 is here. Backends are CPUs, or a GPU each:
- * then what runs them all is engine/device_ranks.h.
+ * ranks.h - a model that several parts of it compute: ranks of tensor parallelism, or stages of
+ * pipeline parallelism, which have some of its layers each. Both are called ranks here; the last
+ * stage is rank 0 (sl_model_part). Each has its own backend, weights and part of every page; stages
+ * on CPUs compute one after the other on one backend. Ranks are threads of this process, or each is
+ * a process (nnodes): then the others run sl_rank_follow, and only rank 0 is here. Backends are
+ * CPUs, or a GPU each: then what runs them all is engine/device_ranks.h.
  *
  * Rank 0 is the loader's: its model, backend and run are as those of a model that is alone, and it
  * gives the logits. Here are the other ranks, what all share, and the step of all. There is one
@@ -19,8 +21,8 @@ struct sl_memory_plan;
 struct sl_ranks;
 struct sl_team;
 
-/* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, or the error
- * says why not. */
+/* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, or of
+ * cfg->pipeline_parallel_size, or the error says why not. */
 SL_MUST_CHECK int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_error *err);
 /* Opens the other ranks as rank 0 was opened, and loads the weights of all at once, each on its own
@@ -34,6 +36,7 @@ void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fin
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);
 /* Where rank 0 computes its parts; NULL: anywhere. */
 void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2]);
+bool sl_ranks_are_stages(const struct sl_ranks *r);
 bool sl_ranks_are_processes(const struct sl_ranks *r); /* NULL: no */
 /* Pages and a run for each other rank, like rank 0's; processes are waited for. */
 SL_MUST_CHECK int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,

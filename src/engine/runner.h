@@ -7,6 +7,7 @@
  *   collect   waits for its tokens.
  * A device starts a step without waiting, and the next one may be submitted before this one is
  * collected: its tokens are known by place before they are known by value (device_runner.h). A
+ * device of several stages computes as many steps at once, of different groups of sequences. A
  * model that computes in the call has one step at a time (host_runner.h). The null runner counts.
  *
  * Called by the engine thread only, never twice at once, and may not allocate. An error fails the
@@ -65,6 +66,9 @@ struct sl_runner {
     int32_t max_logits;  /* rows of logits one step can give; 0 = max_num_seqs. More rows make
                             prompt_logprobs faster: its chunks are cut to fit. */
     int32_t max_flights; /* steps submitted and not collected, 1 .. SL_MAX_FLIGHTS */
+    /* Stages that compute different steps at the same time, so that sequences are divided among so
+     * many groups, whose steps are submitted in turns; a batch's slot is its group. 0 or 1: one. */
+    int32_t n_groups;
     /* What comes out of a step depends on its batch alone: picks is NULL and choose is not called.
      * Requests that need logits are refused. */
     bool blind;
@@ -75,10 +79,10 @@ struct sl_runner {
     bool whole;     /* with n_pooled: a prompt goes into one step, and no page outlives it */
     bool top_ids;   /* can follow sl_pick.top_ids */
     /* picks: [batch->n_logits]; NULL: this step's tokens are chosen by a call of choose before the
-     * next submit. A token of the batch below 0 is what the step submitted before chose from row
-     * -1 - token. The batch and what picks point to may change after the call. If it fails, all
-     * steps before are collected before the next one: the runner may have begun with the step, and
-     * written over what they chose. */
+     * next submit. A token of the batch below 0 is what the last step of the same slot that has
+     * rows of logits chose from row -1 - token. The batch and what picks point to may change after
+     * the call. If it fails, all steps before are collected before the next one: the runner may
+     * have begun with the step, and written over what they chose. */
     int (*submit)(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
                   struct sl_error *err);
     /* The other half of the step submitted last. If it fails, that step is over and not collected.
@@ -121,6 +125,8 @@ struct sl_runner {
     int device;
     /* Optional: how long the device worked, and stood idle between steps, since it was created. */
     void (*times)(const void *ctx, struct sl_device_times *out);
+    /* Optional: the same of one stage, 0 .. n_groups - 1. */
+    void (*stage_times)(const void *ctx, int32_t stage, struct sl_device_times *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */
     uint64_t (*progress)(const void *ctx);
     /* Optional, any thread: whether steps can work now. SL_ERANK: not before a part of the model
@@ -130,7 +136,7 @@ struct sl_runner {
     bool (*renew)(void *ctx);
 };
 
-#define SL_MAX_FLIGHTS 2
+#define SL_MAX_FLIGHTS (SL_MAX_STAGES + 1)
 
 /* A runner that computes nothing: the token after t is t + 1 modulo n_vocab. It measures what the
  * engine and the server cost by themselves. */

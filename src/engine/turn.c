@@ -62,6 +62,7 @@ static void turn_advance(struct sl_engine *eng, const struct sl_flight *f)
         SL_ASSERT(seq->n_pending < eng->max_flights && fs->n_picks <= fs->n_rows);
         seq->n_pending++;
         seq->pending_row = fs->row + fs->n_rows - 1;
+        seq->pending_slot = f->batch.slot;
     }
 }
 
@@ -104,6 +105,18 @@ static void drop_flight(struct sl_engine *eng, struct sl_flight *f)
     atomic_fetch_add(&eng->n_moves, 1);
 }
 
+/* So is the one launched last. */
+static void drop_last(struct sl_engine *eng)
+{
+    SL_ASSERT(eng->n_flights > 0);
+    struct sl_flight *f =
+        &eng->flights[(eng->first_flight + eng->n_flights - 1) % eng->max_flights];
+    eng->n_flights--;
+    sl_ahead_over(eng, f);
+    f->n_seqs = 0;
+    atomic_fetch_add(&eng->n_moves, 1);
+}
+
 /* Steps that were launched before a failure was known may have found pages in doubt, and given some
  * back to the cache: their sequences are computed again, and the cache is forgotten. */
 static void redo_flights(struct sl_engine *eng)
@@ -140,6 +153,15 @@ static void put_device_times(const struct sl_engine *eng, struct sl_stats *s)
     s->cpu_expert_calls = t.n_host_calls;
     s->cpu_expert_rows = t.n_host_rows;
     s->cpu_expert_s = t.host_ms / 1e3;
+    if (eng->runner.stage_times == NULL)
+        return;
+    _Static_assert(SL_STATS_STAGES == SL_MAX_STAGES, "a time for each stage");
+    s->n_stages = eng->runner.n_groups;
+    for (int32_t i = 0; i < s->n_stages; i++) {
+        eng->runner.stage_times(eng->runner.ctx, i, &t);
+        s->stage_busy_s[i] = t.busy_ms / 1e3;
+        s->stage_wait_s[i] = t.gap_ms / 1e3;
+    }
 }
 
 /* What the step that has just landed took. A device's own clock knows it where steps follow one
@@ -200,15 +222,37 @@ static void land(struct sl_engine *eng)
     sl_engine_part(eng, SL_PART_HOST);
 }
 
+static struct sl_flight *last_flight(struct sl_engine *eng)
+{
+    SL_ASSERT(eng->n_flights > 0);
+    return &eng->flights[(eng->first_flight + eng->n_flights - 1) % eng->max_flights];
+}
+
+/* Does a step before the last one choose tokens for sequences of its group? */
+static bool follows_its_group(struct sl_engine *eng)
+{
+    const struct sl_flight *last = last_flight(eng);
+    bool found = false;
+    for (int32_t i = 0; i + 1 < eng->n_flights; i++) {
+        const struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
+        found = found || (f->batch.slot == last->batch.slot && f->batch.n_logits > 0);
+    }
+    return found;
+}
+
 /* The step launched last computes; what its tokens are chosen by is there now. Where it is not, the
  * row is left out: it is computed again when its mask has come. */
 static void decide(struct sl_engine *eng)
 {
     struct sl_error err = {.code = SL_OK};
-    struct sl_flight *f = &eng->flights[eng->first_flight];
-    if (eng->n_flights == 0 || !f->undecided)
+    if (eng->n_flights == 0 || !last_flight(eng)->undecided)
         return;
-    SL_ASSERT(eng->n_flights == 1);
+    struct sl_flight *f = last_flight(eng);
+    while (eng->n_flights > 1 && follows_its_group(eng))
+        land(eng);
+    if (eng->n_flights == 0 || !f->undecided) /* a step before it has failed */
+        return;
+    SL_ASSERT(f == last_flight(eng));
     if (eng->max_flights > 1) /* else no mask can have come since the plan */
         sl_engine_await_masks(eng, eng->step_ns);
     for (int32_t i = 0; i < f->n_seqs; i++)
@@ -217,7 +261,34 @@ static void decide(struct sl_engine *eng)
     if (sl_flight_choose(eng, f, &err) == 0)
         return;
     fail_step(eng, f, &err);
-    drop_flight(eng, f);
+    drop_last(eng);
+}
+
+/* A step stays in flight while the next one is planned; of a pipeline as many as it has stages. If
+ * there is no new one, whatever waits can wait for nothing but the oldest; if one was refused,
+ * those before it must land before the next one. */
+static void land_some(struct sl_engine *eng, bool launched, bool refused)
+{
+    const int32_t keep = refused ? 0 : launched ? eng->max_flights - 1 : eng->n_flights - 1;
+    while (eng->n_flights > SL_MAX(keep, 1))
+        land(eng);
+    decide(eng);
+    if (eng->n_flights == 1 && !(launched && sl_ahead_stays(eng, &eng->flights[eng->first_flight])))
+        land(eng);
+}
+
+/* What the scheduler is to know of steps in flight. Chunks of a prompt may follow one another as
+ * they like where all their pages are there from the start; those of a window or a state are given
+ * up when a step has landed, and there are enough for two. */
+static void count_in_flight(struct sl_engine *eng)
+{
+    int32_t *n = eng->sched.n_in_flight;
+    const bool all = eng->kv.n_groups > 1 || eng->kv.groups[0].cfg.kind != SL_GROUP_FULL;
+    memset(n, 0, sizeof eng->sched.n_in_flight);
+    for (int32_t i = 0; i < eng->n_flights; i++) {
+        const struct sl_batch *b = &eng->flights[(eng->first_flight + i) % eng->max_flights].batch;
+        n[b->slot] += all || b->n_logits > 0;
+    }
 }
 
 static void publish_stats(struct sl_engine *eng)
@@ -341,7 +412,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     SL_ASSERT(eng->n_flights < eng->max_flights); /* there is room for a step */
     sl_engine_take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
-    bool ahead = false;        /* may a step stay in flight? */
+    bool ahead = false;        /* may the newest step stay in flight? */
     eng->sched.n_plan = 0;
     if (atomic_load(&eng->abort_all))
         abort_live(eng);
@@ -351,6 +422,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     sl_kv_share_turn(&eng->kv);
     if (!sl_sched_idle(&eng->sched)) {
         sl_engine_raise_overdue(eng);
+        count_in_flight(eng);
         if (eng->drafting == NULL || sl_engine_propose(eng))
             sl_sched_plan(&eng->sched);
         dropped = sl_engine_drop_cold(eng);
@@ -363,11 +435,7 @@ bool sl_engine_turn(struct sl_engine *eng)
         eng->ahead.free_ns = 0;
         (void)sl_engine_draft_end(eng);
     }
-    while (eng->n_flights > 1)
-        land(eng);
-    decide(eng);
-    if (eng->n_flights > 0 && !(ahead && sl_ahead_stays(eng, &eng->flights[eng->first_flight])))
-        land(eng);
+    land_some(eng, ahead, eng->sched.n_plan > 0 && !ahead);
     eng->starved &= !sl_tiers_busy(&eng->tiers);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0 ||
                 sl_tiers_waits(&eng->tiers) || sl_tiers_busy(&eng->tiers);

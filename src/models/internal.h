@@ -87,8 +87,8 @@ struct sl_model {
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
     struct sl_head_stacks *heads;     /* the same of matrices of heads */
     struct sl_model_facts facts;
-    int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
-    bool own_experts;      /* each of these has some of a layer's experts, whole */
+    int32_t rank, n_ranks;           /* of so many models that are one; 0 of 1 unless set */
+    bool own_experts;                /* each of these has some of a layer's experts, whole */
     int32_t stage, n_stages;         /* likewise, of models that have some of the layers each: */
     int32_t cuts[SL_MAX_STAGES + 1]; /* stage s has those from cuts[s] to before cuts[s + 1] */
     /* Of a drafter that reads hidden rows, else NULL or 0. */

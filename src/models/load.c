@@ -123,8 +123,7 @@ static const struct sl_ckpt_tensor *load_head_of(const struct sl_model *m)
 /* Only a model that generates needs all logits. */
 static bool is_wanted(const struct sl_model *m, const struct sl_param *p, int32_t stage)
 {
-    return p->src != NULL &&
-           (m->facts.task == SL_TASK_GENERATE || p->desc->slot != SL_SLOT_HEAD) &&
+    return p->src != NULL && (m->facts.task == SL_TASK_GENERATE || p->desc->slot != SL_SLOT_HEAD) &&
            sl_stage_has(m, p, stage);
 }
 
@@ -392,8 +391,7 @@ void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_ba
     for (int32_t rank = 0; rank < m->n_ranks; rank++) {
         uint64_t own = 0;
         for (size_t i = 0; i < m->n_params; i++)
-            if (is_wanted(m, &m->params[i], stage) &&
-                sl_param_backend(m, be, &m->params[i]) == be)
+            if (is_wanted(m, &m->params[i], stage) && sl_param_backend(m, be, &m->params[i]) == be)
                 add_memory(m, be, &m->params[i], rank, &own, mapped);
         const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, rank);
         if (ties_head(m, stage))
@@ -416,7 +414,8 @@ void sl_model_host_memory(const struct sl_model *m, uint64_t *allocated, uint64_
 {
     *allocated = *mapped = 0;
     for (size_t i = 0; i < m->n_params && m->host != NULL; i++)
-        if (is_wanted(m, &m->params[i], m->stage) && sl_param_backend(m, NULL, &m->params[i]) == m->host)
+        if (is_wanted(m, &m->params[i], m->stage) &&
+            sl_param_backend(m, NULL, &m->params[i]) == m->host)
             add_memory(m, m->host, &m->params[i], 0, allocated, mapped);
 }
 

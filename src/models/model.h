@@ -28,7 +28,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t bos;              /* -1: none given */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
-    int32_t rank, n_ranks; /* of so many among which it is divided */
+    int32_t rank, n_ranks;   /* of so many among which it is divided */
     int32_t stage, n_stages; /* likewise, by its layers */
     enum sl_model_task task;
     int32_t n_out;  /* values of a row: logits, an embedding (of a text or a token), scores */
@@ -122,8 +122,8 @@ SL_MUST_CHECK int sl_model_set_host(struct sl_model *m, struct sl_backend *host,
                                     struct sl_error *err);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
-/* What loading would take, of all ranks together, of one stage: bytes of memory allocated for repacked and
- * converted weights, and bytes of the file that stay mapped. */
+/* What loading would take, of all ranks together, of one stage: bytes of memory allocated for
+ * repacked and converted weights, and bytes of the file that stay mapped. */
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped);
 void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_backend *be,

@@ -16,8 +16,8 @@ static bool is_of_ends(enum sl_slot slot)
 
 static bool is_of_begin(enum sl_slot slot)
 {
-    return slot == SL_SLOT_EMBED || slot == SL_SLOT_EMBED_NORM ||
-           slot == SL_SLOT_EMBED_NORM_BIAS || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES;
+    return slot == SL_SLOT_EMBED || slot == SL_SLOT_EMBED_NORM || slot == SL_SLOT_EMBED_NORM_BIAS ||
+           slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES;
 }
 
 bool sl_stage_has(const struct sl_model *m, const struct sl_param *p, int32_t stage)
@@ -25,9 +25,7 @@ bool sl_stage_has(const struct sl_model *m, const struct sl_param *p, int32_t st
     const enum sl_slot slot = p->desc->slot;
     SL_ASSERT(stage >= 0 && stage < m->n_stages);
     if (slot >= SL_SLOT_FIRST_GLOBAL)
-        return is_of_begin(slot)  ? stage == 0
-               : is_of_ends(slot) ? stage == m->n_stages - 1
-                                  : true;
+        return is_of_begin(slot) ? stage == 0 : is_of_ends(slot) ? stage == m->n_stages - 1 : true;
     const int32_t layer = (int32_t)(p->layer - m->layers);
     return layer >= m->cuts[stage] && layer < m->cuts[stage + 1];
 }
@@ -44,8 +42,7 @@ static uint64_t read_bytes(const struct sl_model *m, int32_t layer)
         return head != NULL ? head->n_bytes : 0;
     for (size_t i = 0; i < m->n_params; i++) {
         const struct sl_param *p = &m->params[i];
-        if (p->src != NULL && p->desc->slot < SL_SLOT_FIRST_GLOBAL &&
-            p->layer == &m->layers[layer])
+        if (p->src != NULL && p->desc->slot < SL_SLOT_FIRST_GLOBAL && p->layer == &m->layers[layer])
             n += p->src->n_bytes;
     }
     return n;

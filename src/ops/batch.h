@@ -22,7 +22,8 @@ struct sl_lora_rows;
 
 struct sl_batch {
     int32_t n_tokens, n_spans, n_logits;
-    const int32_t *tokens;       /* [T] ids; -1 - row: what the step before chose from that row */
+    const int32_t *tokens;       /* [T] ids; -1 - row: what the last step of the same slot that had
+                                    logits chose from that row */
     const int32_t *positions;    /* [T] absolute */
     const struct sl_span *spans; /* [n_spans], in order of first; together they cover 0..T-1 */
     /* Page ids, a table for each group of layers (struct sl_kv_view); a span uses
@@ -35,6 +36,7 @@ struct sl_batch {
     const struct sl_lora_rows *lora, *logit_lora;
     const int32_t *second_from; /* [n_spans] the position where the second text of a pair begins;
                                    NULL: there are no pairs */
+    int32_t slot;               /* of what it chooses; 0: there is one */
     /* Where spans is device memory, what the host knows of them: bit n is set if a span has n
      * tokens, the last bit if one has as many or more; 0: nothing is known. */
     uint64_t span_sizes;

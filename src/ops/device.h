@@ -5,10 +5,10 @@
  * A step computes logits and chooses tokens from them. What the choice needs may come later than
  * what the logits need: then the step is enqueued in two parts, the second while the first runs.
  *
- * Engine thread only. A step may be enqueued while the one before it runs, not more: the results of
- * step N are read before step N + 2 is enqueued. Nothing here allocates after steps_init, except
- * the runtime's own memory for a recorded step, once per size. This header compiles as C11 and
- * C++17.
+ * Engine thread only. A step may be enqueued while the one before it runs, not more, unless limits
+ * have a depth: step N's results are read before step N + depth is enqueued. Nothing here allocates
+ * after steps_init, except the runtime's own memory for a recorded step, once per size. This header
+ * compiles as C11 and C++17.
  */
 #ifndef SL_OPS_DEVICE_H
 #define SL_OPS_DEVICE_H
@@ -26,7 +26,8 @@ struct sl_device_memory {
 struct sl_device_times {
     uint64_t n_steps;
     double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on.
-                               Between the parts of a step it waits: that counts as gap */
+                               Between the parts of a step it waits, and a stage for the one before
+                               it: that counts as gap */
     double draft_ms;        /* steps of a model that drafts that give ids, */
     uint64_t n_again;       /* steps that followed them (struct sl_step), and what they took */
     double again_ms;
@@ -41,6 +42,7 @@ struct sl_heads {
     int32_t latent; /* 1: values are a part of keys (struct sl_op_attention.v_in_k); 0: not */
 };
 
+#define SL_DEVICE_DEPTH       (SL_MAX_STAGES + 1)
 #define SL_MAX_HEAD_KINDS     8    /* kinds of layers by their heads, on a device */
 #define SL_DEVICE_EXPERT_ROWS 4096 /* that experts of a device have at once */
 #define SL_DEVICE_INDEX_HEADS 128  /* queries of an index on a device (sl_op_index_select), */
@@ -48,6 +50,7 @@ struct sl_heads {
 
 struct sl_step_limits {
     int32_t max_tokens, max_spans, max_logits;
+    int32_t depth;     /* steps enqueued and not read, 0: 2; at most SL_DEVICE_DEPTH */
     int32_t max_width; /* tokens of a span in a decode step, 0 = 1: what may be drafted, and one */
     int32_t max_table; /* page ids of all spans of a step, in one group of pages */
     int32_t n_groups;
@@ -188,7 +191,7 @@ struct sl_device_vt {
     int (*choose)(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
                   void *arg, struct sl_error *err);
     /* Sleeps until that step is done; ids [1 + n_again, n_logits] and results [n_logits,
-     * result_bytes] stay until the step after the next is enqueued. Either may be NULL; a step
+     * result_bytes] stay until depth steps more are enqueued. Either may be NULL; a step
      * without wanted rows need not be waited for. */
     int (*wait)(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
                 struct sl_error *err);

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define LEAST_CHUNK 16 /* tokens */
+#define LEAST_CHUNK  16 /* tokens */
+#define UNEVEN_SHARE 8  /* a group may be larger than another by one of so many members */
 
 int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg, struct sl_kv *kv,
                   struct sl_error *err)
@@ -14,6 +15,8 @@ int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg, struct 
     SL_ASSERT(cfg->max_seqs > 0 && cfg->max_tokens >= cfg->max_seqs);
     SL_ASSERT(cfg->max_logits >= cfg->max_seqs);
     *s = (struct sl_sched){.cfg = *cfg, .kv = kv};
+    s->cfg.n_groups = SL_MAX(cfg->n_groups, 1);
+    SL_ASSERT(s->cfg.n_groups <= SL_MAX_STAGES);
     s->running = sl_calloc((size_t)cfg->max_seqs, sizeof(struct sl_seq *));
     s->plan = sl_calloc((size_t)cfg->max_seqs, sizeof(struct sl_seq *));
     s->expected =
@@ -71,6 +74,7 @@ static void stop_running(struct sl_sched *s, struct sl_seq *seq, bool forget)
     memmove(s->running + i, s->running + i + 1,
             (size_t)(s->n_running - i - 1) * sizeof(struct sl_seq *));
     s->n_running--;
+    s->n_members[seq->group]--;
     s->n_stops++;
     sl_kv_give(s->kv, &seq->blocks, 0, forget);
     seq->n_published = seq->n_computed = seq->n_step = 0;
@@ -317,13 +321,20 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
     return false;
 }
 
+/* Is nothing of seq to be planned in this group's step? A pending token is found in the slot of the
+ * group whose step chooses it. */
+static bool is_away(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    return sl_seq_held(seq) || (seq->n_pending > 0 && seq->pending_slot != s->group);
+}
+
 /* Victims come after the current sequence, so none that is planned already is preempted. What has
  * got several tokens at once needs blocks here too, and its chunk later. */
 static void plan_decodes(struct sl_sched *s)
 {
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (sl_seq_held(seq) || !extend(s, seq))
+        if (seq->group != s->group || is_away(s, seq) || !extend(s, seq))
             continue;
         SL_ASSERT(seq->state == SL_SEQ_RUNNING && s->running[i] == seq);
         if (!sl_seq_decodes(seq))
@@ -402,19 +413,19 @@ static int32_t chunk_of(struct sl_sched *s, const struct sl_seq *seq, int32_t n_
     return n;
 }
 
-static bool wants_chunk(const struct sl_seq *seq)
+static bool wants_chunk(const struct sl_sched *s, const struct sl_seq *seq)
 {
-    return seq->n_step == 0 && !sl_seq_held(seq);
+    return seq->group == s->group && seq->n_step == 0 && !is_away(s, seq);
 }
 
 static void plan_prefills(struct sl_sched *s, int32_t *spare_rows)
 {
     int32_t n_unplanned = 0;
     for (int32_t i = 0; i < s->n_running; i++)
-        n_unplanned += wants_chunk(s->running[i]);
+        n_unplanned += wants_chunk(s, s->running[i]);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (wants_chunk(seq))
+        if (wants_chunk(s, seq))
             plan_add(s, seq, chunk_of(s, seq, n_unplanned--, spare_rows));
     }
 }
@@ -461,6 +472,8 @@ static void start_running(struct sl_sched *s, struct sl_seq *seq)
         s->running[i] = s->running[i - 1];
     s->running[i] = seq;
     seq->state = SL_SEQ_RUNNING;
+    seq->group = s->group;
+    s->n_members[s->group]++;
 }
 
 bool sl_sched_is_long(const struct sl_sched *s)
@@ -469,14 +482,22 @@ bool sl_sched_is_long(const struct sl_sched *s)
            sl_cost_chunk(&s->cost, s->work, 0, LEAST_CHUNK, s->limit_s) < LEAST_CHUNK;
 }
 
+/* Most members of a group, if everything runs that has a seat. */
+static int32_t group_share(const struct sl_sched *s)
+{
+    const int32_t n = SL_MIN(s->cfg.max_seqs, s->n_running + s->wait.n);
+    return SL_CEIL_DIV(n, s->cfg.n_groups);
+}
+
 static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
 {
     struct sl_seq *seq;
+    const int32_t share = group_share(s);
     int32_t n_short = s->n_short;
     s->n_short = 0;
     while (s->n_running < s->cfg.max_seqs && s->n_plan_tokens < s->cfg.max_tokens &&
-           (seq = sl_wait_best(&s->wait)) != NULL) {
-        if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s))) {
+           s->n_members[s->group] < share && (seq = sl_wait_best(&s->wait)) != NULL) {
+        if (is_away(s, seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s))) {
             s->n_short = n_short; /* as before */
             break;
         }
@@ -492,23 +513,42 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
     }
 }
 
+/* Something could be planned but for a step in flight, or for what has to come. */
 static bool someone_held(const struct sl_sched *s)
 {
     const struct sl_seq *best = sl_wait_best(&s->wait);
-    bool held = best != NULL && sl_seq_held(best);
+    bool held = best != NULL && (sl_seq_held(best) || best->n_pending > 0);
     for (int32_t i = 0; i < s->n_running && !held; i++)
-        held = sl_seq_held(s->running[i]);
+        held = sl_seq_held(s->running[i]) || s->running[i]->n_pending > 0;
     return held;
 }
 
-void sl_sched_plan(struct sl_sched *s)
+/* A group that has lost many members leaves its stages idle: some of this group's, the last ones,
+ * go to the smallest. Each misses a step for it. */
+static void even_out(struct sl_sched *s)
 {
-    s->n_plan = s->n_plan_tokens = s->n_chunks = 0;
-    s->work = (struct sl_work){0};
-    for (int32_t i = 0; i < s->n_running; i++) {
-        s->running[i]->n_step = 0;
-        s->running[i]->stalled = false;
+    int32_t to = 0;
+    for (int32_t g = 1; g < s->cfg.n_groups; g++)
+        if (s->n_members[g] < s->n_members[to])
+            to = g;
+    const int32_t more = s->n_members[s->group] - s->n_members[to];
+    if (more < 2 + s->n_members[s->group] / UNEVEN_SHARE)
+        return;
+    int32_t n = more / 2;
+    for (int32_t i = s->n_running - 1; i >= 0 && n > 0; i--) {
+        struct sl_seq *seq = s->running[i];
+        if (seq->group != s->group || seq->n_pending == 0) /* of a prompt chunks are under way */
+            continue;
+        seq->group = to;
+        s->n_members[s->group]--;
+        s->n_members[to]++;
+        n--;
     }
+}
+
+static void plan_group(struct sl_sched *s)
+{
+    even_out(s);
     make_way(s);
     uint64_t n_preemptions = s->n_preemptions;
     plan_decodes(s);
@@ -521,7 +561,26 @@ void sl_sched_plan(struct sl_sched *s)
             plan_admissions(s, &spare_rows);
     }
     s->n_short = SL_MAX(s->n_short, sched_reserve(s) - sl_kv_n_available(s->kv));
-    SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s) || someone_held(s));
+}
+
+void sl_sched_plan(struct sl_sched *s)
+{
+    const int32_t last = s->group;
+    bool passed_over = false;
+    s->n_plan = s->n_plan_tokens = s->n_chunks = 0;
+    s->work = (struct sl_work){0};
+    for (int32_t i = 0; i < s->n_running; i++) {
+        s->running[i]->n_step = 0;
+        s->running[i]->stalled = false;
+    }
+    for (int32_t i = 1; i <= s->cfg.n_groups && s->n_plan == 0; i++) {
+        s->group = (last + i) % s->cfg.n_groups;
+        if (s->n_in_flight[s->group] > 1)
+            passed_over = true;
+        else
+            plan_group(s);
+    }
+    SL_ASSERT(s->n_plan > 0 || passed_over || sl_sched_idle(s) || someone_held(s));
 }
 
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)

@@ -30,6 +30,12 @@
  * once; but a row that may be rolled back is computed again, so a window moves on only when rows
  * have landed.
  *
+ * Where a device computes steps of several groups at once, as a pipeline of stages does, what runs
+ * is divided among the groups, and a step is of one group's sequences; groups take turns. A
+ * sequence stays in the group in which it was admitted, which is never one that has its share. If a
+ * group has become much larger than another one, some go there, each when its last token is known.
+ * A group that has two steps in flight which choose tokens has no turn.
+ *
  * Progress: only worse sequences are preempted for a better one, so the best running sequence is
  * never preempted; alone it always fits, because sl_sched_limit bounds a sequence's length by the
  * number of blocks, and WINDOW and STATE groups have sl_group_least pages, of which no chunk takes
@@ -49,6 +55,7 @@ struct sl_sched_config {
     int32_t max_tokens;   /* of one step, >= max_seqs, so that a decode is never skipped */
     int32_t max_logits;   /* rows of logits of one step, >= max_seqs and what is drafted */
     int32_t max_adapters; /* different ones of what runs, >= 1 where sequences have any */
+    int32_t n_groups;     /* of what runs, at most SL_MAX_STAGES; 0: 1 */
     bool whole_prompts;   /* a prompt goes into one step: max_tokens holds the longest */
     /* Chunks make a step in which something generates take at most so long, as far as `cost` knows,
      * or twice as long as the last step without them was measured to take. Where that is needed and
@@ -64,7 +71,12 @@ struct sl_sched {
     int32_t n_running;
     struct sl_seq **plan; /* [max_seqs], the step's sequences with n_step > 0 */
     int32_t n_plan, n_plan_tokens;
-    int32_t n_chunks;    /* of the step */
+    int32_t n_chunks;                 /* of the step */
+    int32_t group;                    /* of the step */
+    int32_t n_members[SL_MAX_STAGES]; /* that run, of each group */
+    /* Steps in flight of each that choose tokens, or that pages of windows and states wait for; the
+     * owner's. */
+    int32_t n_in_flight[SL_MAX_STAGES];
     struct sl_work work; /* of the step */
     double limit_s;      /* of the step; 0: none */
     struct sl_cost cost; /* of steps; the owner tells it what they took */

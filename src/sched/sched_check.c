@@ -166,6 +166,7 @@ static int check_drafts(const struct sl_sched *s, struct sl_error *err)
 
 int sl_sched_check(struct sl_sched *s, struct sl_error *err)
 {
+    int32_t n_members[SL_MAX_STAGES] = {0};
     int rc = check_waiting(s, err);
     size_t n_expected = (size_t)(1 + s->kv->n_groups) * (size_t)s->kv->nodes.n_ids;
     memset(s->expected, 0, n_expected * sizeof *s->expected);
@@ -180,7 +181,16 @@ int sl_sched_check(struct sl_sched *s, struct sl_error *err)
                          WHO(seq));
         if (rc == 0)
             count_owned(s, seq);
+        if (rc == 0 && (seq->group < 0 || seq->group >= s->cfg.n_groups))
+            rc = sl_fail(err, SL_EINTERNAL, "I6: sequence %llu.%d is in group %d of %d", WHO(seq),
+                         seq->group, s->cfg.n_groups);
+        if (rc == 0)
+            n_members[seq->group]++;
     }
+    for (int32_t g = 0; g < s->cfg.n_groups && rc == 0; g++)
+        if (n_members[g] != s->n_members[g])
+            rc = sl_fail(err, SL_EINTERNAL, "I6: %d sequences of group %d run, %d are counted",
+                         n_members[g], g, s->n_members[g]);
     if (rc == 0)
         rc = check_drafts(s, err);
     const struct sl_kv_group *g = &s->kv->groups[s->kv->n_groups - 1];

@@ -42,7 +42,9 @@ struct sl_seq {
     int32_t n_cached;           /* tokens found in the cache when first admitted, -1 before */
     int32_t n_preempted;
     int32_t n_pending;   /* tokens that steps in flight choose, 0 or 1 when planning; the owner's */
-    int32_t pending_row; /* the last one's row of logits; the owner's */
+    int32_t pending_row; /* the last one's row of logits, and the slot of its step; the owner's */
+    int32_t pending_slot;
+    int32_t group;       /* while it runs: whose steps it is in (struct sl_sched) */
     uint64_t blocked_at; /* sl_sched_room when admission failed last; 0: it did not */
     struct sl_seq *heap_child, *heap_next, *heap_prev;
 };

@@ -16,6 +16,7 @@ struct late_step {
     struct sl_picked *picked;    /* [max_logits] */
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] */
     int32_t n, rc;
+    bool open;              /* not collected */
     const float *undecided; /* logits of a step whose tokens are to be chosen */
     struct sl_error err;
 };
@@ -27,9 +28,12 @@ struct late_runner {
     struct sl_sampler sampler;
     struct late_step steps[SL_MAX_FLIGHTS];
     int32_t first, n_steps;       /* not collected */
+    int32_t n_groups;             /* of sequences, whose steps are in flight at once */
     float none[1];                /* logits of a step that failed */
-    const struct late_step *last; /* whose tokens the next step may name */
-    uint64_t n_overlaps;          /* steps submitted before the last one was collected */
+    const struct late_step *last; /* submitted */
+    const struct late_step *kept[SL_MAX_STAGES]; /* by slot: whose tokens a step may name */
+    uint64_t n_deep;     /* steps submitted while steps of other groups were not collected */
+    uint64_t n_overlaps; /* steps submitted before the last one was collected */
     uint64_t n_halves, n_skipped; /* steps decided later; rows of them that nobody wanted */
     int32_t refuse_at;            /* the submit of this number from now is refused; 0: none */
     bool refused;                 /* the last one was */
@@ -67,21 +71,25 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
                               struct sl_error *err)
 {
     struct late_runner *l = ctx;
-    SL_ASSERT(l->n_steps < SL_MAX_FLIGHTS && batch->n_tokens <= l->max_tokens);
+    SL_ASSERT(l->n_steps <= l->n_groups && batch->n_tokens <= l->max_tokens);
+    SL_ASSERT(batch->slot >= 0 && batch->slot < l->n_groups);
+    SL_ASSERT(l->last == NULL || l->last->undecided == NULL);
     SL_ASSERT(!l->refused || l->n_steps == 0);
     l->refused = l->refuse_at > 0 && --l->refuse_at == 0;
     if (l->refused)
         return sl_fail(err, SL_ENOMEM, "no memory for a step");
     struct late_step *s = &l->steps[(l->first + l->n_steps) % SL_MAX_FLIGHTS];
     l->n_overlaps += l->n_steps > 0;
+    l->n_deep += l->n_steps > 1;
+    const struct late_step *before = l->kept[batch->slot];
     struct sl_batch b = *batch;
     const float *logits = NULL;
     for (int32_t i = 0; i < b.n_tokens; i++) {
         int32_t id = batch->tokens[i];
         if (id < 0) {
-            SL_ASSERT(l->last != NULL && l->last->undecided == NULL && l->n_steps == 1);
-            SL_ASSERT(-1 - id < l->last->n || l->last->rc != 0);
-            id = l->last->rc == 0 ? l->last->picked[-1 - id].id : 0;
+            SL_ASSERT(before != NULL && before->open && before->undecided == NULL);
+            SL_ASSERT(-1 - id < before->n || before->rc != 0);
+            id = before->rc == 0 ? before->picked[-1 - id].id : 0;
         }
         l->tokens[i] = SL_MAX(id, 0);
     }
@@ -94,6 +102,9 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
     else
         s->undecided = logits != NULL ? logits : l->none;
     l->last = s;
+    s->open = true;
+    if (s->n > 0)
+        l->kept[batch->slot] = s;
     l->n_steps++;
     return 0;
 }
@@ -115,8 +126,9 @@ static inline int late_collect(void *ctx, struct sl_picked *out, struct sl_error
 {
     struct late_runner *l = ctx;
     SL_ASSERT(l->n_steps > 0);
-    const struct late_step *s = &l->steps[l->first];
+    struct late_step *s = &l->steps[l->first];
     SL_ASSERT(s->undecided == NULL);
+    s->open = false;
     l->first = (l->first + 1) % SL_MAX_FLIGHTS;
     l->n_steps--;
     if (s->rc != 0) {
@@ -132,7 +144,8 @@ static inline void late_init(struct late_runner *l, const struct sl_host_model *
 {
     struct sl_error err;
     size_t n = (size_t)max_logits;
-    *l = (struct late_runner){.inner = *inner, .max_tokens = max_tokens, .max_logits = max_logits};
+    *l = (struct late_runner){
+        .inner = *inner, .max_tokens = max_tokens, .max_logits = max_logits, .n_groups = 1};
     l->tokens = sl_calloc((size_t)max_tokens, sizeof *l->tokens);
     int rc = sl_sampler_init(&l->sampler, inner->n_vocab, &err);
     SL_ASSERT(rc == 0 && l->tokens != NULL);
@@ -144,10 +157,19 @@ static inline void late_init(struct late_runner *l, const struct sl_host_model *
     *out = (struct sl_runner){.ctx = l,
                               .n_vocab = inner->n_vocab,
                               .max_logits = max_logits,
-                              .max_flights = SL_MAX_FLIGHTS,
+                              .max_flights = 2,
                               .submit = late_submit,
                               .choose = late_choose,
                               .collect = late_collect};
+}
+
+/* As a pipeline of so many stages: steps of as many groups are in flight. */
+static inline void late_groups(struct late_runner *l, int32_t n_groups, struct sl_runner *out)
+{
+    SL_ASSERT(n_groups >= 1 && n_groups <= SL_MAX_STAGES && l->n_steps == 0);
+    l->n_groups = n_groups;
+    out->n_groups = n_groups;
+    out->max_flights = n_groups + 1;
 }
 
 /* A model that drafts reads what the last step left: nothing may be in flight. */

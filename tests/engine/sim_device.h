@@ -171,6 +171,13 @@ static uint64_t row_hash(const struct world *w, const struct sl_batch *b, const 
     return h;
 }
 
+/* May the step of the planned group have tokens of seq? */
+static bool has_turn(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    return seq->group == s->group && !sl_seq_held(seq) &&
+           (seq->n_pending == 0 || seq->pending_slot == s->group);
+}
+
 /* What the plan must be like, seen from the device. */
 static void check_plan(struct world *w, const struct sl_batch *b)
 {
@@ -192,17 +199,21 @@ static void check_plan(struct world *w, const struct sl_batch *b)
     /* One that measures what generates has no chunk. */
     const bool measures = s->limit_s > 0 && s->n_chunks == 0;
     for (int32_t i = 0; i < s->n_running; i++)
-        if (s->running[i]->n_step < 1 && !sl_seq_held(s->running[i]) &&
+        if (s->running[i]->n_step < 1 && has_turn(s, s->running[i]) &&
             !(measures && !sl_seq_decodes(s->running[i])))
             violation(w, "I7: a running sequence is left out of the step");
     struct sl_error err;
     if (sl_sched_check(&w->eng->sched, &err) != 0)
         violation(w, "in the plan: %s", err.msg);
     const struct sl_seq *best = sl_wait_best(&s->wait);
+    const int32_t share =
+        SL_CEIL_DIV(SL_MIN(w->cfg.max_seqs, s->n_running + s->wait.n), w->cfg.n_groups);
     /* A step whose time is limited may have none left, or measure its decodes. */
     const bool no_time = s->limit_s > 0 && (s->n_chunks == 0 || sl_sched_is_long(s));
     if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions && !no_time &&
         s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
+        s->n_members[s->group] < share &&
+        (best->n_pending == 0 || best->pending_slot == s->group) &&
         sl_kv_n_available(s->kv) >=
             SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running &&
         sl_sched_pages_fit(s, best))

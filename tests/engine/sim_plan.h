@@ -143,6 +143,13 @@ static void draw_drafter(struct config *c, uint64_t seed)
     c->priced = c->draft_model && seed % 4 % (c->late ? 2 : 4) == 1;
 }
 
+/* A pipeline of stages: drafts, and copies of pages, do not go with it. */
+static void draw_groups(struct config *c, uint64_t seed)
+{
+    const bool can = c->late && c->n_drafts == 0 && !c->tiers;
+    c->n_groups = can ? 1 + (int32_t)(sl_mix64(seed ^ 0x737461676573u) % 4) : 1;
+}
+
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
  * above have it, in some worlds, from numbers of their own. */
 static void draw_no_fds(struct world *w)
@@ -174,6 +181,7 @@ static void draw_plan(struct world *w)
     draw_states(c, w->seed_no);
     draw_drafter(c, w->seed_no);
     draw_tiers(c, w->seed_no);
+    draw_groups(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -204,6 +212,8 @@ static void print_plan(const struct world *w)
            c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
            c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules,
            c->n_drafts, c->draft_wrong_pct);
+    if (c->n_groups > 1)
+        printf("steps of %d groups are under way\n", c->n_groups);
     if (c->draft_model)
         printf("a model drafts%s%s\n", c->draft_rows ? " from hidden rows" : "",
                c->priced ? ", at a price" : "");

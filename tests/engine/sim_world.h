@@ -87,6 +87,7 @@ struct config {
     bool draft_rows;                        /* that reads hidden rows */
     bool tiers;                             /* copies of pages outside the pool, */
     struct fake_faults faults;              /* of a store that has these */
+    int32_t n_groups;                       /* of sequences, whose steps are computed at once */
     bool priced;                            /* steps are measured: what drafts cost is bounded */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
@@ -197,7 +198,8 @@ struct world {
 };
 
 struct totals {
-    uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
+    uint64_t steps, preemptions, hits, tokens, overlaps, deep;
+    uint64_t http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
     uint64_t fed, fed_ahead; /* steps of a model that drafts; of the other, ahead beside it */
     uint64_t drafted, accepted, state_drafted, state_accepted;

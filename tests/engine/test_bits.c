@@ -289,6 +289,19 @@ static void ranks(void **state)
     }
 }
 
+static void stages(void **state)
+{
+    (void)state;
+    for (int32_t n = 2; n <= 4; n++) {
+        char what[32];
+        snprintf(what, sizeof what, "%d stages", n);
+        run_and_compare(
+            (struct sl_engine_config){
+                .device = "cpu", .pipeline_parallel_size = n, .n_threads = n, .max_num_seqs = 12},
+            2, what);
+    }
+}
+
 static void instruction_sets(void **state)
 {
     (void)state;
@@ -430,6 +443,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(instruction_sets),
         cmocka_unit_test(drafts),
         cmocka_unit_test(ranks),
+        cmocka_unit_test(stages),
     };
     (void)argv;
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);

@@ -399,6 +399,7 @@ static void start_world(struct world *w)
     if (c->late && rc == 0) {
         const struct sl_runner host = parts.runner;
         late_init(&w->late, &m, c->max_tokens, n_rows, &parts.runner);
+        late_groups(&w->late, c->n_groups, &parts.runner);
         if (c->draft_model)
             late_drafts(&w->late, &host, &parts.runner);
     }
@@ -463,6 +464,7 @@ static void stop_world(struct world *w)
 {
     sl_engine_destroy(w->eng);
     total.overlaps += w->late.n_overlaps;
+    total.deep += w->late.n_deep;
     total.fed_ahead += w->late.n_passes > 0 ? w->late.n_overlaps : 0;
     total.halves += w->late.n_halves;
     if (w->cfg.late)
@@ -543,7 +545,8 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
 {
     say("%llu pages of windows and %llu states evicted alone; "
         "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
-        "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
+        "planned ahead, %llu of them behind those of other groups, %llu failed, %llu standstills "
+        "found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
         "%llu of %llu with recurrent layers; %llu steps of models that draft, beside which %llu "
         "steps were planned ahead; %llu pages loaded\n"
@@ -553,15 +556,16 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.window_evictions, (unsigned long long)total.state_evictions,
         (unsigned long long)total.steps, (unsigned long long)total.tokens,
         (unsigned long long)total.preemptions, (unsigned long long)total.hits,
-        (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
-        (unsigned long long)total.stalls, (unsigned long long)total.halves,
-        (unsigned long long)total.late_masks, (unsigned long long)total.forced,
-        (unsigned long long)total.accepted, (unsigned long long)total.drafted,
-        (unsigned long long)total.state_accepted, (unsigned long long)total.state_drafted,
-        (unsigned long long)total.fed, (unsigned long long)total.fed_ahead,
-        (unsigned long long)total.loaded, (unsigned long long)total.http,
-        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
-        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.overlaps, (unsigned long long)total.deep,
+        (unsigned long long)total.step_faults, (unsigned long long)total.stalls,
+        (unsigned long long)total.halves, (unsigned long long)total.late_masks,
+        (unsigned long long)total.forced, (unsigned long long)total.accepted,
+        (unsigned long long)total.drafted, (unsigned long long)total.state_accepted,
+        (unsigned long long)total.state_drafted, (unsigned long long)total.fed,
+        (unsigned long long)total.fed_ahead, (unsigned long long)total.loaded,
+        (unsigned long long)total.http, (unsigned long long)total.http_ok,
+        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
+        (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }

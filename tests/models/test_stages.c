@@ -26,20 +26,20 @@ static const struct variant variants[] = {
     {.name = "llama", .dtype = SL_DTYPE_BF16, .n_layers = 4, .tied = true},
     {.name = "llama", .dtype = SL_DTYPE_Q8_0, .n_layers = 4},
     {.name = "qwen3", .dtype = SL_DTYPE_F16, .n_layers = 3},
-    {.name = "gemma2", .dtype = SL_DTYPE_BF16, .n_layers = 4},  /* norms of what is added */
-    {.name = "gemma3", .dtype = SL_DTYPE_BF16},                 /* windows: two groups of pages */
-    {.name = "olmo2", .dtype = SL_DTYPE_BF16, .n_layers = 4},   /* no norm of a layer's input */
+    {.name = "gemma2", .dtype = SL_DTYPE_BF16, .n_layers = 4}, /* norms of what is added */
+    {.name = "gemma3", .dtype = SL_DTYPE_BF16},                /* windows: two groups of pages */
+    {.name = "olmo2", .dtype = SL_DTYPE_BF16, .n_layers = 4},  /* no norm of a layer's input */
     {.name = "qwen3moe", .dtype = SL_DTYPE_BF16, .n_layers = 4},
     {.name = "gpt-oss", .dtype = SL_DTYPE_MXFP4, .n_layers = 4},
     {.name = "deepseek_v3", .dtype = SL_DTYPE_BF16},            /* latent attention */
     {.name = "falcon", .dtype = SL_DTYPE_BF16, .n_layers = 4},  /* attention beside the MLP */
-    {.name = "gpt_neox", .dtype = SL_DTYPE_F32, .n_layers = 4},  /* norms with a mean */
+    {.name = "gpt_neox", .dtype = SL_DTYPE_F32, .n_layers = 4}, /* norms with a mean */
     {.name = "cohere2", .dtype = SL_DTYPE_F32},
     {.name = "phi", .dtype = SL_DTYPE_BF16, .n_layers = 4},
-    {.name = "lfm2", .dtype = SL_DTYPE_BF16},                   /* convolutions: states */
-    {.name = "mamba2", .dtype = SL_DTYPE_F32, .n_layers = 4},   /* states alone */
-    {.name = "granitemoehybrid", .dtype = SL_DTYPE_F32},           /* states and keys */
-    {.name = "qwen3next", .dtype = SL_DTYPE_BF16},              /* the delta rule */
+    {.name = "lfm2", .dtype = SL_DTYPE_BF16},                 /* convolutions: states */
+    {.name = "mamba2", .dtype = SL_DTYPE_F32, .n_layers = 4}, /* states alone */
+    {.name = "granitemoehybrid", .dtype = SL_DTYPE_F32},      /* states and keys */
+    {.name = "qwen3next", .dtype = SL_DTYPE_BF16},            /* the delta rule */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
@@ -50,8 +50,7 @@ static void write_variant(const struct variant *v, char *path, size_t n_path)
     const struct sl_model_name *name = sl_registry_find(v->name, &desc);
     if (name == NULL)
         fail_msg("%s", v->name);
-    const bool gguf =
-        sl_dtype_info(v->dtype)->gguf_id >= 0 && name->gguf_architecture != NULL;
+    const bool gguf = sl_dtype_info(v->dtype)->gguf_id >= 0 && name->gguf_architecture != NULL;
     if (sl_synth_shape(v->name, "tiny", &s.hp, &err) != 0)
         fail_msg("%s: %s", v->name, err.msg);
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;

@@ -331,7 +331,7 @@ void sl_cuda_comm_check(struct sl_cuda *cu)
     }
 }
 
-static int reach(const struct sl_cuda *from, const struct sl_cuda *to, struct sl_error *err)
+int sl_cuda_reach(const struct sl_cuda *from, const struct sl_cuda *to, struct sl_error *err)
 {
     int can = 0;
     if (from->device == to->device)
@@ -372,7 +372,7 @@ static int join(struct sl_comm *c, int rank, struct sl_error *err)
     sl_cuda_use(cu);
     for (int i = 0; i < c->n_ranks && rc == 0; i++)
         if (i != rank)
-            rc = reach(cu, c->rank[i], err);
+            rc = sl_cuda_reach(cu, c->rank[i], err);
     if (rc != 0)
         return rc;
     c->piece[rank] = static_cast<uint8_t *>(sl_cuda_alloc(cu, c->piece_bytes));

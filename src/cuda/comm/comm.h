@@ -28,6 +28,8 @@ struct sl_comm {
 /* The bound of a wait, and from which size on parts are read where they lie: for tests and
  * measurements, before the first gather. */
 void sl_cuda_comm_tune(struct sl_comm *c, uint64_t bound_ns, uint32_t small_bytes);
+/* Makes the memory of `to` reachable for kernels and copies of `from`, the current device. */
+int sl_cuda_reach(const struct sl_cuda *from, const struct sl_cuda *to, struct sl_error *err);
 /* Records that another rank did not come, if a kernel of this one has given up. */
 void sl_cuda_comm_check(struct sl_cuda *cu);
 

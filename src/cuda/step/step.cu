@@ -18,6 +18,7 @@
 #include "cuda/step/step.h"
 
 #include "cuda/attention/attention.h"
+#include "cuda/comm/pipe.h"
 #include "cuda/gemm/linear.h"
 #include "cuda/gemm/lora.h"
 
@@ -144,17 +145,34 @@ static int init_slot(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct s
     return sl_cuda_report(cu, err);
 }
 
-#define CLOCK_EVENTS 4
+#define CLOCK_EVENTS 6
 
 static cudaEvent_t *clock_event(struct sl_cuda_clock *c, int i)
 {
-    cudaEvent_t *events[CLOCK_EVENTS] = {&c->begun, &c->paused, &c->resumed, &c->done};
+    cudaEvent_t *events[CLOCK_EVENTS] = {&c->begun, &c->held,   &c->freed,
+                                         &c->done,  &c->paused, &c->resumed};
     return events[i];
+}
+
+static int32_t n_clocks(const struct sl_cuda_steps *s)
+{
+    return s->depth + 2;
+}
+
+/* Of the step with that ticket. */
+static struct sl_cuda_clock *clock_of(struct sl_cuda_steps *s, uint64_t ticket)
+{
+    return &s->clock[ticket % static_cast<uint64_t>(n_clocks(s))];
+}
+
+static struct sl_cuda_slot *slot_of(struct sl_cuda_steps *s, uint64_t ticket)
+{
+    return &s->slot[(ticket - 1) % static_cast<uint64_t>(s->depth)];
 }
 
 static int init_clocks(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_error *err)
 {
-    for (int i = 0; i < CLOCK_EVENTS * SL_CUDA_CLOCKS; i++) {
+    for (int i = 0; i < CLOCK_EVENTS * n_clocks(s); i++) {
         cudaEvent_t *event = clock_event(&s->clock[i / CLOCK_EVENTS], i % CLOCK_EVENTS);
         cudaError_t e = cudaEventCreateWithFlags(event, cudaEventDefault);
         if (e == cudaSuccess)
@@ -203,13 +221,15 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for steps", cu->device);
     cu->steps = s;
     s->lim = *lim;
+    s->depth = lim->depth != 0 ? lim->depth : 2;
+    SL_ASSERT(s->depth >= 2 && s->depth <= SL_DEVICE_DEPTH);
     if (lim->scratch_pages[0] != 0)
         s->max_width = SL_MIN(SL_MAX(lim->max_width, 1), lim->block_size);
     sizes_of(lim, &s->in_bytes, &s->result_offset, &s->out_bytes);
     s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
     s->again_bytes = sl_cuda_again_bytes(lim);
     s->kept_bytes = sl_cuda_kept_bytes(lim);
-    for (int i = 0; i < SL_CUDA_DEPTH && rc == 0; i++)
+    for (int i = 0; i < s->depth && rc == 0; i++)
         rc = init_slot(cu, s, &s->slot[i], err);
     if (rc == 0)
         rc = init_clocks(cu, s, err);
@@ -249,7 +269,7 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         return rc;
     }
     cu->ids = reinterpret_cast<int32_t *>(s->out);
-    cu->ids_prev = cu->ids;
+    cu->ids_prev = cu->pipe != NULL ? cu->pipe->ids : cu->ids;
     return 0;
 }
 
@@ -262,13 +282,13 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     sl_cuda_pages_deinit(cu, s);
     sl_cuda_graphs_deinit(s);
     sl_cuda_host_destroy(cu, s->host);
-    for (int i = 0; i < SL_CUDA_DEPTH; i++) {
+    for (int i = 0; i < s->depth; i++) {
         if (s->slot[i].done != NULL)
             cudaEventDestroy(s->slot[i].done);
         if (s->slot[i].in != NULL)
             cudaFreeHost(s->slot[i].in);
     }
-    for (int i = 0; i < CLOCK_EVENTS * SL_CUDA_CLOCKS; i++) {
+    for (int i = 0; i < CLOCK_EVENTS * n_clocks(s); i++) {
         cudaEvent_t *event = clock_event(&s->clock[i / CLOCK_EVENTS], i % CLOCK_EVENTS);
         if (*event != NULL)
             cudaEventDestroy(*event);
@@ -407,6 +427,15 @@ static int32_t n_tables_of(const struct sl_cuda_steps *s, const struct sl_step *
     return step->drafts ? 1 : SL_MAX(s->lim.n_groups, 1);
 }
 
+/* Tokens that are not known yet are those of the step's slot. */
+static void put_tokens(const struct sl_cuda_steps *s, const struct sl_batch *b, uint8_t *to)
+{
+    int32_t *tokens = reinterpret_cast<int32_t *>(to);
+    put(to, b->tokens, b->n_tokens, sizeof *b->tokens);
+    for (int32_t i = 0; b->slot > 0 && i < b->n_tokens; i++)
+        tokens[i] -= tokens[i] < 0 ? b->slot * s->lim.max_logits : 0;
+}
+
 /* Each group's page ids, and behind them the page of its padding. */
 static void put_tables(const struct sl_cuda_steps *s, const struct sl_step *step, int32_t n_table,
                        int32_t *tables)
@@ -441,7 +470,7 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     if (s->host != NULL)
         memcpy(in + l.n_pad, &pad_rows, sizeof pad_rows);
     s->n_pad = reinterpret_cast<const int32_t *>(s->in + l.n_pad);
-    put(in + l.tokens, b->tokens, b->n_tokens, sizeof *b->tokens);
+    put_tokens(s, b, in + l.tokens);
     put(in + l.positions, b->positions, b->n_tokens, sizeof *b->positions);
     put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
     if (b->second_from != NULL)
@@ -480,11 +509,11 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
 
 /* ------------------------------------------------------------------ the step */
 
-/* The pinned block of the step SL_CUDA_DEPTH before this one. Its results were waited for, as the
+/* The pinned block of the step `depth` before this one. Its results were waited for, as the
  * contract wants, or are waited for now. */
 static struct sl_cuda_slot *take_slot(struct sl_cuda *cu, struct sl_cuda_steps *s)
 {
-    struct sl_cuda_slot *slot = &s->slot[s->n_steps % SL_CUDA_DEPTH];
+    struct sl_cuda_slot *slot = slot_of(s, s->n_steps + 1);
     if (slot->ticket != 0 && !slot->waited) {
         cu->counts.late_waits++;
         sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
@@ -553,8 +582,10 @@ static void fetch(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct sl_c
                   const struct sl_step *step)
 {
     size_t n = static_cast<size_t>(step->batch.n_logits);
-    if (n == 0)
+    if (n == 0 || (cu->pipe != NULL && !sl_pipe_is_last(cu->pipe, cu->stage)))
         return;
+    if (cu->pipe != NULL)
+        sl_cuda_pipe_chosen(cu, step->batch.slot, step->batch.n_logits);
     const bool kept = follows(s, step);
     const size_t n_ids = kept ? n * (1 + static_cast<size_t>(step->n_again)) : n;
     sl_cuda_small_copy(cu, SL_PAGES_OUT, slot->out, kept ? s->kept : s->out,
@@ -573,7 +604,7 @@ void *sl_cuda_extra(struct sl_backend *be)
 /* Of the step that was enqueued last. */
 static struct sl_cuda_slot *last_slot(struct sl_cuda_steps *s)
 {
-    return &s->slot[(s->n_steps + SL_CUDA_DEPTH - 1) % SL_CUDA_DEPTH];
+    return slot_of(s, s->n_steps + static_cast<uint64_t>(s->depth));
 }
 
 void *sl_cuda_extra_host(struct sl_backend *be)
@@ -587,10 +618,22 @@ void *sl_cuda_extra_host(struct sl_backend *be)
 static void finish(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_cuda_slot *slot,
                    const struct sl_step *step)
 {
-    struct sl_cuda_clock *clock = &s->clock[slot->ticket % SL_CUDA_CLOCKS];
+    struct sl_cuda_clock *clock = clock_of(s, slot->ticket);
     fetch(cu, s, slot, step);
     sl_cuda_check(cu, cudaEventRecord(clock->done, cu->stream), "cudaEventRecord");
     sl_cuda_check(cu, cudaEventRecord(slot->done, cu->stream), "cudaEventRecord");
+}
+
+/* A stage waits for the one before it, which is no work of its own. */
+static void await_stage(struct sl_cuda *cu, const struct sl_cuda_clock *clock,
+                        const struct sl_step *step, int32_t n_rows)
+{
+    if (cu->pipe == NULL)
+        return;
+    sl_cuda_check(cu, cudaEventRecord(clock->held, cu->stream), "cudaEventRecord");
+    sl_cuda_pipe_await(cu, &step->batch);
+    sl_cuda_check(cu, cudaEventRecord(clock->freed, cu->stream), "cudaEventRecord");
+    sl_cuda_pipe_take(cu, n_rows);
 }
 
 /* By its graph, if there is one. Returns whether one should be made. */
@@ -625,7 +668,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     struct sl_step dev = {}, again = {};
     size_t n_bytes = fill_block(s, step, slot->in, &dev);
     const struct sl_cuda_slot *before = last_slot(s);
-    struct sl_cuda_clock *clock = &s->clock[(s->n_steps + 1) % SL_CUDA_CLOCKS];
+    struct sl_cuda_clock *clock = clock_of(s, s->n_steps + 1);
     clock->follows = before->ticket != 0 && !before->waited;
     clock->in_parts = step->part == SL_STEP_FORWARD;
     clock->n_again = step->n_again;
@@ -639,7 +682,10 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     send_extra(cu, s, slot, step);
     if (follows(s, step))
         sl_cuda_again_send(cu, step, slot->again, &again);
+    await_stage(cu, clock, step, dev.batch.n_tokens);
     const bool record = enqueue(cu, &dev, decode_width(s, step) > 0, forward, arg);
+    if (cu->pipe != NULL)
+        sl_cuda_pipe_send(cu, dev.batch.n_tokens);
     slot->ticket = *ticket = ++s->n_steps;
     slot->waited = false;
     s->half = clock->in_parts;
@@ -673,7 +719,7 @@ int sl_cuda_choose(struct sl_backend *be, const struct sl_step *step, sl_forward
     SL_ASSERT(s != NULL && s->half && step->part == SL_STEP_CHOICE);
     sl_cuda_use(cu);
     struct sl_cuda_slot *slot = last_slot(s);
-    struct sl_cuda_clock *clock = &s->clock[slot->ticket % SL_CUDA_CLOCKS];
+    struct sl_cuda_clock *clock = clock_of(s, slot->ticket);
     struct sl_step dev = *step;
     s->half = false;
     sl_cuda_check(cu, cudaEventRecord(clock->resumed, cu->stream), "cudaEventRecord");
@@ -694,11 +740,11 @@ void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out)
 }
 
 /* The step is done, and so is the one ahead of it. A failure here is no failure of a step. */
-static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
+static void count_times(const struct sl_cuda *cu, struct sl_cuda_steps *s, uint64_t ticket)
 {
-    const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
-    const struct sl_cuda_clock *before = &s->clock[(ticket - 1) % SL_CUDA_CLOCKS];
-    float busy, gap, pause = 0, again, first;
+    const struct sl_cuda_clock *now = clock_of(s, ticket);
+    const struct sl_cuda_clock *before = clock_of(s, ticket - 1);
+    float busy, gap, pause = 0, held = 0, again, first;
     if (now->drafts) {
         if (cudaEventElapsedTime(&first, now->begun, now->n_again > 0 ? now->paused : now->done) ==
             cudaSuccess)
@@ -718,13 +764,14 @@ static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
         return;
     if (cudaEventElapsedTime(&busy, now->begun, now->done) != cudaSuccess ||
         cudaEventElapsedTime(&gap, before->done, now->begun) != cudaSuccess ||
+        (cu->pipe != NULL && cudaEventElapsedTime(&held, now->held, now->freed) != cudaSuccess) ||
         (now->in_parts && cudaEventElapsedTime(&pause, now->paused, now->resumed) != cudaSuccess)) {
         cudaGetLastError();
         return;
     }
     s->times.n_steps++;
-    s->times.busy_ms += (double)busy - (double)pause;
-    s->times.gap_ms += (double)gap + (double)pause;
+    s->times.busy_ms += (double)busy - (double)pause - (double)held;
+    s->times.gap_ms += (double)gap + (double)pause + (double)held;
 }
 
 int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
@@ -733,11 +780,11 @@ int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, co
     struct sl_cuda *cu = sl_cuda(be);
     struct sl_cuda_steps *s = cu->steps;
     SL_ASSERT(s != NULL && ticket >= 1);
-    struct sl_cuda_slot *slot = &s->slot[(ticket - 1) % SL_CUDA_DEPTH];
+    struct sl_cuda_slot *slot = slot_of(s, ticket);
     SL_ASSERT(slot->ticket == ticket && !(s->half && ticket == s->n_steps));
     sl_cuda_await(cu, s, slot);
     if (cu->error == cudaSuccess)
-        count_times(s, ticket);
+        count_times(cu, s, ticket);
     if (ids != NULL)
         *ids = reinterpret_cast<const int32_t *>(slot->out);
     if (results != NULL)

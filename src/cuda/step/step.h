@@ -7,7 +7,6 @@
 #include "cuda/gemm/fuse.h"
 #include "ops/device.h"
 
-#define SL_CUDA_DEPTH   2   /* steps the host may have enqueued and not read */
 #define SL_CUDA_GRAPHS  256 /* recordings kept: the ladder of a model is at most 65 long */
 #define SL_CUDA_ALIGN   256 /* of the parts of a step's block */
 #define SL_CUDA_PAD_MIN 8   /* from here the ladder goes in steps of 8, from 256 in steps of 32 */
@@ -49,11 +48,12 @@ struct sl_cuda_slot { /* pinned memory of one step */
 #define SL_CUDA_SIZES 18                   /* kinds of steps by their tokens, */
 #define SL_CUDA_WAITS (SL_CUDA_SIZES + 32) /* and of passes by the steps behind the first */
 
-#define SL_CUDA_CLOCKS 4 /* a step's events outlive the next two */
+#define SL_CUDA_CLOCKS (SL_DEVICE_DEPTH + 2) /* a step's events outlive the next depth steps */
 
 struct sl_cuda_clock { /* of one step */
     cudaEvent_t begun, done;
     cudaEvent_t paused, resumed; /* of a step in two parts: between them */
+    cudaEvent_t held, freed;     /* of a stage: it waits in between */
     int32_t n_again;             /* steps between paused and done */
     bool drafts;                 /* of a model that drafts, and wants ids */
     bool follows;                /* enqueued before the step ahead of it was waited for */
@@ -84,10 +84,11 @@ struct sl_cuda_steps {
     uint8_t *again;           /* device: the block of the steps behind a step */
     uint8_t *kept;            /* device: [1 + max_again, n] ids of a step and those */
     size_t extra_bytes, again_bytes, kept_bytes;
-    struct sl_cuda_slot slot[SL_CUDA_DEPTH];
-    uint64_t took_ns[SL_CUDA_WAITS]; /* what steps of a kind take, alone; 0: not known */
-    uint64_t n_steps;                /* also the last ticket */
-    bool half;                       /* the last one still lacks its choice */
+    int32_t depth;
+    struct sl_cuda_slot slot[SL_DEVICE_DEPTH]; /* depth of them are used */
+    uint64_t took_ns[SL_CUDA_WAITS];           /* what steps of a kind take, alone; 0: not known */
+    uint64_t n_steps;                          /* also the last ticket */
+    bool half;                                 /* the last one still lacks its choice */
     struct sl_cuda_graph graph[SL_CUDA_GRAPHS];
     int32_t n_graphs;
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */

@@ -73,6 +73,19 @@ static void draft_text(const struct sl_memory_plan *p, struct sl_buf *b)
                   (double)p->draft_activation_bytes / 1e6);
 }
 
+static void stages_text(const struct sl_memory_plan *p, struct sl_buf *b)
+{
+    for (int32_t s = 0; s < p->n_stages && p->n_stages > 1; s++) {
+        const struct sl_stage_plan *stage = &p->stages[s];
+        SL_ASSERT(stage->end > stage->first && p->n_stages <= SL_MAX_STAGES);
+        uint64_t n_bytes = stage->packed_bytes + stage->mapped_bytes + stage->step_bytes;
+        for (int32_t g = 0; g < p->kv.n_groups; g++)
+            n_bytes += sl_stage_plan_group_bytes(p, s, g);
+        sl_buf_printf(b, "  stage %-18d %10.1f MB: layers %d to %d\n", s, (double)n_bytes / 1e6,
+                      stage->first, stage->end - 1);
+    }
+}
+
 static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     SL_ASSERT(p->n_pages > 0 && p->block_size > 0 && p->max_num_seqs > 0);
@@ -100,6 +113,7 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                                p->activation_bytes + p->runner_bytes) /
                           p->n_ranks / 1e6,
                       p->n_ranks, p->on_device ? " GPUs" : "");
+    stages_text(p, b);
     if (p->corpus_bytes > 0)
         sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens of past outputs%s\n", "suffix decoding",
                       (double)p->corpus_bytes / 1e6, p->speculative.suffix_corpus_tokens,
@@ -112,9 +126,9 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
     if (p->n_host_layers > 0)
         host_text(p, b);
     sl_buf_printf(b, "  %-24s %10.1f MB\n",
-                  !p->on_device    ? "this machine"
-                  : p->n_ranks > 1 ? "usable on the GPUs"
-                                   : "usable on the GPU",
+                  !p->on_device                  ? "this machine"
+                  : p->n_ranks * p->n_stages > 1 ? "usable on the GPUs"
+                                                 : "usable on the GPU",
                   (double)p->ram_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10d tokens%s\n", "context", p->max_model_len,
                   p->context_lowered ? " (lowered to the KV pool)" : "");
@@ -132,6 +146,7 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                   (unsigned long long)p->kv_bytes, (unsigned long long)p->activation_bytes);
     sl_buf_printf(b, ", \"runner_bytes\": %llu, \"n_ranks\": %d",
                   (unsigned long long)p->runner_bytes, p->n_ranks);
+    sl_buf_printf(b, ", \"n_stages\": %d", p->n_stages);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
     if (p->n_host_layers > 0)

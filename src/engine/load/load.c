@@ -19,10 +19,10 @@
 
 #define DEFAULT_ITL_MS 50
 
-/* Of the pages of a group, of one rank. */
+/* Of the pages of a group, of the first part of the model. */
 static uint64_t group_bytes(const struct sl_loaded *l, int32_t g)
 {
-    return sl_memory_plan_group_bytes(&l->plan, g) / (uint64_t)l->plan.n_ranks;
+    return sl_memory_plan_part_bytes(&l->plan, 0, g);
 }
 
 void sl_loaded_unload(struct sl_loaded *l, bool weights)
@@ -77,6 +77,7 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
                           &cfg->convert,
                           &cfg->classifier_from_token,
                           &cfg->activation_dtype,
+                          &cfg->pipeline_parallel_layers,
                           &cfg->master_addr,
                           &cfg->rank_secret_file,
                           &cfg->rank_transport,
@@ -223,7 +224,7 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
                "(--kv-cache-memory-bytes raises it)",
                sl_model_facts(l->model)->context, l->plan.max_model_len,
                (double)l->plan.kv_bytes / 1e9);
-    if (sl_model_facts(l->model)->n_ranks > 1)
+    if (sl_model_n_parts(sl_model_facts(l->model)) > 1)
         return sl_ranks_load(l->ckpt, cfg, &l->plan, l->model, l->backend, &l->ranks, err);
     rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
     return rc != 0 ? rc : sl_load_draft_weights(&l->draft, cfg, &l->plan, l->backend, err);

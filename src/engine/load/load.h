@@ -16,7 +16,7 @@ SL_MUST_CHECK int sl_load_backend(const struct sl_model *model, const struct sl_
                                   struct sl_backend **out, struct sl_error *err);
 
 struct sl_device_memory;
-/* What there is on the device of one of several ranks, before it is loaded. */
+/* What there is on the device of one of several parts (sl_model_part), before it is loaded. */
 SL_MUST_CHECK int sl_load_rank_memory(const struct sl_model_facts *f, int32_t rank,
                                       const struct sl_engine_config *cfg,
                                       struct sl_device_memory *out, struct sl_error *err);

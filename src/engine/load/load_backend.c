@@ -81,34 +81,45 @@ static int read_gpus(const char *device, int gpus[SL_MAX_RANKS], int *n, struct 
     return 0;
 }
 
-/* The GPU of a rank. */
+/* Which of them: in the order of ranks, or of stages. */
+static int32_t gpu_of(const struct sl_model_facts *f)
+{
+    return f->n_stages > 1 ? f->stage : f->rank;
+}
+
+static const char *parts_flag(const struct sl_model_facts *f)
+{
+    return f->n_stages > 1 ? "pipeline_parallel_size" : "tensor_parallel_size";
+}
+
+/* The GPU of a rank, or of a stage. */
 static int pick_gpu(const char *device, const struct sl_model_facts *f, int *out,
                     struct sl_error *err)
 {
+    const int n_parts = sl_model_n_parts(f);
     int gpus[SL_MAX_RANKS], n = 0;
-    SL_ASSERT(strncmp(device, "cuda", 4) == 0 && f->rank < f->n_ranks);
+    SL_ASSERT(strncmp(device, "cuda", 4) == 0 && gpu_of(f) < n_parts);
     if (strcmp(device, "cuda") != 0) {
         int rc = read_gpus(device, gpus, &n, err);
-        if (rc == 0 && n != f->n_ranks)
+        if (rc == 0 && n != n_parts)
             rc = sl_fail(err, SL_EINVAL,
-                         "device: '%.40s' has %d GPUs for a tensor_parallel_size of %d: each rank "
-                         "has one",
-                         device, n, f->n_ranks);
-        *out = rc == 0 ? gpus[f->rank] : -1;
+                         "device: '%.40s' has %d GPUs for a %s of %d: each %s has one", device, n,
+                         parts_flag(f), n_parts, f->n_stages > 1 ? "stage" : "rank");
+        *out = rc == 0 ? gpus[gpu_of(f)] : -1;
         return rc;
     }
-    *out = sl_cuda_find_nth(f->rank);
-    if (*out >= 0 || f->n_ranks == 1) {
+    *out = sl_cuda_find_nth(gpu_of(f));
+    if (*out >= 0 || n_parts == 1) {
         *out = SL_MAX(*out, 0); /* without one, create says why */
         return 0;
     }
-    while (n < f->rank && sl_cuda_find_nth(n) >= 0)
+    while (n < gpu_of(f) && sl_cuda_find_nth(n) >= 0)
         n++;
-    return sl_fail(
-        err, SL_EUNSUPPORTED,
-        "tensor_parallel_size: %d ranks want a GPU each, and there %s %d that this build "
-        "has kernels for; ranks on the CPU (device cpu) are threads or processes",
-        f->n_ranks, n == 1 ? "is" : "are", n);
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "%s: %d %ss want a GPU each, and there %s %d that this build has kernels for; "
+                   "ranks on the CPU (device cpu) are threads or processes",
+                   parts_flag(f), n_parts, f->n_stages > 1 ? "stage" : "rank",
+                   n == 1 ? "is" : "are", n);
 }
 
 static int load_cuda(const char *device, const struct sl_model_facts *f,
@@ -143,8 +154,9 @@ int sl_load_rank_memory(const struct sl_model_facts *f, int32_t rank,
 {
     struct sl_model_facts own = *f;
     struct sl_backend *be = NULL;
-    SL_ASSERT(rank > 0 && rank < f->n_ranks); /* rank 0's is open */
-    own.rank = rank;
+    SL_ASSERT(rank > 0 && rank < sl_model_n_parts(f)); /* rank 0's is open */
+    own.rank = f->n_stages > 1 ? 0 : rank;
+    own.stage = sl_model_stage_of(rank, f->n_stages);
     int rc = load_cuda(device_of(cfg), &own, cfg, &be, err);
     if (rc != 0)
         return rc;

@@ -126,6 +126,8 @@ static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
  * the weights leave if that is less; a device is there for nothing else. */
 static uint64_t default_pool(const struct sl_memory_plan *p)
 {
+    if (p->on_device && p->n_stages > 1)
+        return sl_stage_plan_room(p);
     uint64_t taken = p->packed_bytes + p->activation_bytes + p->runner_bytes;
     taken += p->on_device ? 0 : p->corpus_bytes + p->tier_bytes;
     uint64_t room = p->ram_bytes > taken ? p->ram_bytes - taken : 0;
@@ -313,6 +315,14 @@ uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t grou
     return ((uint64_t)p->group_pages[group] + (uint64_t)sl_memory_plan_draft_pages(p, group) +
             padding_pages(p, group)) *
            p->kv.groups[group].page_bytes;
+}
+
+uint64_t sl_memory_plan_part_bytes(const struct sl_memory_plan *p, int32_t part, int32_t group)
+{
+    SL_ASSERT(part >= 0 && part < p->n_ranks * p->n_stages);
+    if (p->n_stages > 1)
+        return sl_stage_plan_group_bytes(p, sl_model_stage_of(part, p->n_stages), group);
+    return sl_memory_plan_group_bytes(p, group) / (uint64_t)p->n_ranks;
 }
 
 bool sl_memory_plan_shares(const struct sl_memory_plan *p)
@@ -504,6 +514,7 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
                                             .kv = p->kv,
                                             .max_loras = p->max_loras,
                                             .max_lora_rank = p->max_lora_rank};
+    out->n_stages = p->n_stages;
     memcpy(out->n_pages, p->group_pages, sizeof out->n_pages);
 }
 
@@ -565,7 +576,10 @@ static void plan_step_memory(const struct sl_model *model, const struct sl_model
                                 .max_lora_rank = p->max_lora_rank};
     if (draft != NULL)
         run.n_taps = sl_model_draft_taps(draft, run.taps);
-    p->activation_bytes = sl_run_bytes(model, be, &run) * (uint64_t)p->n_ranks;
+    if (p->n_stages > 1 && !p->on_device)
+        sl_stage_plan_steps(model, be, &run, NULL, p);
+    else
+        p->activation_bytes = sl_run_bytes(model, be, &run) * (uint64_t)p->n_ranks;
     if (draft != NULL)
         plan_draft_memory(draft, be, p);
     if (!p->on_device)
@@ -574,6 +588,8 @@ static void plan_step_memory(const struct sl_model *model, const struct sl_model
     sl_memory_plan_runner(p, &runner);
     sl_memory_plan_runner_draft(p, draft, &runner);
     p->runner_bytes = sl_device_runner_bytes(model, be, &runner) * (uint64_t)p->n_ranks;
+    if (p->n_stages > 1)
+        sl_stage_plan_steps(model, be, &run, &runner, p);
     struct sl_step_limits rows = {.max_tokens = p->max_num_batched_tokens};
     sl_model_host_rows(model, &rows.host_hidden, &rows.host_top_k);
     p->host_room_bytes =
@@ -596,24 +612,31 @@ static int device_budget(const struct sl_device_memory *mem, float share, uint64
     return 0;
 }
 
-/* Of all ranks' devices together, each of which has as much as the one with the least. */
+/* Of all parts' devices together; each rank has as much as the one with the least, each stage what
+ * its own has. */
 static int plan_devices(const struct sl_model_facts *f, struct sl_backend *be,
                         const struct sl_engine_config *cfg, float share, struct sl_memory_plan *p,
                         struct sl_error *err)
 {
     struct sl_device_memory mem;
-    uint64_t least = UINT64_MAX;
-    for (int32_t i = 0; i < f->n_ranks; i++) {
+    uint64_t least = UINT64_MAX, sum = 0;
+    const int32_t n = sl_model_n_parts(f);
+    for (int32_t i = 0; i < n; i++) {
         uint64_t budget = 0;
         int rc = i == 0 ? be->vt->device->memory(be, &mem, err)
                         : sl_load_rank_memory(f, i, cfg, &mem, err);
         if (rc == 0)
             rc = device_budget(&mem, share, &budget, err);
+        if (rc != 0 && f->n_stages > 1)
+            return sl_error_prefix(err, rc, "the GPU of stage %d",
+                                   sl_model_stage_of(i, f->n_stages));
         if (rc != 0)
-            return f->n_ranks > 1 ? sl_error_prefix(err, rc, "the GPU of rank %d", i) : rc;
+            return n > 1 ? sl_error_prefix(err, rc, "the GPU of rank %d", i) : rc;
+        p->stages[sl_model_stage_of(i, f->n_stages)].ram_bytes = budget;
         least = SL_MIN(least, budget);
+        sum += budget;
     }
-    p->ram_bytes = least * (uint64_t)f->n_ranks;
+    p->ram_bytes = f->n_stages > 1 ? sum : least * (uint64_t)n;
     return 0;
 }
 
@@ -652,6 +675,7 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model that drafts does not run beside ranks "
                        "(tensor_parallel_size) yet");
+    SL_ASSERT(p->n_stages == 1); /* sl_memory_plan_make says so */
     const struct sl_model_facts *f = sl_model_facts(draft);
     if (be->vt->device != NULL && f->draft_block > 0 && (!f->draft_apart || f->draft_chain))
         return sl_fail(err, SL_EUNSUPPORTED,
@@ -709,6 +733,7 @@ static int plan_tiers(const struct sl_model_facts *facts, const struct sl_engine
         return rc;
     p->tier_bytes = tiers.host_bytes;
     const char *what = facts->n_ranks > 1                      ? "with ranks"
+                       : facts->n_stages > 1                   ? "with stages"
                        : cfg->shared != NULL                   ? "with several models"
                        : facts->whole                          ? "for a model of whole texts"
                        : sl_speculative_loads(&p->speculative) ? "beside a model that drafts"
@@ -742,7 +767,14 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     if (out->speculative.num_speculative_tokens > 0 && facts->task != SL_TASK_GENERATE)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model of embeddings or scores generates nothing");
+    if (out->speculative.num_speculative_tokens > 0 && facts->n_stages > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: drafts do not run beside stages "
+                       "(pipeline_parallel_size) yet");
+    out->n_stages = facts->n_stages;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
+    if (out->n_stages > 1)
+        sl_stage_plan_weights(model, be, out);
     sl_model_host_memory(model, &out->host_packed_bytes, &out->host_mapped_bytes);
     out->n_expert_layers = sl_model_n_expert_layers(model);
     out->n_host_layers = sl_model_n_host_layers(model);
@@ -754,6 +786,8 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
                                 cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
                                 auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
     out->n_ranks = facts->n_ranks;
+    if (rc == 0 && out->n_stages > 1)
+        sl_stage_plan_pages(out);
     if (!sl_speculative_loads(&out->speculative))
         draft = NULL;
     if (rc == 0 && draft != NULL)
@@ -787,5 +821,7 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     SL_ASSERT((int64_t)out->n_pages * out->block_size >= out->max_model_len);
     plan_step_memory(model, draft, be, out);
     rc = plan_check_total(out, err);
+    if (rc == 0 && out->n_stages > 1)
+        rc = sl_stage_plan_check(out, err);
     return rc != 0 ? rc : plan_check_host(out, err);
 }

@@ -6,6 +6,7 @@
 #define SL_ENGINE_MEMORY_PLAN_H
 
 #include "engine/device_runner.h"
+#include "engine/load/stage_plan.h"
 #include "engine/speculative.h"
 #include "models/model.h"
 
@@ -41,7 +42,9 @@ struct sl_memory_plan {
      * first group has one, and spare ones (engine/draft.h); n_groups is 0 without one. */
     struct sl_kv_layout draft_kv;
     uint64_t draft_packed_bytes, draft_mapped_bytes, draft_activation_bytes;
-    int32_t n_ranks; /* that have an equal part each of all bytes above */
+    int32_t n_ranks;  /* that have an equal part each of all bytes above */
+    int32_t n_stages; /* likewise, with parts of their own */
+    struct sl_stage_plan stages[SL_MAX_STAGES];
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
 };
 
@@ -62,6 +65,8 @@ int32_t sl_memory_plan_draft_pages(const struct sl_memory_plan *plan, int32_t gr
 /* Bytes of the pages of a group, with those for drafts and the one that a device has for padding.
  */
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *plan, int32_t group);
+/* The same of a part of the model, as sl_model_part numbers them. */
+uint64_t sl_memory_plan_part_bytes(const struct sl_memory_plan *plan, int32_t part, int32_t group);
 /* Tokens of a block of a model that drafts in such, else 0; what its steps are at most. */
 int32_t sl_memory_plan_draft_block(const struct sl_memory_plan *plan, const struct sl_model *draft);
 void sl_memory_plan_draft_run(const struct sl_memory_plan *plan, const struct sl_model *draft,

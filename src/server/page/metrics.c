@@ -344,6 +344,22 @@ static void engine_aliases(struct out *o, const struct sl_metrics_model *in)
                    st->itl_s.counts[SL_HIST_MAX], st->itl_s.sum);
 }
 
+/* Of a pipeline: a stage that waits is a bubble. */
+static void put_stages(struct out *o, const struct sl_stats *st)
+{
+    static const char name[] = "sluice:stage_time_seconds_total";
+    char labels[48];
+    if (st->n_stages == 0)
+        return;
+    head(o, name, "counter", "Time of each pipeline stage's GPU by state: waiting is its bubble.");
+    for (int32_t i = 0; i < st->n_stages; i++) {
+        snprintf(labels, sizeof labels, "stage=\"%d\",state=\"busy\"", i);
+        sample(o, name, labels, st->stage_busy_s[i]);
+        snprintf(labels, sizeof labels, "stage=\"%d\",state=\"waiting\"", i);
+        sample(o, name, labels, st->stage_wait_s[i]);
+    }
+}
+
 static void engine_counters(struct out *o, const struct sl_stats *st)
 {
     static const char by_source[] = "vllm:prompt_tokens_by_source_total";
@@ -388,6 +404,7 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     head(o, device_time, "counter", "GPU time by state, of steps that followed one another.");
     sample(o, device_time, "state=\"busy\"", st->device_busy_s);
     sample(o, device_time, "state=\"idle\"", st->device_gap_s);
+    put_stages(o, st);
     counter(o, "sluice:steps_total", "Engine steps.", st->steps);
     counter(o, "sluice:step_mallocs_total", "Heap calls on the engine thread after start; 0.",
             st->step_mallocs);
