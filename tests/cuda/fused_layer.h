@@ -20,15 +20,18 @@ static void fused_layer_run(struct sl_cuda *cu, const struct fused_layer *l, boo
 {
     const int64_t h = l->o->n_rows, wide = l->gate->n_rows;
     const int32_t width = static_cast<int32_t>(h);
-    const struct sl_op_linear o = {l->att, l->o->n_cols, l->o, nullptr, l->m, l->y, h, nullptr};
+    const struct sl_op_linear o = {l->att, l->o->n_cols, l->o,    nullptr, l->m, l->y,
+                                   h,      nullptr,      nullptr, false};
     const struct sl_op_add_rmsnorm first = {l->x,  l->y,    l->norm_w, 1e-5f, l->m,
                                             width, l->norm, nullptr,   0,     0};
-    const struct sl_op_linear_gated_act ff = {l->norm,     h,    l->gate, l->up,
-                                              SL_ACT_SILU, l->m, l->mid,  nullptr};
-    const struct sl_op_linear down = {l->mid, wide, l->down, nullptr, l->m, l->y, h, nullptr};
+    const struct sl_op_linear_gated_act ff = {l->norm, h,      l->gate, l->up,  SL_ACT_SILU,
+                                              l->m,    l->mid, nullptr, nullptr};
+    const struct sl_op_linear down = {l->mid, wide, l->down, nullptr, l->m,
+                                      l->y,   h,    nullptr, nullptr, false};
     const struct sl_op_add_rmsnorm second = {l->x,  l->y,    l->norm_w, 1e-5f, l->m,
                                              width, l->last, nullptr,   0,     0};
-    const struct sl_op_linear next = {l->last, h, l->gate, nullptr, l->m, l->out, wide, nullptr};
+    const struct sl_op_linear next = {l->last, h,    l->gate, nullptr, l->m,
+                                      l->out,  wide, nullptr, nullptr, false};
     struct sl_cuda_fuse room;
     if (fused)
         sl_cuda_fuse_begin(cu, &room);

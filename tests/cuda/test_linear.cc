@@ -423,7 +423,7 @@ static std::vector<float> product(const input &in, const matrix &w, const float 
     int64_t ld = w.n + pad;
     std::vector<float> fill((size_t)((in.m - 1) * ld + w.n), sl_f32_of_bits(POISON));
     dev<float> out(fill);
-    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld, nullptr};
+    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld, nullptr, nullptr, false};
     if (r == nullptr) {
         sl_cuda_linear(&cu.base, &a);
     } else {
@@ -497,7 +497,8 @@ static void test_products(const matrix &w, const std::vector<int> &ms, bool ever
         cu.n_sms = 1 + (int)below(8);
         expect_rows(product(in, w, dbias.p, (int64_t)below(4), nullptr), all, "table", m, w);
         for (size_t i = 0; every_route && i < n_routes; i++) {
-            struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n, nullptr};
+            struct sl_op_linear a = {in.p(),  in.ld, &w.w,    nullptr, m,
+                                     nullptr, w.n,   nullptr, nullptr, false};
             struct sl_lin l = sl_cuda_linear_args(&a);
             if (sl_cuda_linear_fits(&routes[i], &l))
                 expect_rows(product(in, w, dbias.p, (int64_t)below(4), &routes[i]), all,
@@ -555,7 +556,8 @@ static std::vector<uint16_t> gated(const input &in, const matrix &gate, const ma
                                    enum sl_act act, const struct sl_lin_route *r)
 {
     dev<uint16_t> out((size_t)(in.m * gate.n));
-    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, in.m, out.p, nullptr};
+    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w,  act,
+                                       in.m,   out.p, nullptr, nullptr};
     cu.n_sms = 1 + (int)below(8);
     if (r == nullptr) {
         sl_cuda_linear_gated_act(&cu.base, &a);
@@ -602,9 +604,10 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
     for (int synced = 0; synced < 2; synced++) {
         dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
         dev<float> out((size_t)(m * down.n));
-        struct sl_op_linear_gated_act a = {in.p(),      in.ld, &gate.w, &up.w,
-                                           SL_ACT_SILU, m,     mid.p,   nullptr};
-        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n, nullptr};
+        struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w,  SL_ACT_SILU,
+                                           m,      mid.p, nullptr, nullptr};
+        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m,
+                                 out.p, down.n, nullptr, nullptr, false};
         sl_cuda_linear_gated_act(&cu.base, &a);
         if (synced)
             MUST(cudaStreamSynchronize(cu.stream));
@@ -782,7 +785,8 @@ static void test_tiles(enum sl_dtype t)
             size_t n_routes;
             const struct sl_lin_route *routes = sl_cuda_linear_routes(&n_routes);
             for (size_t i = 0; i < n_routes; i++) {
-                struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n, nullptr};
+                struct sl_op_linear a = {in.p(),  in.ld, &w.w,    nullptr, m,
+                                         nullptr, w.n,   nullptr, nullptr, false};
                 struct sl_lin l = sl_cuda_linear_args(&a);
                 if (!sl_cuda_linear_fits(&routes[i], &l))
                     continue;
@@ -946,7 +950,7 @@ static void test_rest()
     /* No tokens, no work. */
     matrix m;
     make_matrix(m, SL_DTYPE_BF16, 16, 16);
-    struct sl_op_linear a = {nullptr, 16, &m.w, nullptr, 0, nullptr, 16, nullptr};
+    struct sl_op_linear a = {nullptr, 16, &m.w, nullptr, 0, nullptr, 16, nullptr, nullptr, false};
     sl_cuda_linear(&cu.base, &a);
     /* Every layout has a route for every number of tokens, plain and gated, whatever its shape. */
     for (int i = 0; i < SL_CUDA_LAYOUTS * 64; i++) {
@@ -958,7 +962,8 @@ static void test_rest()
         const struct sl_lin_route *r = sl_cuda_linear_route(&l, 132);
         CHECK(r != nullptr && sl_cuda_linear_fits(r, &l), "layout %d, %d", l.part[0].layout, l.n);
     }
-    struct sl_op_linear few = {nullptr, 16, &m.w, nullptr, 200, nullptr, 16, nullptr};
+    struct sl_op_linear few = {nullptr, 16, &m.w,    nullptr, 200,
+                               nullptr, 16, nullptr, nullptr, false};
     struct sl_lin l = sl_cuda_linear_args(&few);
     CHECK(l.n_segs == 1 && l.seg_k64 == 4, "%d segments of %d", l.n_segs, l.seg_k64);
     m.w.n_cols = 1300;

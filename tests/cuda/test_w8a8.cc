@@ -197,7 +197,7 @@ static std::vector<float> product(const tokens &in, const matrix &w, const float
 {
     int64_t ld = w.n + pad;
     dev<float> out(std::vector<float>((size_t)((in.m - 1) * ld + w.n), sl_f32_of_bits(POISON)));
-    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld, nullptr};
+    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld, nullptr, nullptr, false};
     struct sl_lin l = sl_cuda_linear_args(&a);
     if (r == nullptr)
         sl_cuda_linear(be, &a);
@@ -271,7 +271,8 @@ static void test_products(const matrix &w, const std::vector<int> &ms, bool ever
         cu->n_sms = 1 + (int)below(8);
         expect_rows(product(in, w, dbias.p, (int64_t)below(4), nullptr), all, "table", m, w);
         for (size_t i = 0; every_route && i < n_routes; i++) {
-            struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n, nullptr};
+            struct sl_op_linear a = {in.p(),  in.ld, &w.w,    nullptr, m,
+                                     nullptr, w.n,   nullptr, nullptr, false};
             struct sl_lin l = sl_cuda_linear_args(&a);
             /* Those of many tokens take few as they take one. */
             const bool wide = routes[i].max_tokens == INT32_MAX;
@@ -321,7 +322,8 @@ static void test_gated(const matrix &gate, const matrix &up, int m, enum sl_act 
     std::vector<float> g = product(in, gate, nullptr, 0, nullptr);
     std::vector<float> u = product(in, up, nullptr, 0, nullptr);
     dev<uint16_t> out(std::vector<uint16_t>(g.size(), 0x7FC0));
-    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, m, out.p, nullptr};
+    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w,  act,
+                                       m,      out.p, nullptr, nullptr};
     cu->n_sms = 1 + (int)below(8);
     sl_cuda_linear_gated_act(be, &a);
     cu->n_sms = 6;
@@ -402,9 +404,10 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
         struct sl_cuda_fuse room;
         dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
         dev<float> out(std::vector<float>((size_t)(m * down.n)));
-        struct sl_op_linear_gated_act a = {in.p(),      in.ld, &gate.w, &up.w,
-                                           SL_ACT_SILU, m,     mid.p,   nullptr};
-        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n, nullptr};
+        struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w,  SL_ACT_SILU,
+                                           m,      mid.p, nullptr, nullptr};
+        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m,
+                                 out.p, down.n, nullptr, nullptr, false};
         const struct sl_lin first = sl_cuda_linear_gated_args(&a), second = sl_cuda_linear_args(&b);
         if (way == 1)
             sl_cuda_fuse_begin(cu, &room);
@@ -496,8 +499,10 @@ static void test_fused_multi(const matrix *const w[2], int m)
         struct sl_op_linear_multi b = {norm.p, k, m, 2, {}, nullptr};
         b.part[0] = {&w[0]->w, nullptr, first.p, w[0]->n};
         b.part[1] = {&w[1]->w, nullptr, second.p, w[1]->n};
-        const struct sl_op_linear c = {norm.p, k, &w[0]->w, nullptr, m, first.p, w[0]->n, nullptr};
-        const struct sl_op_linear d = {norm.p, k, &w[1]->w, nullptr, m, second.p, w[1]->n, nullptr};
+        const struct sl_op_linear c = {norm.p,  k,       &w[0]->w, nullptr, m,
+                                       first.p, w[0]->n, nullptr,  nullptr, false};
+        const struct sl_op_linear d = {norm.p,   k,       &w[1]->w, nullptr, m,
+                                       second.p, w[1]->n, nullptr,  nullptr, false};
         if (way > 0)
             sl_cuda_fuse_begin(cu, &room);
         sl_cuda_rmsnorm(be, &a);
@@ -529,9 +534,10 @@ static void test_written_again(const matrix &gate, const matrix &up, const matri
         struct sl_cuda_fuse room;
         dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
         dev<float> out(std::vector<float>((size_t)(m * down.n)));
-        struct sl_op_linear_gated_act a = {in.p(),      in.ld, &gate.w, &up.w,
-                                           SL_ACT_SILU, m,     mid.p,   nullptr};
-        const struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n, nullptr};
+        struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w,  SL_ACT_SILU,
+                                           m,      mid.p, nullptr, nullptr};
+        const struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m,
+                                       out.p, down.n, nullptr, nullptr, false};
         if (fused)
             sl_cuda_fuse_begin(cu, &room);
         sl_cuda_linear_gated_act(be, &a);
