@@ -3,6 +3,7 @@
  */
 #include "base/check.h"
 #include "engine/stats.h"
+#include "engine/transfer.h"
 #include "engine/turn.h"
 
 void sl_engine_forget_counts(struct sl_engine *eng, const struct sl_rseq *rs)
@@ -32,6 +33,7 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
     SL_ASSERT(n_open > 0);
     SL_ASSERT(u->n_cached >= 0 && u->n_cached <= u->n_prompt);
     sl_tiers_end(eng, req);
+    sl_transfer_end(eng, req, u->n_output == 0);
     if (!req->started)
         sl_engine_unqueue(eng, req->n_prompt);
     sl_hist_add(&eng->stats.prompt_len, SL_BOUNDS_LEN, u->n_prompt);

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "engine/adapters.h"
 #include "engine/core.h"
+#include "engine/transfer.h"
 
 #include <errno.h>
 #include <string.h>
@@ -402,6 +403,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     }
     set_namespace(req, d, eng->prefix_caching, number);
     init_load(req, s.n_load);
+    sl_transfer_begin(eng, req, d->transfer);
     init_sync(req);
     sl_think_init(&req->think, d->thinking);
     for (int32_t i = 0; i < s.n_seqs; i++)
@@ -425,6 +427,7 @@ void sl_request_unref(struct sl_request *req)
         sl_constraint_unmatch(req->constraint, req->seqs[i].matcher);
     sl_constraint_release(req->constraint);
     sl_adapter_release(req->adapter);
+    sl_transfer_release(req);
     pthread_cond_destroy(&req->cond);
     pthread_mutex_destroy(&req->lock);
     sl_free(req);
@@ -487,6 +490,7 @@ int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
     *out = NULL;
     atomic_fetch_sub(&eng->n_open, 1);
     sl_engine_unqueue(eng, desc->n_prompt);
+    sl_transfer_abandon(req);
     sl_request_unref(req);
     sl_request_unref(req);
     return asleep ? sl_engine_is_asleep(err)

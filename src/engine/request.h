@@ -154,6 +154,7 @@ struct sl_request {
     /* the engine's */
     struct sl_request *live_prev, *live_next, *news_next;
     struct sl_tier_load load;
+    uint64_t offer[2]; /* what the offer of its pages is found by; constant once it is submitted */
     bool has_news, started, siblings_added;
     int32_t n_ended;
     struct sl_usage usage_now; /* copied to usage when news is delivered */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "engine/tiers.h"
 
+#include "engine/transfer.h"
+
 #include "base/check.h"
 #include "base/sys.h"
 #include "engine/turn.h"
@@ -17,15 +19,9 @@
 #define MAX_WAIT_NS UINT64_C(10000000000)
 #define MAX_LOADING 4 /* requests that ask at once: what they ask for lies in host memory */
 
-/* Behind the bytes of a page in the store. */
-struct tier_tail {
-    struct sl_hash128 before; /* the name of the block before it; zeros: it begins a prompt */
-    int32_t tokens[];
-};
-
 static size_t tail_bytes(const struct sl_kv *kv)
 {
-    return sizeof(struct tier_tail) + (size_t)kv->block_size * sizeof(int32_t);
+    return sizeof(struct sl_tier_tail) + (size_t)kv->block_size * sizeof(int32_t);
 }
 
 /* May be at any address. */
@@ -83,6 +79,7 @@ static void page_is_complete(void *arg, int32_t node, int32_t group)
     }
     t->todo[(t->first_todo + t->n_todo++) % SL_MAX_TIER_TODO] =
         (struct sl_tier_todo){eng->kv.tree.nodes[node].name, node, group};
+    t->n_todos++;
 }
 
 /* Its turn to be stored has not come, or it was never worth it until now that nothing else has its
@@ -110,9 +107,35 @@ static void store_todo(struct sl_engine *eng)
         const struct sl_kv_node *n = &eng->kv.tree.nodes[d->node];
         t->first_todo = (t->first_todo + 1) % SL_MAX_TIER_TODO;
         t->n_todo--;
+        t->n_todos_over++;
         if (n->in_tree && !n->dead && memcmp(&n->name, &d->name, sizeof n->name) == 0 &&
             sl_group_page(&eng->kv.groups[d->group], d->node) != SL_NO_PAGE)
             store_page(eng, d->node, d->group);
+    }
+    if (t->serve != NULL)
+        sl_serve_stored(t->serve, t->n_todos_over);
+}
+
+void sl_tiers_offer(struct sl_engine *eng, const struct sl_request *req)
+{
+    const struct sl_tier_load *l = &req->load;
+    const struct sl_kv *kv = &eng->kv;
+    int32_t node = SL_NO_NODE;
+    SL_ASSERT(l->names != NULL);
+    for (int32_t i = 0; i < l->n_names; i++) {
+        node = sl_radix_find_named(&kv->tree, node, &req->ns,
+                                   req->prompt + (size_t)i * (size_t)kv->block_size, &l->names[i]);
+        if (node == SL_NO_NODE)
+            return;
+        SL_ASSERT(kv->tree.nodes[node].in_tree);
+        for (int32_t g = 0; g < kv->n_groups; g++) {
+            const struct sl_kv_group *group = &kv->groups[g];
+            const struct sl_store_key key = {l->names[i], g};
+            const bool state = group->cfg.kind == SL_GROUP_STATE;
+            if (sl_group_page(group, node) != SL_NO_PAGE && (!state || group->slots[node].wanted) &&
+                !kv->tree.nodes[node].dead && !sl_store_has(eng->tiers.store, &key))
+                page_is_complete(eng, node, g);
+        }
     }
 }
 
@@ -401,7 +424,9 @@ static bool load_some(struct sl_engine *eng, struct sl_request *req)
     struct sl_tier_load *l = &req->load;
     struct sl_kv_blocks *b = &req->seqs[0].seq.blocks;
     const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
-    SL_ASSERT(l->waits && b->n == 0);
+    SL_ASSERT(l->waits && l->looked && b->n == 0);
+    if (l->depth == 0)
+        return true;
     /* No step reads what is written: the copies of a device are ordered behind its steps. */
     SL_ASSERT(eng->n_flights == 0 || eng->runner.pages_over != NULL);
     if (!l->ended)
@@ -424,12 +449,18 @@ static bool load_some(struct sl_engine *eng, struct sl_request *req)
     return false;
 }
 
-static void begin_to_wait(struct sl_engine *eng, struct sl_request *req)
+/* No longer than the watchdog would take it for. */
+static uint64_t deadline_in(const struct sl_engine *eng, uint64_t most_ns)
+{
+    const uint64_t stall_ns = eng->watchdog.timeout_ns; /* 0: nobody looks */
+    return sl_now_ns() + (stall_ns > 0 ? SL_MIN(stall_ns / 4, most_ns) : most_ns);
+}
+
+static void begin_to_wait(struct sl_engine *eng, struct sl_request *req, uint64_t most_ns)
 {
     struct sl_tiers *t = &eng->tiers;
     struct sl_tier_load *l = &req->load;
-    const uint64_t stall_ns = eng->watchdog.timeout_ns; /* 0: nobody looks */
-    l->deadline_ns = sl_now_ns() + (stall_ns > 0 ? SL_MIN(stall_ns / 4, MAX_WAIT_NS) : MAX_WAIT_NS);
+    l->deadline_ns = deadline_in(eng, most_ns);
     l->waits = true;
     l->wait_next = NULL;
     if (t->waiting != NULL)
@@ -446,12 +477,11 @@ static void count_asked(struct sl_engine *eng, const struct sl_tier_load *l)
     eng->tiers.n_asked_tokens += (uint64_t)(l->depth - l->served) * (uint64_t)eng->kv.block_size;
 }
 
-bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
+/* Sees what there is, and asks the remote tier for more. False: there is nothing to wait for. */
+static bool look_around(struct sl_engine *eng, struct sl_request *req)
 {
     struct sl_tier_load *l = &req->load;
-    SL_ASSERT(!l->waits && l->n_asked == 0 && l->probe == NULL);
-    if (l->names == NULL)
-        return false;
+    SL_ASSERT(!l->looked && l->probe == NULL);
     look(eng, req);
     if (eng->tiers.remote) {
         count_uses(eng, l);
@@ -461,7 +491,21 @@ bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
         return false;
     if (l->looked)
         count_asked(eng, l);
-    begin_to_wait(eng, req);
+    return true;
+}
+
+bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_tier_load *l = &req->load;
+    SL_ASSERT(!l->waits && l->n_asked == 0 && l->probe == NULL);
+    if (l->names == NULL)
+        return false;
+    if (l->lease != NULL)
+        sl_tiers_offer(eng, req);
+    const bool over = sl_transfer_over(req);
+    if (over && !look_around(eng, req))
+        return false;
+    begin_to_wait(eng, req, over ? MAX_WAIT_NS : SL_TRANSFER_WAIT_NS);
     return true;
 }
 
@@ -469,8 +513,16 @@ bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req)
 static bool has_looked(struct sl_engine *eng, struct sl_request *req)
 {
     struct sl_tier_load *l = &req->load;
+    SL_ASSERT(l->waits);
     if (l->looked)
         return true;
+    if (l->probe == NULL) { /* pages of another server were waited for */
+        if (!sl_transfer_over(req) && eng->now_ns < l->deadline_ns)
+            return false;
+        (void)look_around(eng, req);
+        l->deadline_ns = deadline_in(eng, MAX_WAIT_NS);
+        return l->looked;
+    }
     if (!sl_store_probe_over(l->probe))
         return false;
     heed(eng, req);
@@ -485,6 +537,7 @@ void sl_tiers_end(struct sl_engine *eng, struct sl_request *req)
     struct sl_tier_load *l = &req->load;
     if (!l->waits)
         return;
+    sl_transfer_drop(req);
     if (l->probe != NULL)
         sl_store_probe_give(t->store, l->probe);
     l->probe = NULL;
@@ -602,7 +655,7 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
     t->watch = (struct sl_kv_watch){eng, page_is_complete, page_leaves};
     sl_kv_set_watch(&eng->kv, &t->watch);
     sl_kv_seed_names(&eng->kv, sl_store_seed(t->store));
-    return 0;
+    return sl_transfer_init(eng, cfg, err);
 }
 
 void sl_tiers_drain(struct sl_engine *eng)
@@ -623,6 +676,7 @@ void sl_tiers_deinit(struct sl_engine *eng)
 {
     struct sl_tiers *t = &eng->tiers;
     SL_ASSERT(t->waiting == NULL);
+    sl_transfer_deinit(eng);
     sl_kv_set_watch(&eng->kv, NULL);
     sl_moves_deinit(eng);
     sl_store_close(t->store);

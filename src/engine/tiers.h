@@ -27,16 +27,34 @@
 #include "engine/moves.h"
 #include "kv/kv.h"
 #include "sluice.h"
+#include "tier/peer.h"
+#include "tier/serve.h"
 #include "tier/store.h"
 
 struct sl_engine;
 struct sl_request;
+
+/* Pages between servers (transfer.h). */
+struct sl_transfer_config {
+    bool serves, asks;
+    const char *host; /* NULL: loopback */
+    int32_t port;
+    int32_t bootstrap_port; /* of others */
+    struct sl_netlist peers;
+};
 
 struct sl_tiers_config {
     struct sl_store_config store; /* host_bytes 0: no tiers. The engine fills in groups and wake;
                                      root names all that the bytes of pages depend on */
     size_t page_bytes[SL_MAX_KV_GROUPS]; /* of the pool */
     bool always_load; /* from the remote tier, also where to compute is expected to be faster */
+    struct sl_transfer_config transfer;
+};
+
+/* Behind the bytes of a page in the store. */
+struct sl_tier_tail {
+    struct sl_hash128 before; /* the name of the block before it; zeros: it begins a prompt */
+    int32_t tokens[];
 };
 
 struct sl_tier_ask {
@@ -60,10 +78,12 @@ struct sl_tier_load {
     int32_t at;                   /* the block to be placed next */
     uint64_t last_move;           /* the copy in behind which all of it is there */
     uint64_t deadline_ns;
-    bool looked; /* the depth is known */
-    bool remote; /* pages may come from the remote tier */
-    bool placed; /* something of it came from the store */
-    bool ended;  /* no page more is placed; copies may be under way */
+    struct sl_lease *lease;  /* its pages are on offer; NULL: they are not */
+    struct sl_peer_job *job; /* its pages are asked for elsewhere; NULL: they are not */
+    bool looked;             /* the depth is known */
+    bool remote;             /* pages may come from the remote tier */
+    bool placed;             /* something of it came from the store */
+    bool ended;              /* no page more is placed; copies may be under way */
     bool waits;
     struct sl_request *wait_next; /* the engine's list of those that wait */
 };
@@ -86,7 +106,12 @@ struct sl_tiers {
     bool more;   /* one of those can go on at once */
     bool remote; /* there is a remote tier */
     bool always_load;
-    bool full;              /* pages wait to be stored until copies have ended */
+    bool full;                      /* pages wait to be stored until copies have ended */
+    uint64_t n_todos, n_todos_over; /* entries of todo so far, and those that were seen to */
+    struct sl_serve *serve;         /* pages are read here; NULL: they are not */
+    struct sl_peer *peer;           /* and elsewhere */
+    struct sl_netlist peers;
+    struct sl_kv_transfer_info info;
     uint64_t n_passed_over; /* pages that were not stored: there was no room or no time */
     uint64_t n_asked_tokens, n_loaded_tokens;
 };
@@ -104,6 +129,9 @@ bool sl_tiers_begin(struct sl_engine *eng, struct sl_request *req);
 /* The request ends, or has what it waited for: it gives back what it asked for. */
 void sl_tiers_end(struct sl_engine *eng, struct sl_request *req);
 void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out);
+
+/* Blocks of the prompt that the tree has, and the store has not (or not any more), are stored. */
+void sl_tiers_offer(struct sl_engine *eng, const struct sl_request *req);
 
 /* Is there something to be done at once? */
 static inline bool sl_tiers_busy(const struct sl_tiers *t)

@@ -186,7 +186,8 @@ struct sl_served *sl_served_find(const struct sl_server *s, const char *given)
 bool sl_served_all_full(const struct sl_server *s)
 {
     for (int32_t i = 0; i < s->n_models; i++) {
-        if (!sl_engine_is_full(s->models[i].eng))
+        /* A room is in the body: who waits in it is to hear of the refusal. */
+        if (!sl_engine_is_full(s->models[i].eng) || sl_engine_transfer(s->models[i].eng)->serves)
             return false;
     }
     return true;

@@ -93,6 +93,9 @@ static const struct field fields[] = {
      {"[\"a\"]", "[\" the\",\"a b\"]", "[\"\\u00e9\\ud83d\\ude00\"]"},
      {"[\"\"]", "[\" \"]", "[null]", "[[\"a\"]]", "[\"a\\u0000\"]", "[1,\"a\"]"}},
     {"best_of", BOTH, R_INT, 1, SL_MAX_N, 0, {0}, {0}},
+    {"bootstrap_host", BOTH, R_ANY, 0, 0, 0, {0}, {0}}, /* without rooms nobody asks */
+    {"bootstrap_port", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
+    {"bootstrap_room", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
     {"cache_hit_threshold", BOTH, R_NUMBER, 0, 1, 0, {0}, {0}},
     {"cache_salt", BOTH, R_TEXT, 0, SL_MAX_CACHE_SALT, 0, {0}, {0}},
     {"chat_template", CHAT, R_TEXT, 0, SL_MAX_TEMPLATE, 0, {0}, {0}},

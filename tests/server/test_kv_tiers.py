@@ -132,7 +132,7 @@ def test_a_model_that_sleeps_keeps_what_was_stored():
 
 @pytest.mark.parametrize("flags, named", [
     (["--kv-offloading-size", "1", "--kv-offloading-backend", "lmcache"], "kv-offloading-backend"),
-    (["--kv-transfer-config", '{"kv_connector": "NixlConnector"}'], "kv_connector"),
+    (["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1"}'], "kv_connector"),
     (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_port": 1}'], "kv_port"),
     (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector"}'], "cpu_bytes_to_use"),
     (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"block": 1}}'],

@@ -87,7 +87,10 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
                           &cfg->kv_offloading_backend,
                           &cfg->kv_remote_url,
                           &cfg->kv_remote_load,
-                          &cfg->kv_transfer_config};
+                          &cfg->kv_transfer_config,
+                          &cfg->disaggregation_mode,
+                          &cfg->kv_transfer_host,
+                          &cfg->kv_transfer_peers};
     return i < SL_COUNT(all) ? all[i] : NULL;
 }
 
@@ -435,6 +438,16 @@ static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *
                                           .remote_store_after = tiers.remote_store_after,
                                           .remote_ttl_s = tiers.remote_ttl_s};
     out->always_load = tiers.always_load;
+    const int32_t port = cfg->disaggregation_bootstrap_port;
+    out->transfer =
+        (struct sl_transfer_config){.serves = tiers.serves,
+                                    .asks = tiers.asks,
+                                    .host = cfg->kv_transfer_host,
+                                    .port = port < 0    ? 0
+                                            : port == 0 ? SL_BOOTSTRAP_PORT
+                                                        : port,
+                                    .bootstrap_port = port > 0 ? port : SL_BOOTSTRAP_PORT,
+                                    .peers = tiers.peers};
     for (int32_t g = 0; g < l->plan.kv.n_groups; g++)
         out->page_bytes[g] = l->plan.kv.groups[g].page_bytes;
     return 0;

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/fs.h"
+#include "base/sys.h"
 #include "tier/remote.h"
 
 #include <jansson.h>
@@ -11,6 +12,8 @@
 #define GIB                 1073741824.0
 #define DEFAULT_DISK        16.0 /* GiB of a folder */
 #define DEFAULT_HOST        1.0  /* of host memory in front of it, or of a remote store */
+#define DEFAULT_PAIR        4.0  /* of host memory between servers, or less: */
+#define PAIR_RAM            8    /* this part of the machine's */
 #define DEFAULT_TIMEOUT_MS  100
 #define DEFAULT_STORE_AFTER 1
 #define DEFAULT_TTL_S       86400
@@ -21,9 +24,24 @@ struct tier_key {
 };
 
 static const struct tier_key transfer_keys[] = {
-    {"kv_connector", "OffloadingConnector"}, {"kv_role", "kv_both"},
-    {"kv_load_failure_policy", "recompute"}, {"engine_id", NULL},
+    {"kv_connector", NULL},
+    {"kv_role", NULL},
+    {"kv_load_failure_policy", "recompute"},
+    {"engine_id", NULL},
     {"kv_connector_extra_config", NULL},
+};
+
+/* What --kv-transfer-config may ask for. */
+struct tier_role {
+    const char *connector, *role;
+    bool serves, asks;
+};
+
+static const struct tier_role roles[] = {
+    {"OffloadingConnector", "kv_both", false, false},
+    {"NixlConnector", "kv_producer", true, false},
+    {"NixlConnector", "kv_consumer", false, true},
+    {"NixlConnector", "kv_both", true, true},
 };
 
 static const struct tier_key extra_keys[] = {
@@ -53,16 +71,42 @@ static int check_keys(const json_t *o, const struct tier_key *keys, size_t n_key
     return 0;
 }
 
+static int read_role(const json_t *o, struct sl_tier_plan *out, struct sl_error *err)
+{
+    const char *connector = json_string_value(json_object_get(o, "kv_connector"));
+    const char *role = json_string_value(json_object_get(o, "kv_role"));
+    bool known = false;
+    SL_ASSERT(json_is_object(o));
+    if (json_object_get(o, "kv_connector") == NULL)
+        return sl_fail(err, SL_EINVAL, "kv-transfer-config: kv_connector is missing");
+    if (json_object_get(o, "kv_role") == NULL)
+        role = "kv_both";
+    for (size_t i = 0; i < SL_COUNT(roles) && connector != NULL && role != NULL; i++) {
+        known |= strcmp(roles[i].connector, connector) == 0;
+        if (strcmp(roles[i].connector, connector) != 0 || strcmp(roles[i].role, role) != 0)
+            continue;
+        out->serves |= roles[i].serves;
+        out->asks |= roles[i].asks;
+        return 0;
+    }
+    return known ? sl_fail(err, SL_EUNSUPPORTED,
+                           "kv-transfer-config: kv_role must be \"kv_both\", or kv_producer or "
+                           "kv_consumer of a NixlConnector")
+                 : sl_fail(err, SL_EUNSUPPORTED,
+                           "kv-transfer-config: kv_connector must be \"OffloadingConnector\" or "
+                           "\"NixlConnector\"");
+}
+
 /* {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
  * {"cpu_bytes_to_use": 8000000000}}, as vLLM has it. */
-static int read_transfer(const json_t *o, uint64_t *host_bytes, struct sl_error *err)
+static int read_transfer(const json_t *o, struct sl_tier_plan *out, struct sl_error *err)
 {
     const json_t *extra = json_object_get(o, "kv_connector_extra_config");
     int rc = check_keys(o, transfer_keys, SL_COUNT(transfer_keys), err);
+    if (rc == 0)
+        rc = read_role(o, out, err);
     if (rc != 0)
         return rc;
-    if (json_object_get(o, "kv_connector") == NULL)
-        return sl_fail(err, SL_EINVAL, "kv-transfer-config: kv_connector is missing");
     if (extra == NULL || json_is_null(extra))
         return 0;
     if (!json_is_object(extra))
@@ -75,11 +119,11 @@ static int read_transfer(const json_t *o, uint64_t *host_bytes, struct sl_error 
     if (!json_is_number(n) || !(json_number_value(n) >= 1 && json_number_value(n) <= 0x1p50))
         return sl_fail(err, SL_EINVAL,
                        "kv-transfer-config: cpu_bytes_to_use must be a number of bytes");
-    *host_bytes = (uint64_t)json_number_value(n);
+    out->host_bytes = (uint64_t)json_number_value(n);
     return 0;
 }
 
-static int parse_transfer(const char *text, uint64_t *host_bytes, struct sl_error *err)
+static int parse_transfer(const char *text, struct sl_tier_plan *out, struct sl_error *err)
 {
     json_error_t je;
     json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, &je);
@@ -88,7 +132,7 @@ static int parse_transfer(const char *text, uint64_t *host_bytes, struct sl_erro
         rc = sl_fail(err, SL_EINVAL, "kv-transfer-config: %s",
                      o == NULL ? je.text : "it must be an object");
     if (rc == 0)
-        rc = read_transfer(o, host_bytes, err);
+        rc = read_transfer(o, out, err);
     json_decref(o);
     return rc;
 }
@@ -142,6 +186,26 @@ static void plan_disk(const struct sl_engine_config *cfg, struct sl_tier_plan *o
     out->disk_bytes = (uint64_t)((gib > 0 ? (double)gib : DEFAULT_DISK) * GIB);
 }
 
+/* Prefill and decode in servers of their own. */
+static int read_mode(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
+                     struct sl_error *err)
+{
+    const char *mode = cfg->disaggregation_mode != NULL ? cfg->disaggregation_mode : "null";
+    const bool both = strcmp(mode, "both") == 0;
+    if (!both && strcmp(mode, "null") != 0 && strcmp(mode, "prefill") != 0 &&
+        strcmp(mode, "decode") != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "disaggregation-mode: '%.20s' is not null, prefill, decode or both", mode);
+    out->serves |= both || strcmp(mode, "prefill") == 0;
+    out->asks |= both || strcmp(mode, "decode") == 0;
+    int rc = sl_netlist_read(cfg->kv_transfer_peers, "kv-transfer-peers", &out->peers, err);
+    if (rc == 0 && !out->serves && !out->asks &&
+        (cfg->kv_transfer_peers != NULL || cfg->kv_transfer_host != NULL))
+        rc = sl_fail(err, SL_EINVAL,
+                     "kv-transfer-peers, kv-transfer-host: they need --disaggregation-mode");
+    return rc;
+}
+
 int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
                       struct sl_error *err)
 {
@@ -156,11 +220,19 @@ int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *o
     if (rc == 0 && cfg->kv_cache_disk_size > 0 && cfg->kv_cache_dir == NULL)
         rc = sl_fail(err, SL_EINVAL, "kv-cache-disk-size: it needs --kv-cache-dir");
     if (rc == 0 && cfg->kv_transfer_config != NULL)
-        rc = parse_transfer(cfg->kv_transfer_config, &out->host_bytes, err);
+        rc = parse_transfer(cfg->kv_transfer_config, out, err);
+    if (rc == 0)
+        rc = read_mode(cfg, out, err);
     if (rc != 0)
         return rc;
     if (cfg->kv_offloading_size > 0)
         out->host_bytes = (uint64_t)((double)cfg->kv_offloading_size * GIB);
+    if ((out->serves || out->asks) && out->host_bytes == 0) {
+        const uint64_t ram = sl_ram_bytes() / PAIR_RAM;
+        out->host_bytes = (uint64_t)(DEFAULT_PAIR * GIB);
+        if (ram > 0)
+            out->host_bytes = SL_MIN(out->host_bytes, ram);
+    }
     if (cfg->kv_transfer_config != NULL && out->host_bytes == 0)
         return sl_fail(err, SL_EINVAL,
                        "kv-transfer-config: cpu_bytes_to_use, or --kv-offloading-size, must say "

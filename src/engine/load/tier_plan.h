@@ -5,7 +5,7 @@
 #ifndef SL_ENGINE_TIER_PLAN_H
 #define SL_ENGINE_TIER_PLAN_H
 
-#include "base/err.h"
+#include "base/netlist.h"
 #include "sluice.h"
 
 struct sl_tier_plan {
@@ -14,7 +14,9 @@ struct sl_tier_plan {
     uint64_t disk_bytes;
     const char *remote_url, *remote_password; /* NULL: no remote store; no password besides */
     uint32_t remote_timeout_ms, remote_store_after, remote_ttl_s;
-    bool always_load; /* from there, also where to compute is expected to be faster */
+    bool always_load;  /* from there, also where to compute is expected to be faster */
+    bool serves, asks; /* pages between servers */
+    struct sl_netlist peers;
 };
 
 /* SL_EINVAL, SL_EUNSUPPORTED: the message names the key. */

@@ -141,6 +141,14 @@ void sl_api_model_info(struct sl_conn *c)
                             "model_type", info->architecture, "architectures", info->architecture));
 }
 
+static const char *mode_of(const struct sl_kv_transfer_info *info)
+{
+    return info->serves && info->asks ? "both"
+           : info->serves             ? "prefill"
+           : info->asks               ? "decode"
+                                      : "null";
+}
+
 void sl_api_server_info(struct sl_conn *c)
 {
     const struct sl_served *m = info_model_of(c);
@@ -151,20 +159,20 @@ void sl_api_server_info(struct sl_conn *c)
     sl_engine_stats(m->eng, &st);
     const int64_t n_tokens = (int64_t)info->n_pages * info->block_size;
     sl_reply_tree(
-        c,
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
-                  " s:i, s:i, s:s, s:s, s:s?, s:s?, s:i}",
-                  "model_id", m->name, "served_model_name", m->name, "model_path", info->model_path,
-                  "version", SLUICE_VERSION, "tp_size", 1, "dp_size", 1, "pp_size", 1,
-                  "is_embedding", info->n_pooled > 0, "context_length", (int)info->max_model_len,
-                  "max_total_num_tokens", (json_int_t)n_tokens, "max_total_tokens",
-                  (json_int_t)n_tokens, "max_running_requests", (int)info->max_num_seqs,
-                  "page_size", (int)info->block_size, "kv_cache_dtype", info->kv_dtype, "dtype",
-                  info->weight_dtype, "num_running_reqs", (int)st.n_running, "num_queue_reqs",
-                  (int)st.n_waiting, "disaggregation_mode", "null", "status",
-                  sl_engine_sleep_level(m->eng) > 0 ? "asleep" : "ready", "speculative_algorithm",
-                  info->speculative_method, "speculative_draft_model_path", info->speculative_model,
-                  "speculative_num_draft_tokens", (int)info->num_speculative_tokens));
+        c, json_pack(
+               "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
+               " s:i, s:i, s:s, s:s, s:s?, s:s?, s:i}",
+               "model_id", m->name, "served_model_name", m->name, "model_path", info->model_path,
+               "version", SLUICE_VERSION, "tp_size", 1, "dp_size", 1, "pp_size", 1, "is_embedding",
+               info->n_pooled > 0, "context_length", (int)info->max_model_len,
+               "max_total_num_tokens", (json_int_t)n_tokens, "max_total_tokens",
+               (json_int_t)n_tokens, "max_running_requests", (int)info->max_num_seqs, "page_size",
+               (int)info->block_size, "kv_cache_dtype", info->kv_dtype, "dtype", info->weight_dtype,
+               "num_running_reqs", (int)st.n_running, "num_queue_reqs", (int)st.n_waiting,
+               "disaggregation_mode", mode_of(sl_engine_transfer(m->eng)), "status",
+               sl_engine_sleep_level(m->eng) > 0 ? "asleep" : "ready", "speculative_algorithm",
+               info->speculative_method, "speculative_draft_model_path", info->speculative_model,
+               "speculative_num_draft_tokens", (int)info->num_speculative_tokens));
 }
 
 /* ---- Kubernetes' */

@@ -10,6 +10,7 @@
 #include "server/api/answer.h"
 #include "server/api/conversation.h"
 #include "server/api/free_form.h"
+#include "server/api/kv_transfer.h"
 #include "server/api/responses_in.h"
 #include "server/api/tokens.h"
 #include "server/http/json_tree.h"
@@ -578,6 +579,11 @@ static void responses_put_whole(struct sl_buf *b, struct sl_call *call)
     }
     put_response(b, call, call->choices[0].finish, NULL);
     keep_end(call, b);
+    if (!call->answers_transfer || !sl_buf_ok(b))
+        return;
+    b->n_bytes--; /* the closing bracket */
+    sl_transfers_put(b, call);
+    sl_buf_putc(b, '}');
 }
 
 static int responses_begin(struct sl_call *call, struct sl_choice *choice,

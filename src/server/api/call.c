@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/sys.h"
 #include "server/api/answer.h"
+#include "server/api/kv_transfer.h"
 #include "server/api/request_log.h"
 #include "server/http/keys.h"
 #include "server/http/reply.h"
@@ -140,7 +141,15 @@ static uint32_t tenant_of(const struct sl_call *call)
     return call->conn->loop->server->cfg->share_prefixes ? 0 : (uint32_t)call->key;
 }
 
-static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl_refusal *r)
+/* Of two servers the first one makes one token. */
+static void clamp_output(struct sl_call *call, struct sl_sampling *s)
+{
+    s->max_tokens = call->max_tokens = 1;
+    s->min_tokens = SL_MIN(s->min_tokens, 1);
+}
+
+static int submit_prompts(struct sl_call *call, const struct sl_params *p,
+                          const struct sl_transfers *t, struct sl_refusal *r)
 {
     for (int32_t i = 0; i < call->n_prompts; i++) {
         struct sl_prompt *prompt = &call->prompts[i];
@@ -168,6 +177,10 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .outbox = call->conn->loop->outbox,
             .user = prompt,
         };
+        if (t->offers)
+            clamp_output(call, &desc.sampling);
+        if (t->prompts != NULL && (t->offers || t->prompts[i].host != NULL))
+            desc.transfer = &t->prompts[i];
         int rc = sl_request_submit(call->served->eng, &desc, &prompt->req, &r->err);
         if (rc != 0) {
             if (rc == SL_EBUSY)
@@ -184,6 +197,17 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
         }
     }
     return 0;
+}
+
+static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl_refusal *r)
+{
+    struct sl_transfers t;
+    int rc = sl_transfers_read(p, call->conn, call->served->eng, call->n_prompts, &t, r);
+    call->answers_transfer = t.answers;
+    if (rc == 0)
+        rc = submit_prompts(call, p, &t, r);
+    sl_free(t.prompts);
+    return rc;
 }
 
 static void link_call(struct sl_conn *c, struct sl_call *call)

@@ -119,6 +119,7 @@ struct sl_call {
     size_t n_kept; /* bytes of the request and the reply that stay here until its end */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled, return_prompt_text;
+    bool answers_transfer; /* the reply says where the prompt's pages are: kv_transfer.h */
     bool timings, timings_per_token; /* in the last event, in each */
     void *extra;                     /* the protocol's, or NULL */
     const atomic_bool *cancelled;    /* set by other threads, which wake this one; or NULL */

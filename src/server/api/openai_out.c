@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "server/api/answer.h"
+#include "server/api/kv_transfer.h"
 #include "server/http/reply.h"
 #include "server/http/sse.h"
 
@@ -204,6 +205,7 @@ void sl_openai_put_whole(struct sl_buf *b, struct sl_call *call)
         put_timings(b, call);
     if (call->api->put_tail != NULL)
         call->api->put_tail(b, call);
+    sl_transfers_put(b, call);
     sl_buf_putc(b, '}');
 }
 

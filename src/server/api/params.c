@@ -18,12 +18,13 @@ enum kind {
     K_FLOAT,    /* float in [min, max] */
     K_POSITIVE, /* float in (min, max] */
     K_SEED,
-    K_STRING,       /* at most max bytes */
-    K_JSON,         /* checked later */
-    K_IGNORE,       /* accepted as it is: says nothing about the output */
-    K_REFUSE,       /* would change the output and cannot be honoured */
-    K_REFUSE_TRUE,  /* likewise, but false says nothing */
-    K_REFUSE_FILLED /* likewise, but an empty string, array or object says nothing */
+    K_STRING,        /* at most max bytes */
+    K_JSON,          /* checked later */
+    K_IGNORE,        /* accepted as it is: says nothing about the output */
+    K_REFUSE,        /* would change the output and cannot be honoured */
+    K_REFUSE_TRUE,   /* likewise, but false says nothing */
+    K_REFUSE_FILLED, /* likewise, but an empty string, array or object says nothing */
+    K_TRANSFER       /* K_JSON of one of two servers, else K_REFUSE_FILLED */
 };
 
 enum {
@@ -56,6 +57,9 @@ static const struct row rows[] = {
     {"background", K_REFUSE_TRUE, R, 0, 0, 0},
     {"bad_words", K_JSON, ALL, P(bad_words), 0, 0},
     {"best_of", K_INT, CT, P(best_of), 1, SL_MAX_N},
+    {"bootstrap_host", K_JSON, ALL, P(bootstrap_host), 0, 0},
+    {"bootstrap_port", K_JSON, ALL, P(bootstrap_port), 0, 0},
+    {"bootstrap_room", K_JSON, ALL, P(bootstrap_room), 0, 0},
     {"cache_control", K_IGNORE, M, 0, 0, 0},
     {"cache_hit_threshold", K_FLOAT, CT, P(cache_hit_threshold), 0, 1},
     {"cache_salt", K_STRING, ALL, P(cache_salt), 0, SL_MAX_CACHE_SALT},
@@ -90,7 +94,7 @@ static const struct row rows[] = {
     {"input", K_JSON, R, P(messages), 0, 0},
     {"instructions", K_STRING, R, P(instructions), 0, SL_MAX_HTTP_BODY},
     {"json_schema", K_JSON, ALL, P(json_schema), 0, 0},
-    {"kv_transfer_params", K_REFUSE_FILLED, ALL, 0, 0, 0},
+    {"kv_transfer_params", K_TRANSFER, ALL, P(kv_transfer_params), 0, 0},
     {"length_penalty", K_IGNORE, CT, 0, 0, 0}, /* of beam search, which is refused */
     {"logit_bias", K_JSON, ALL, P(logit_bias), 0, 0},
     {"logprob_token_ids", K_JSON, CT, P(logprob_token_ids), 0, 0},
@@ -277,6 +281,12 @@ static int params_read_field(struct sl_params *p, const struct row *row, const j
         return json_is_false(v) ? 0 : refuse_unsupported(row, r);
     case K_REFUSE_FILLED:
         return is_filled(v) ? refuse_unsupported(row, r) : 0;
+    case K_TRANSFER:
+        if (is_filled(v) && !p->transfers)
+            return sl_refuse(r, SL_EUNSUPPORTED, row->name,
+                             "%s: this server has no --disaggregation-mode", row->name);
+        *(const json_t **)field = is_filled(v) ? v : NULL;
+        return 0;
     }
     return 0;
 }
@@ -472,6 +482,7 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->json_style = limits->json_style;
     p->body = limits->body;
     p->n_body = limits->n_body;
+    p->transfers = limits->transfers;
 
     p->sampling = *defaults;
     /* OpenAI's default for completions; a conversation may run to the end of the context. */

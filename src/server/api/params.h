@@ -69,6 +69,9 @@ struct sl_params {
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort, *instructions,
         *previous_response_id, *guided_whitespace;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
+    /* read by kv_transfer.c */
+    bool transfers; /* as in the limits */
+    const json_t *kv_transfer_params, *bootstrap_host, *bootstrap_port, *bootstrap_room;
     int n_unknown;     /* fields that were ignored */
     char unknown[200]; /* their names, those that are plain, with commas */
     /* what the output must be: one field of several */
@@ -98,6 +101,7 @@ struct sl_param_limits {
     bool trust_request_chat_template; /* accept chat_template */
     const char *body; /* that root was read from, for exact integers beyond 64 bits */
     size_t n_body;
+    bool transfers;                  /* kv_transfer_params may say something */
     bool refuse_unknown;             /* a field that the endpoint does not have is an error */
     struct sl_json_style json_style; /* unless the request says otherwise */
 };

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "server/api/kv_transfer.h"
 #include "server/http/reply.h"
 #include "server/http/route.h"
 
@@ -32,6 +33,12 @@ static void deinit_task(struct sl_task *t)
     sl_buf_deinit(&t->owned_body);
 }
 
+static void refuse(struct sl_conn *c, const struct sl_task *t)
+{
+    sl_transfers_refused(t->served->eng, t->root);
+    sl_reply_refusal(c, &t->refusal);
+}
+
 static void task_finish(struct sl_conn *c, struct sl_task *t)
 {
     atomic_fetch_add_explicit(&c->loop->stats.unknown_fields, (uint64_t)t->params.n_unknown,
@@ -40,7 +47,7 @@ static void task_finish(struct sl_conn *c, struct sl_task *t)
     if (t->rc == 0)
         t->kind->finish(c, t);
     else
-        sl_reply_refusal(c, &t->refusal);
+        refuse(c, t);
 }
 
 static bool task_push(struct sl_workers *w, struct sl_task *t)
@@ -147,7 +154,9 @@ int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
 {
     const struct sl_server *s = t->server;
     const struct sl_engine *eng = t->served->eng;
-    struct sl_param_limits limits = {.n_vocab = sl_engine_info(eng)->n_vocab,
+    const struct sl_kv_transfer_info *pair = sl_engine_transfer(eng);
+    struct sl_param_limits limits = {.transfers = pair->serves || pair->asks,
+                                     .n_vocab = sl_engine_info(eng)->n_vocab,
                                      .trust_request_chat_template =
                                          s->cfg->trust_request_chat_template,
                                      .body = t->body.p,
@@ -237,7 +246,7 @@ void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api
     t->adapter = NULL; /* likewise */
     if (sl_call_start(c, api, &t->params, t->served, t->model, adapter, prompts, n_prompts,
                       t->extra, &t->refusal) != 0)
-        sl_reply_refusal(c, &t->refusal);
+        refuse(c, t);
     else
         t->extra = NULL;
 }
