@@ -519,7 +519,7 @@ const float *sl_request_pooled(const struct sl_request *req, int32_t *n);
 void *sl_request_user(const struct sl_request *req);
 /* Of a request whose pages are for another server: what its offer is found by. Tokens of the prompt
  * that it is of; 0: nothing is on offer. */
-int32_t sl_request_offer(const struct sl_request *req, uint64_t id[2]);
+int32_t sl_request_offer(const struct sl_request *req, uint64_t *id); /* [2] */
 void sl_request_release(struct sl_request *req); /* cancels it if still running */
 
 /* One prompt to its end in one call, on the caller's thread: what small programs need of the above.

@@ -20,18 +20,6 @@ extern "C" {
 
 struct sl_engine;
 
-/* Pages of prompts between servers, since the start. */
-struct sl_kv_transfer_stats {
-    uint64_t n_offers, n_expired;        /* prompts on offer; that nobody read in time */
-    uint64_t n_sent_pages, n_sent_bytes; /* to others */
-    uint64_t n_asked, n_whole;           /* prompts asked for; of which all came */
-    uint64_t n_read_pages, n_read_bytes; /* from others */
-    uint64_t n_refused, n_lost, n_late;  /* peers that refused, connections lost, deadlines */
-    uint64_t n_corrupt;                  /* pages that came with other bytes */
-};
-
-void sl_engine_transfer_stats(struct sl_engine *eng, struct sl_kv_transfer_stats *out);
-
 /* ---------------------------------------------------------------- histograms */
 
 #define SL_HIST_MAX 24
@@ -99,6 +87,18 @@ struct sl_kv_tier_stats {                      /* copies of pages outside the po
 
 #define SL_STATS_STAGES 8
 
+/* Pages of prompts between servers, since the start. */
+struct sl_kv_transfer_stats {
+    double read_s;                       /* that prompts waited for pages of others, in all */
+    bool on;                             /* it is one of two servers */
+    uint64_t n_offers, n_expired;        /* prompts on offer; that nobody read in time */
+    uint64_t n_sent_pages, n_sent_bytes; /* to others */
+    uint64_t n_asked, n_whole;           /* prompts asked for; of which all came */
+    uint64_t n_read_pages, n_read_bytes; /* from others */
+    uint64_t n_refused, n_lost, n_late;  /* peers that refused, connections lost, deadlines */
+    uint64_t n_corrupt;                  /* pages that came with other bytes */
+};
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
@@ -141,6 +141,7 @@ struct sl_stats { /* a consistent copy */
      * by nobody; and pages it gave to others. */
     uint64_t kv_shared_bytes, kv_floor_bytes, kv_held_bytes, kv_left_bytes, kv_given_pages;
     struct sl_kv_tier_stats kv_tiers[SL_N_KV_TIERS];
+    struct sl_kv_transfer_stats kv_transfer;
     /* Prompt tokens beyond those in the prefix cache that were looked for in the tiers, and those
      * that came from there. */
     uint64_t tier_queries, tier_hits;

@@ -687,6 +687,7 @@ void sl_tiers_deinit(struct sl_engine *eng)
 /* Stats of the store may be asked for by any thread; the engine's own counts go with a turn's. */
 void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out)
 {
+    sl_transfer_stats(eng, &out->kv_transfer);
     _Static_assert((int)SL_N_TIERS == (int)SL_N_KV_TIERS, "the same tiers");
     for (int i = 0; i < SL_N_TIERS && eng->tiers.store != NULL; i++) {
         struct sl_store_stats s;

@@ -190,7 +190,7 @@ void sl_transfer_release(struct sl_request *req)
     req->load.job = NULL;
 }
 
-int32_t sl_request_offer(const struct sl_request *req, uint64_t id[2])
+int32_t sl_request_offer(const struct sl_request *req, uint64_t *id)
 {
     id[0] = req->offer[0];
     id[1] = req->offer[1];
@@ -215,7 +215,7 @@ void sl_engine_refuse_room(struct sl_engine *eng, uint64_t room)
         sl_serve_refuse_room(eng->tiers.serve, room);
 }
 
-void sl_engine_transfer_stats(struct sl_engine *eng, struct sl_kv_transfer_stats *out)
+void sl_transfer_stats(const struct sl_engine *eng, struct sl_kv_transfer_stats *out)
 {
     struct sl_serve_stats s = {0};
     struct sl_peer_stats p = {0};
@@ -223,7 +223,8 @@ void sl_engine_transfer_stats(struct sl_engine *eng, struct sl_kv_transfer_stats
         sl_serve_stats(eng->tiers.serve, &s);
     if (eng->tiers.peer != NULL)
         sl_peer_stats(eng->tiers.peer, &p);
-    *out = (struct sl_kv_transfer_stats){.n_offers = s.n_leases,
+    *out = (struct sl_kv_transfer_stats){.on = eng->tiers.serve != NULL || eng->tiers.peer != NULL,
+                                         .n_offers = s.n_leases,
                                          .n_expired = s.n_expired,
                                          .n_sent_pages = s.n_pages,
                                          .n_sent_bytes = s.n_bytes,
@@ -231,6 +232,7 @@ void sl_engine_transfer_stats(struct sl_engine *eng, struct sl_kv_transfer_stats
                                          .n_whole = p.n_whole,
                                          .n_read_pages = p.n_pages,
                                          .n_read_bytes = p.n_bytes,
+                                         .read_s = (double)p.job_ns * 1e-9,
                                          .n_refused = s.n_refused + p.n_refused,
                                          .n_lost = p.n_lost,
                                          .n_late = p.n_late,

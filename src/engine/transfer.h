@@ -32,5 +32,6 @@ void sl_transfer_drop(struct sl_request *req);
 /* It ends: its pages are on offer for some time more. Engine thread. */
 void sl_transfer_end(struct sl_engine *eng, struct sl_request *req, bool failed);
 void sl_transfer_release(struct sl_request *req); /* with the request's memory */
+void sl_transfer_stats(const struct sl_engine *eng, struct sl_kv_transfer_stats *out);
 
 #endif

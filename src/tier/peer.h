@@ -45,6 +45,7 @@ struct sl_peer_want {
 struct sl_peer_stats {
     uint64_t n_jobs, n_whole; /* begun; that got all they wanted */
     uint64_t n_pages, n_bytes;
+    uint64_t job_ns;                               /* from the beginning of jobs to their end */
     uint64_t n_corrupt, n_lost, n_late, n_refused; /* pages; connections; jobs; jobs */
 };
 

@@ -25,7 +25,7 @@ struct sl_peer_job {
     int32_t n_blocks;
     struct sl_hash128 *names; /* [n_blocks] */
     int32_t *tokens;          /* [n_blocks, block_size] */
-    uint64_t deadline_ns;
+    uint64_t begun_ns, deadline_ns;
     /* under lock */
     pthread_mutex_t lock;
     enum sl_peer_phase phase;

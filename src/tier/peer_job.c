@@ -47,7 +47,8 @@ static struct sl_peer_job *make(struct sl_peer *p, const struct sl_peer_want *w)
     j->port = w->port;
     j->id = w->id;
     j->n = j->n_blocks = w->n_blocks;
-    j->deadline_ns = sl_now_ns() + (uint64_t)w->wait_ms * 1000000u;
+    j->begun_ns = sl_now_ns();
+    j->deadline_ns = j->begun_ns + (uint64_t)w->wait_ms * 1000000u;
     return j;
 }
 
@@ -88,6 +89,7 @@ void sl_peer_job_over(struct sl_peer_job *j)
     pthread_mutex_lock(&p->lock);
     SL_ASSERT(p->n_jobs > 0);
     p->n_jobs--;
+    p->stats.job_ns += sl_now_ns() - j->begun_ns;
     p->stats.n_whole += j->phase == SL_PHASE_OVER && j->n == j->n_blocks;
     pthread_mutex_unlock(&p->lock);
     if (p->cfg.wake != NULL && !atomic_load(&j->cancelled))

@@ -450,6 +450,41 @@ static void tier_samples(struct out *o, const struct sl_stats *st, const char *n
     }
 }
 
+static void labelled(struct out *o, const char *name, const char *help, const char *const *labels,
+                     const uint64_t *values, size_t n)
+{
+    head(o, name, "counter", help);
+    for (size_t i = 0; i < n; i++)
+        sample(o, name, labels[i], (double)values[i]);
+}
+
+/* Of one of two servers, of which the other computes prompts, or goes on. */
+static void transfers(struct out *o, const struct sl_kv_transfer_stats *t)
+{
+    static const char *const ways[] = {"direction=\"sent\"", "direction=\"read\""};
+    static const char *const ends[] = {"event=\"offered\"", "event=\"expired\"", "event=\"asked\"",
+                                       "event=\"whole\""};
+    static const char *const faults[] = {"kind=\"refused\"", "kind=\"lost\"", "kind=\"late\"",
+                                         "kind=\"corrupt\""};
+    const uint64_t pages[] = {t->n_sent_pages, t->n_read_pages};
+    const uint64_t bytes[] = {t->n_sent_bytes, t->n_read_bytes};
+    const uint64_t prompts[] = {t->n_offers, t->n_expired, t->n_asked, t->n_whole};
+    const uint64_t failed[] = {t->n_refused, t->n_lost, t->n_late, t->n_corrupt};
+    if (!t->on)
+        return;
+    labelled(o, "sluice:kv_transfer_pages_total", "KV pages between servers.", ways, pages, 2);
+    labelled(o, "sluice:kv_transfer_bytes_total", "Their bytes.", ways, bytes, 2);
+    head(o, "sluice:kv_transfer_wait_seconds_total", "counter",
+         "Time that prompts waited for pages of others.");
+    sample(o, "sluice:kv_transfer_wait_seconds_total", NULL, t->read_s);
+    labelled(o, "sluice:kv_transfer_prompts_total",
+             "Prompts offered to others, not read in time, asked for, and read whole.", ends,
+             prompts, 4);
+    labelled(o, "sluice:kv_transfer_faults_total",
+             "Refusals, connections lost, deadlines missed, pages damaged: all were recomputed.",
+             faults, failed, 4);
+}
+
 /* Copies of pages outside the pool; vLLM's names where it has one. */
 static void tiers(struct out *o, const struct sl_metrics_model *in)
 {
@@ -477,6 +512,7 @@ static void tiers(struct out *o, const struct sl_metrics_model *in)
     };
     const struct sl_stats *st = in->stats;
     const struct sl_kv_tier_stats *host = &st->kv_tiers[SL_KV_TIER_HOST];
+    transfers(o, &st->kv_transfer);
     if (host->capacity_bytes == 0)
         return;
     for (size_t i = 0; i < SL_COUNT(rows); i++)
