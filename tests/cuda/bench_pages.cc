@@ -6,7 +6,7 @@
  * time to first token of prompts of T tokens (32,768): computed, and from host memory; tokens/s of
  * decode alone, with a store, beside loads
  */
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,6 +24,9 @@ extern "C" {
 #include "cuda/cuda.h"
 #include "sluice.h"
 }
+#include "cuda/device.h"
+#include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 
 #define MUST(rc)                                  \
     do {                                          \
@@ -88,6 +91,102 @@ static double pages(rig *r, size_t page, bool out, bool in)
     return static_cast<double>(n_copies * page) / (now() - begin) * 1e-9;
 }
 
+/* What could be done instead: the same pages by calls of their own, by batches of the driver's, or
+ * by blocks of a kernel that read and write the pinned memory themselves. */
+enum instead { BY_CALLS, BY_BATCHES, BY_KERNEL_8, BY_KERNEL_16, BY_KERNEL_32, N_INSTEAD };
+enum { AT_ONCE = 64, COPY_BLOCK = 512 };
+
+struct copy_args {
+    const uint8_t *src[AT_ONCE];
+    uint8_t *dst[AT_ONCE];
+    uint32_t n, units; /* pages; 16 bytes of one */
+};
+
+static __global__ void __launch_bounds__(COPY_BLOCK) copy_kernel(const copy_args a)
+{
+    constexpr uint32_t AHEAD = 4;
+    const uint32_t total = a.n * a.units, stride = gridDim.x * COPY_BLOCK;
+    sl_grid_wait();
+    for (uint32_t i = blockIdx.x * COPY_BLOCK + threadIdx.x; i < total; i += AHEAD * stride) {
+        float4 x[AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            const uint32_t u = i + k * stride;
+            if (u < total)
+                x[k] = reinterpret_cast<const float4 *>(a.src[u / a.units])[u % a.units];
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            const uint32_t u = i + k * stride;
+            if (u < total)
+                reinterpret_cast<float4 *>(a.dst[u / a.units])[u % a.units] = x[k];
+        }
+    }
+}
+
+static void copy_some(rig *r, const copy_args *a, bool out, instead how, cudaStream_t *lanes,
+                      size_t turn)
+{
+    const size_t bytes = static_cast<size_t>(a->units) * 16;
+    if (how == BY_BATCHES) {
+        cudaMemcpyAttributes attr = {};
+        size_t first = 0, sizes[AT_ONCE];
+        std::fill_n(sizes, AT_ONCE, bytes);
+        attr.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+        CUDA(cudaMemcpyBatchAsync(const_cast<void **>(reinterpret_cast<void *const *>(a->dst)),
+                                  reinterpret_cast<const void *const *>(a->src), sizes, a->n, &attr,
+                                  &first, 1, lanes[turn % 2]));
+    } else if (how == BY_CALLS) {
+        for (uint32_t i = 0; i < a->n; i++)
+            CUDA(cudaMemcpyAsync(a->dst[i], a->src[i], bytes,
+                                 out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                                 lanes[i % 2]));
+    } else {
+        sl_launch(sl_cuda(r->be), copy_kernel, dim3(8u << (how - BY_KERNEL_8)), dim3(COPY_BLOCK), 0,
+                  *a);
+    }
+}
+
+static double pages_instead(rig *r, size_t page, bool out, instead how, cudaStream_t *lanes)
+{
+    const size_t n = TOTAL / page / 2;
+    const double begin = now();
+    for (size_t i = 0; i < n; i += AT_ONCE) {
+        copy_args a = {};
+        a.units = static_cast<uint32_t>(page / 16);
+        for (size_t k = i; k < std::min(n, i + AT_ONCE); k++, a.n++) {
+            const size_t to = k * 7919 % n * page, from = k * 104729 % n * page;
+            a.dst[a.n] = (out ? r->host : r->device) + to;
+            a.src[a.n] = (out ? r->device : r->host) + from;
+        }
+        copy_some(r, &a, out, how, lanes, i / AT_ONCE);
+    }
+    CUDA(cudaDeviceSynchronize());
+    return static_cast<double>(n * page) / (now() - begin) * 1e-9;
+}
+
+static void bench_instead(rig *r, const double best[2])
+{
+    cudaStream_t lanes[2];
+    for (cudaStream_t &s : lanes)
+        CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    printf("instead, %% of plain, to the host / to the GPU:\n%9s %12s %12s %12s %12s %12s\n",
+           "page", "calls", "batches", "8 blocks", "16 blocks", "32 blocks");
+    for (size_t kb : {64, 128, 256, 512, 1024, 2048}) {
+        printf("%6zu KB", kb);
+        for (int how = BY_CALLS; how < N_INSTEAD; how++) {
+            double got[2] = {0, 0};
+            for (int i = 0; i < 2 * ROUNDS; i++)
+                got[i % 2] = std::max(got[i % 2], pages_instead(r, kb << 10, i % 2 == 0,
+                                                                static_cast<instead>(how), lanes));
+            printf("    %3.0f / %3.0f", 100 * got[0] / best[0], 100 * got[1] / best[1]);
+        }
+        printf("\n");
+    }
+    for (cudaStream_t s : lanes)
+        CUDA(cudaStreamDestroy(s));
+}
+
 static double plain(rig *r, cudaStream_t stream, bool out)
 {
     const double begin = now();
@@ -132,7 +231,7 @@ static void bench_copies(void)
            best[1]);
     printf("%9s %26s %26s %14s %10s\n", "page", "to the host GB/s", "to the GPU GB/s", "both GB/s",
            "us a copy");
-    for (size_t kb : {64, 256, 1024, 2048, 4096}) {
+    for (size_t kb : {64, 128, 256, 512, 1024, 2048, 4096}) {
         double got[3] = {0, 0, 0}, us = 1e9;
         for (int i = 0; i < ROUNDS; i++) {
             got[0] = std::max(got[0], pages(&r, kb << 10, true, false));
@@ -143,6 +242,7 @@ static void bench_copies(void)
         printf("%6zu KB %13.1f (%3.0f %%) %17.1f (%3.0f %%) %14.1f %10.2f\n", kb, got[0],
                100 * got[0] / best[0], got[1], 100 * got[1] / best[1], got[2], us);
     }
+    bench_instead(&r, best);
     for (size_t at = 0; at < TOTAL; at += PIECE)
         r.dev->unpin(cfg.device, r.host + at);
     sl_aligned_free(r.host, TOTAL);

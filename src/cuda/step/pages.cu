@@ -5,9 +5,11 @@
  * take.
  *
  * A page is one piece of memory at both ends (kv/layout.h), mostly of 100 KB to some MB, so a copy
- * engine moves it by itself. A copy begins behind the steps enqueued before it, which fill the page
- * that leaves, or read what the page held that comes. The first copy of a stream after pages_send
- * waits for the steps, those behind it follow in their stream.
+ * engine moves it by itself. Smaller ones are given to the driver many at a time, as between two
+ * calls a copy engine stands still for longer than 64 KB take; they wait for each other until the
+ * batch is full, or somebody sends or depends on them. A copy begins behind the steps enqueued
+ * before it, which fill the page that leaves, or read what the page held that comes. The first copy
+ * of a stream after pages_send waits for the steps, those behind it follow in their stream.
  *
  * The end of some copies is an event. There is room for many of them; if it is used up, the copies
  * sent last get theirs with the next ones.
@@ -29,7 +31,9 @@
 #define BETWEEN      16
 #define SMALL_BLOCKS 16 /* few, so that the step ahead has the others */
 
-#define LANES 2 /* streams of a way, by turns */
+#define LANES 2         /* streams of a way, by turns */
+#define BATCH 64        /* pages given to the driver at a time */
+#define ALONE (2 << 20) /* bytes from which on a page is given alone */
 
 struct mark {
     cudaEvent_t events[LANES];
@@ -42,8 +46,17 @@ struct lane {
     bool follows_steps; /* so do copies enqueued until the next pages_send */
 };
 
+struct batch { /* copies that were begun and not given to the driver yet */
+    void *dst[BATCH];
+    const void *src[BATCH];
+    size_t n_bytes[BATCH];
+    int n;
+};
+
 struct page_way {
     struct lane lanes[LANES];
+    struct batch batch;
+    unsigned turn;            /* of the lanes */
     struct mark marks[MARKS]; /* a ring */
     uint32_t first, n_marks;
     uint64_t n_begun, n_marked, n_over; /* copies */
@@ -53,6 +66,7 @@ struct sl_cuda_pages {
     struct page_way ways[SL_N_PAGE_WAYS];
     cudaEvent_t steps; /* the end of the steps */
     uint8_t *between;  /* device: BETWEEN bytes that nobody reads */
+    bool one_by_one;   /* the driver takes no batches */
 };
 
 int sl_cuda_pin(int device, void *p, size_t n_bytes, struct sl_error *err)
@@ -164,24 +178,98 @@ static void follow(struct sl_cuda *cu, cudaStream_t to, cudaStream_t from, cudaE
     sl_cuda_check(cu, cudaStreamWaitEvent(to, event, 0), "cudaStreamWaitEvent");
 }
 
+/* The lane whose turn it is. Its copies begin behind the steps. */
+static cudaStream_t next_lane(struct sl_cuda *cu, struct page_way *w)
+{
+    struct lane *l = &w->lanes[w->turn++ % LANES];
+    if (!l->follows_steps)
+        follow(cu, l->stream, cu->stream, cu->steps->pages->steps);
+    l->follows_steps = true;
+    return l->stream;
+}
+
+static void copy(struct sl_cuda *cu, enum sl_page_way way, void *dst, const void *src,
+                 size_t n_bytes)
+{
+    const cudaMemcpyKind kind =
+        way == SL_PAGES_OUT ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    cudaStream_t stream = next_lane(cu, &cu->steps->pages->ways[way]);
+    sl_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, kind, stream),
+                  "cudaMemcpyAsync of a page");
+}
+
+/* Copies at..at + n - 1 of a batch. False: the driver does not do so. */
+static bool copy_batch(struct sl_cuda *cu, struct page_way *w, int at, int n)
+{
+#if CUDART_VERSION >= 13000
+    cudaMemcpyAttributes how = {};
+    size_t first = 0;
+    struct batch *b = &w->batch;
+    how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    how.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+    SL_ASSERT(at >= 0 && n > 0 && at + n <= b->n);
+    const cudaError_t e =
+        cudaMemcpyBatchAsync(b->dst + at, b->src + at, b->n_bytes + at, static_cast<size_t>(n),
+                             &how, &first, 1, next_lane(cu, w));
+    if (e == cudaErrorCallRequiresNewerDriver || e == cudaErrorNotSupported ||
+        e == cudaErrorInvalidValue) { /* an older driver, or memory that is not pinned */
+        cudaGetLastError();
+        return false;
+    }
+    sl_cuda_check(cu, e, "cudaMemcpyBatchAsync of pages");
+    return true;
+#else
+    (void)cu;
+    (void)w;
+    (void)at;
+    (void)n;
+    return false;
+#endif
+}
+
+/* Gives the batch to the driver, a part on each lane. */
+static void flush(struct sl_cuda *cu, enum sl_page_way way)
+{
+    struct sl_cuda_pages *p = cu->steps->pages;
+    struct page_way *w = &p->ways[way];
+    struct batch *b = &w->batch;
+    SL_ASSERT(b->n >= 0 && b->n <= BATCH);
+    for (int at = 0; at < b->n;) {
+        const int n = b->n > LANES ? SL_MIN(SL_CEIL_DIV(b->n, LANES), b->n - at) : 1;
+        if (n > 1 && !p->one_by_one && copy_batch(cu, w, at, n)) {
+            at += n;
+            continue;
+        }
+        p->one_by_one |= n > 1;
+        copy(cu, way, b->dst[at], b->src[at], b->n_bytes[at]);
+        at++;
+    }
+    b->n = 0;
+}
+
+static void flush_all(struct sl_cuda *cu)
+{
+    for (int i = 0; i < SL_N_PAGE_WAYS; i++)
+        flush(cu, static_cast<enum sl_page_way>(i));
+}
+
 int sl_cuda_page_copy(struct sl_backend *be, enum sl_page_way way, void *dst, const void *src,
                       size_t n_bytes, struct sl_error *err)
 {
     struct sl_cuda *cu = sl_cuda(be);
-    struct sl_cuda_pages *p = cu->steps->pages;
-    SL_ASSERT(p != NULL && n_bytes > 0 && way < SL_N_PAGE_WAYS);
-    struct page_way *w = &p->ways[way];
-    struct lane *l = &w->lanes[w->n_begun % LANES];
+    SL_ASSERT(cu->steps->pages != NULL && n_bytes > 0 && way < SL_N_PAGE_WAYS);
+    struct page_way *w = &cu->steps->pages->ways[way];
+    struct batch *b = &w->batch;
     sl_cuda_use(cu);
-    if (!l->follows_steps)
-        follow(cu, l->stream, cu->stream, p->steps);
-    l->follows_steps = true;
-    sl_cuda_check(
-        cu,
-        cudaMemcpyAsync(dst, src, n_bytes,
-                        way == SL_PAGES_OUT ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                        l->stream),
-        "cudaMemcpyAsync of a page");
+    if (n_bytes >= ALONE) {
+        copy(cu, way, dst, src, n_bytes);
+    } else {
+        b->dst[b->n] = dst;
+        b->src[b->n] = src;
+        b->n_bytes[b->n++] = n_bytes;
+        if (b->n == BATCH)
+            flush(cu, way);
+    }
     w->n_begun++;
     return sl_cuda_report(cu, err);
 }
@@ -191,6 +279,7 @@ int sl_cuda_pages_follow(struct sl_backend *be, enum sl_page_way way, struct sl_
     struct sl_cuda *cu = sl_cuda(be);
     SL_ASSERT(cu->steps->pages != NULL && way < SL_N_PAGE_WAYS);
     sl_cuda_use(cu);
+    flush_all(cu);
     for (int i = 0; i < SL_N_PAGE_WAYS * LANES; i++) {
         struct page_way *w = &cu->steps->pages->ways[i / LANES];
         for (int k = 0; k < LANES && w->n_over < w->n_begun; k++) {
@@ -213,6 +302,7 @@ int sl_cuda_pages_send(struct sl_backend *be, struct sl_error *err)
     struct sl_cuda *cu = sl_cuda(be);
     SL_ASSERT(cu->steps->pages != NULL);
     sl_cuda_use(cu);
+    flush_all(cu);
     for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
         struct page_way *w = &cu->steps->pages->ways[i];
         for (int k = 0; k < LANES; k++)
@@ -254,6 +344,8 @@ int sl_cuda_pages_over(struct sl_backend *be, bool wait, struct sl_page_counts *
     struct sl_cuda *cu = sl_cuda(be);
     SL_ASSERT(cu->steps->pages != NULL);
     sl_cuda_use(cu);
+    if (wait)
+        flush_all(cu);
     for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
         struct page_way *w = &cu->steps->pages->ways[i];
         for (int k = 0; k < LANES && wait && w->n_over < w->n_begun; k++)
@@ -288,6 +380,7 @@ int sl_cuda_pages_await(struct sl_backend *be, const struct sl_page_counts *n, s
     struct sl_cuda *cu = sl_cuda(be);
     SL_ASSERT(cu->steps->pages != NULL);
     sl_cuda_use(cu);
+    flush_all(cu);
     for (int i = 0; i < SL_N_PAGE_WAYS; i++) {
         const struct page_way *w = &cu->steps->pages->ways[i];
         SL_ASSERT(n->n[i] <= w->n_begun);

@@ -618,6 +618,25 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind
     return copy_async("cudaMemcpyAsync", dst, src, n, kind, stream_of(stream));
 }
 
+cudaError_t cudaMemcpyBatchAsync(void *const *dsts, const void *const *srcs, const size_t *sizes,
+                                 size_t count, cudaMemcpyAttributes *attrs, size_t *attrsIdxs,
+                                 size_t numAttrs, cudaStream_t stream)
+{
+    API();
+    if (count == 0 || stream == nullptr || numAttrs != 1 || attrsIdxs[0] != 0 ||
+        attrs->srcAccessOrder != cudaMemcpySrcAccessOrderStream)
+        return fail(cudaErrorInvalidValue);
+    if (stream_of(stream)->capture)
+        return fail(cudaErrorStreamCaptureUnsupported);
+    for (size_t i = count; i-- > 0;) { /* not in their order */
+        cudaError_t e = copy_async("cudaMemcpyBatchAsync", dsts[i], srcs[i], sizes[i],
+                                   cudaMemcpyDefault, stream_of(stream));
+        if (e != cudaSuccess)
+            return e;
+    }
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, cudaMemcpyKind kind)
 {
     API();
