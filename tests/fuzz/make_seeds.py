@@ -286,6 +286,18 @@ def replies() -> None:
     })
 
 
+def peers() -> None:
+    """Of fuzz_redis.c: operation, bytes of four pages less one, answers."""
+    page = b"$74\r\n" + bytes(range(74)) + b"\r\n"
+    write("redis", {
+        "get": b"\0" + b"\x09" * 4 + page + b"$-1\r\n" + page + b"$3\r\nabc\r\n",
+        "wrong_type": b"\0" + b"\x09" * 4 + b"-WRONGTYPE it is a list\r\n" + page * 3,
+        "probe": b"\1" + bytes(4) + b":1\r\n:0\r\n:1\r\n:1\r\n:1\r\n",
+        "put": b"\2" + bytes(4) + b"+OK\r\n-OOM no memory\r\n+OK\r\n+OK\r\n",
+        "secret": b"\3" + bytes(4) + b"$-1\r\n$16\r\n0123456789abcdef\r\n",
+        "forget": b"\4" + bytes(4) + b":1\r\n"})
+
+
 def adapters() -> None:
     """The two files of tests/golden/lora behind the byte that fuzz_lora.c reads first, and small wrong ones."""
     files = {}
@@ -311,6 +323,7 @@ def adapters() -> None:
 
 def main() -> None:
     replies()
+    peers()
     adapters()
     tensor_files()
     model_files()
