@@ -398,7 +398,7 @@ check-gpu: $(BIN) gpu-tests
 gpu-tests: $(GPU_TESTS) $(GPU_BENCH)
 	$(Q)$(MAKE) --no-print-directory CFG=racecheck gpu-race
 # For racecheck: each lane arrives (SL_WARP_ARRIVALS in src/cuda/ptx.cuh).
-gpu-race: $(filter-out $(addprefix %/test_,model parity families drafts pages ranks pooled offload),$(GPU_TESTS))
+gpu-race: $(filter-out $(addprefix %/test_,model parity families drafts pages ranks pooled offload memory),$(GPU_TESTS))
 $(GPU_BENCH): $(wildcard tests/cuda/bench_*.h)
 ## make lab           programs that compare versions of kernels (lab/run starts them)
 lab: $(LAB)

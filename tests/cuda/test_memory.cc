@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ * What the memory plan says beside what is taken of a GPU, mostly the simulated one: for models of
+ * every class the bytes that `sluice inspect` prints are those that the loaded engine holds, within
+ * two percent, before requests and after. On a device larger models are loaded too, and what the
+ * driver says has become less free is compared.
+ */
+#include <cuda_runtime.h>
+
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <sys/stat.h>
+#include <vector>
+
+extern "C" {
+#include "base/sys.h"
+#include "sluice.h"
+#include "synth/synth.h"
+
+#include <cmocka.h>
+}
+
+#define MODELS "tests/golden/models/"
+#define DRAFTS "tests/golden/drafts/"
+#define DRAFTED(method, model) \
+    "{\"method\":\"" method "\",\"model\":\"" DRAFTS model "\",\"num_speculative_tokens\":3}"
+
+struct scene {
+    const char *model, *speculative;
+    int32_t max_tokens, max_seqs, max_len; /* 0: defaults */
+    uint64_t kv_bytes;
+};
+
+/* Dense layers, windows, experts, MXFP4, latent attention, recurrent layers alone and beside
+ * attention; models that draft. */
+static const scene scenes[] = {
+    {MODELS "llama3", nullptr, 64, 8, 96, 1 << 20},
+    {MODELS "llama3", nullptr, 4096, 256, 96, 8 << 20},
+    {MODELS "gemma3", nullptr, 64, 8, 96, 1 << 20},
+    {MODELS "qwen3_moe", nullptr, 64, 8, 96, 1 << 20},
+    {MODELS "qwen2_moe", nullptr, 512, 32, 96, 4 << 20},
+    {MODELS "gpt_oss_mxfp4", nullptr, 64, 8, 96, 1 << 20},
+    {MODELS "deepseek_v2", nullptr, 64, 8, 96, 1 << 20},
+    {MODELS "mamba2", nullptr, 64, 8, 96, 4 << 20},
+    {MODELS "bamba", nullptr, 64, 8, 96, 4 << 20},
+    {MODELS "qwen3_5", nullptr, 64, 8, 96, 4 << 20},
+    {DRAFTS "llama", DRAFTED("draft_model", "llama"), 64, 8, 96, 1 << 20},
+    {DRAFTS "llama", DRAFTED("eagle3", "eagle3"), 64, 8, 96, 1 << 20},
+    {DRAFTS "llama", DRAFTED("dflash", "dflash"), 64, 8, 96, 1 << 20},
+    {DRAFTS "qwen3_5", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", 64, 8, 96, 4 << 20},
+};
+
+static struct sl_engine_config config_of(const scene &s)
+{
+    struct sl_engine_config cfg = {};
+    cfg.model = s.model;
+    cfg.speculative_config = s.speculative;
+    cfg.device = "cuda:0";
+    cfg.n_threads = 1;
+    cfg.max_num_seqs = s.max_seqs;
+    cfg.max_num_batched_tokens = s.max_tokens;
+    cfg.max_model_len = s.max_len;
+    cfg.kv_cache_bytes = s.kv_bytes;
+    return cfg;
+}
+
+static uint64_t number(const char *json, const char *name)
+{
+    const std::string key = std::string("\"") + name + "\": ";
+    const char *at = strstr(json, key.c_str());
+    if (at == nullptr)
+        fail_msg("no \"%s\" in the plan", name);
+    return strtoull(at + key.size(), nullptr, 10);
+}
+
+/* Of a GPU; parts: its terms, to print. */
+static uint64_t planned(const struct sl_engine_config &cfg, std::string *parts)
+{
+    struct sl_error err = {};
+    char *json = nullptr;
+    size_t n_json = 0;
+    uint64_t sum = 0;
+    if (sl_inspect(&cfg, true, false, &json, &n_json, &err) != 0)
+        fail_msg("%s: %s", cfg.model, err.msg);
+    for (const char *name :
+         {"weights_repacked_bytes", "kv_bytes", "activation_bytes", "runner_bytes"}) {
+        const uint64_t n = number(json, name);
+        char text[64];
+        snprintf(text, sizeof text, "%s%.3f", sum > 0 ? " + " : "", static_cast<double>(n) / 1e6);
+        *parts += text;
+        sum += n;
+    }
+    assert_int_equal(number(json, "weights_mapped_bytes"), 0);
+    free(json);
+    return sum;
+}
+
+static void generate(struct sl_engine *eng, int n)
+{
+    std::vector<struct sl_request *> reqs;
+    struct sl_error err = {};
+    for (int i = 0; i < n; i++) {
+        struct sl_request_desc d = {};
+        const int32_t prompt[] = {3 + i, 5, 7, 11};
+        struct sl_request *req = nullptr;
+        d.prompt = prompt, d.n_prompt = 4;
+        sl_sampling_default(&d.sampling);
+        d.sampling.max_tokens = 4, d.sampling.ignore_eos = true;
+        if (sl_request_submit(eng, &d, &req, &err) != 0)
+            fail_msg("%s", err.msg);
+        reqs.push_back(req);
+    }
+    for (struct sl_request *req : reqs) {
+        struct sl_chunk c;
+        while (!sl_request_done(req)) {
+            sl_request_wait(req, 1000);
+            while (sl_request_read(req, &c) == 1)
+                assert_true(c.finish != SL_FINISH_ERROR);
+        }
+        sl_request_release(req);
+    }
+}
+
+static uint64_t driver_free(void)
+{
+    size_t left = 0, all = 0;
+    assert_int_equal(cudaMemGetInfo(&left, &all), cudaSuccess);
+    return left;
+}
+
+static void near(const char *model, const char *what, uint64_t plan, uint64_t used,
+                 const std::string &parts)
+{
+    const double more =
+        100.0 * (static_cast<double>(used) - static_cast<double>(plan)) / static_cast<double>(plan);
+    printf("%-36s %-16s plan %10.3f MB (%s)  used %10.3f MB  %+6.2f %%\n", model, what,
+           static_cast<double>(plan) / 1e6, parts.c_str(), static_cast<double>(used) / 1e6, more);
+    fflush(stdout);
+    if (more > 2.0 || more < -2.0)
+        fail_msg("%s, %s: what is used is not within 2 %% of the plan", model, what);
+}
+
+/* by_driver: allocations are large beside the driver's granules. */
+static void check(const scene &s, bool by_driver)
+{
+    const struct sl_engine_config cfg = config_of(s);
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    std::string parts;
+    const uint64_t plan = planned(cfg, &parts), before = driver_free();
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s: %s", s.model, err.msg);
+    near(s.model, "held", plan, sl_engine_info(eng)->device_used_bytes, parts);
+    generate(eng, 3);
+    if (by_driver)
+        near(s.model, "by the driver", plan, before - driver_free(), parts);
+    sl_engine_destroy(eng);
+}
+
+static void plans_are_true(void **)
+{
+    for (const scene &s : scenes)
+        check(s, false);
+}
+
+#ifndef SL_CUDA_SIM
+
+struct large {
+    const char *family, *shape;
+    int32_t hidden, n_layers, n_experts, expert_intermediate; /* 0: the shape's */
+    enum sl_dtype dtype;
+};
+
+static const large larges[] = {
+    {"llama", "0.6b", 0, 0, 0, 0, SL_DTYPE_BF16},
+    {"qwen3moe", "tiny", 1024, 8, 64, 512, SL_DTYPE_BF16},
+    {"gpt-oss", "tiny", 1024, 8, 32, 1024, SL_DTYPE_MXFP4},
+    {"deepseek_v2", "tiny", 1024, 8, 0, 0, SL_DTYPE_BF16},
+    {"bamba", "tiny", 0, 8, 0, 0, SL_DTYPE_BF16},
+};
+
+static std::string write_large(const large &l)
+{
+    struct sl_error err = {};
+    struct sl_synth s = {};
+    for (const char *folder : {"build", "build/testdata", "build/testdata/models"})
+        mkdir(folder, 0777);
+    const bool gguf = l.dtype == SL_DTYPE_MXFP4;
+    const std::string path =
+        std::string("build/testdata/models/memory_") + l.family + (gguf ? ".gguf" : "");
+    s.name = l.family;
+    if (sl_synth_shape(l.family, l.shape, &s.hp, &err) != 0)
+        fail_msg("%s: %s", l.family, err.msg);
+    s.hp.hidden = l.hidden != 0 ? l.hidden : s.hp.hidden;
+    s.hp.n_layers = l.n_layers != 0 ? l.n_layers : s.hp.n_layers;
+    s.hp.n_experts = l.n_experts != 0 ? l.n_experts : s.hp.n_experts;
+    if (l.expert_intermediate != 0)
+        s.hp.expert_intermediate = l.expert_intermediate;
+    s.hp.n_vocab = 32000;
+    s.hp.context = 4096;
+    s.dtype = gguf ? SL_DTYPE_BF16 : l.dtype;
+    s.experts_apart = gguf, s.experts_dtype = l.dtype;
+    s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
+    s.seed = 3, s.byte_vocab = true;
+    if (sl_synth_write(&s, path.c_str(), &err) != 0)
+        fail_msg("%s: %s", l.family, err.msg);
+    return path;
+}
+
+/* Pages as large as their rooms; steps of the default size, which are most of the rest. */
+static void driver_agrees(void **)
+{
+    for (const char *model : {MODELS "llama3", MODELS "qwen3_moe"}) /* contexts, kernels */
+        check({model, nullptr, 64, 8, 96, 1 << 20}, false);
+    for (const large &l : larges) {
+        const std::string path = write_large(l);
+        check({path.c_str(), nullptr, 0, 0, 2048, 4ull << 30}, true);
+    }
+}
+
+#endif
+
+int main()
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_are_true),
+#ifndef SL_CUDA_SIM
+        cmocka_unit_test(driver_agrees),
+#endif
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
