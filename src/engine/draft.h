@@ -18,7 +18,7 @@
  *
  * A pass comes when a step has landed and its tokens are known, before the next one is planned. Its
  * drafts wait in rs->drafts. Where a device has them and nobody on the host needs to know them
- * before that next step has landed (no mask, penalty or bad word does), the host does not wait for
+ * before the next step has landed (no mask, penalty or bad word does), the host does not wait for
  * the pass: the step refers to its rows. Nothing here changes an output. Engine thread only;
  * nothing is allocated after init.
  */

@@ -321,9 +321,9 @@ void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs)
     struct sl_seq *seq = &fs->rs->seq;
     drop_pick(fs);
     if (sl_sched_has_states(&eng->sched)) {
-        SL_ASSERT(!fs->rs->never_ahead);
         sl_sched_requeue(&eng->sched, seq, false);
         /* What its next token is chosen by is late: not to come to that again. */
+        SL_ASSERT(!fs->rs->never_ahead);
         seq->holds = fs->rs->never_ahead = true;
         return;
     }

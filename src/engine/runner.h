@@ -52,8 +52,8 @@ struct sl_draft_pass {
     const int32_t *sources;
     const int32_t *wanted; /* [batch.n_logits] drafts, 1 .. SL_MAX_DRAFTED */
     int32_t *drafts;       /* [batch.n_logits, SL_MAX_DRAFTED], the runner's to fill */
-    bool late; /* with draft_end: drafts are first filled with places, -1 - row: the batch of the
-                  next step may have those as tokens. draft_end puts their values there. */
+    bool late;   /* with draft_end: drafts are first filled with places, -1 - row: the batch of the
+                    next step may have those as tokens. draft_end puts their values there. */
     float *odds; /* [batch.n_logits, SL_MAX_DRAFTED], likewise, of a runner with draft_odds: how
                     likely each draft is right if those before it are */
     double seconds[SL_MAX_DRAFTED]; /* likewise: what the first one took, the second one, ...; of
