@@ -4,8 +4,8 @@
  * A row of a matrix gives one column of what it makes, and one rank computes it whole, so that
  * every value has the bits it has on one device. What a product needs whole is gathered before it:
  * the heads of attention, what goes into the residual stream, the middle of an MLP, the logits.
- * Columns are never divided: that would add partial sums of ranks, in another order. Norms, the
- * embedding and routers are on every rank, and so is the residual stream.
+ * Norms, the embedding and routers are on every rank, and so is the residual stream. Columns are
+ * divided on devices alone, for few tokens, beside rows (columns.c).
  *
  * Experts are divided by rows, too, or each rank has some of them (expert parallelism): it adds up
  * what its own give, and the sums of all ranks are added in the order of one (SL_EXPERT_LEAVES).

@@ -27,7 +27,7 @@ extern "C" {
 }
 
 static const int n_requests = 4;
-static int n_devices, n_out = 4;
+static int n_devices, n_out = 4, longer; /* tokens of a prompt that are added */
 
 struct model {
     const char *name, *family;
@@ -121,11 +121,11 @@ static struct sl_request *submit(struct sl_engine *eng, int i, struct sl_constra
     struct sl_error err;
     struct sl_request *req = nullptr;
     std::vector<int32_t> prompt;
-    for (int k = 0; k < lengths[i]; k++)
+    for (int k = 0; k < lengths[i] + longer; k++)
         prompt.push_back((i * 89 + k % 9 * 31 + k / 20) % 256);
     struct sl_request_desc d = {};
     d.prompt = prompt.data();
-    d.n_prompt = lengths[i];
+    d.n_prompt = lengths[i] + longer;
     d.constraint = c;
     sl_sampling_default(&d.sampling);
     d.sampling.max_tokens = n_out;
@@ -252,6 +252,23 @@ static void same_bits(void **)
         }
         printf("%s: the same bits\n", m.name);
     }
+}
+
+/* Of more than 64 tokens products of BF16 write to all ranks what is gathered next. */
+static void many_tokens(void **)
+{
+    const model &m = models[2];
+    longer = 90;
+    write_model(m);
+    struct sl_engine_config cfg = config_of(1);
+    cfg.max_num_batched_tokens = 256;
+    const std::vector<outcome> want = run(m, cfg, false);
+    for (int n = 2; n <= m.most && n <= n_devices; n *= 2) {
+        cfg = config_of(n);
+        cfg.max_num_batched_tokens = 256;
+        expect_same(m, n, "of many tokens", want, run(m, cfg, true));
+    }
+    longer = 0;
 }
 
 /* Every sequence drafts, and steps have any number of tokens; recorded ones among them. */
@@ -406,11 +423,11 @@ static void a_launch_fails(void **)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits),   cmocka_unit_test(drafts),
-        cmocka_unit_test(constrained), cmocka_unit_test(sleeps_and_wakes),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(many_tokens),      cmocka_unit_test(same_bits),
+        cmocka_unit_test(drafts),           cmocka_unit_test(constrained),
+        cmocka_unit_test(sleeps_and_wakes), cmocka_unit_test(refusals),
 #ifdef SL_CUDA_SIM
-        cmocka_unit_test(recorded),    cmocka_unit_test(a_launch_fails),
+        cmocka_unit_test(recorded),         cmocka_unit_test(a_launch_fails),
 #endif
     };
 #ifdef SL_CUDA_SIM

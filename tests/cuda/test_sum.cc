@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Sums over GPUs (cuda/comm/sum.cu). Ranks have drawn numbers; the host adds them in the order that
- * ops.h says, and one GPU adds that to the residual stream and norms it by the operation for one
- * GPU. Every rank must have those bits: of few tokens, where a norm is behind (one kernel), of
+ * Sums over GPUs (cuda/gemm/meet.cu). Ranks have drawn numbers; the host adds them in the order
+ * that ops.h says, and one GPU adds that to the residual stream and norms it by the operation for
+ * one GPU. Every rank must have those bits: of few tokens, where a norm is behind (one kernel), of
  * many, and alone. Runs in the simulator, and on a machine with as many ranks as it has GPUs.
  */
 #include "cuda/comm/comm.h"

@@ -22,9 +22,7 @@
  * it did not use.
  */
 #include "cuda/comm/comm.cuh"
-#include "cuda/comm/sum.h"
 #include "cuda/cuda.h"
-#include "cuda/gemm/fuse.h"
 
 /* ------------------------------------------------------------------ rows */
 
@@ -267,19 +265,6 @@ void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op)
     a.out = static_cast<uint8_t *>(op->out);
     a.to = (op->first_only ? 1u : (1u << c->n_ranks) - 1) & ~(1u << rank);
     gather(cu, a, c->most_blocks, total);
-}
-
-extern "C" void sl_cuda_all_gather(struct sl_backend *be, const struct sl_op_all_gather *op)
-{
-    struct sl_cuda *cu = sl_cuda(be);
-    const struct sl_comm *c = op->rank->comm;
-    struct sl_cuda_meet m = {};
-    SL_ASSERT(c != NULL && cu->comm == c && c->rank[op->rank->idx] == cu);
-    if (op->n == 0)
-        return;
-    m.gather = *op;
-    if (!sl_cuda_fuse_meet(cu, &m))
-        sl_cuda_gather_run(cu, op);
 }
 
 extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, int32_t n)

@@ -33,6 +33,9 @@ int sl_cuda_reach(const struct sl_cuda *from, const struct sl_cuda *to, struct s
 /* Records that another rank did not come, if a kernel of this one has given up. */
 void sl_cuda_comm_check(struct sl_cuda *cu);
 
+/* A gather on its own (all_gather: gemm/meet.cu). */
+void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op);
+
 extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, int32_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What experts give of a row, added up; of ranks, what each one's experts do (comm/sum.cu adds
+ * What experts give of a row, added up; of ranks, what each one's experts do (gemm/meet.cu adds
  * that). Reads [T, top_k, H] floats and writes [T, H], which is bound by memory: loads of eight
  * experts are on their way at a time.
  */

@@ -10,7 +10,7 @@
  * number of tokens, and adds first what is still to be added. Likewise a gated product of FP8
  * activations of many tokens waits for the product of its output, for which it then makes codes.
  * Between GPUs a gather or a sum of few tokens waits for the addition and norm behind it, which are
- * then its kernel's; the product that makes its part may leave sums to that, too (comm/sum.cu).
+ * then its kernel's; the product that makes its part may leave sums to that, too (meet.cu).
  * What does not fit together is enqueued as it would have been: by the next operation of these
  * kinds, by any launch (sl_launch), at the end.
  *
@@ -28,8 +28,8 @@
 #ifndef SL_CUDA_FUSE_H
 #define SL_CUDA_FUSE_H
 
-#include "cuda/comm/sum.h"
 #include "cuda/gemm/linear.h"
+#include "cuda/gemm/meet.h"
 
 struct sl_cuda_norm { /* out = rmsnorm(x), rows h apart */
     const float *x, *w;

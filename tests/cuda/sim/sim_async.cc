@@ -273,8 +273,9 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
 static cudaError_t map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                              int64_t ld_bytes, int32_t unit_bytes, int32_t box_blocks)
 {
-    if (ld_bytes % 16 || reinterpret_cast<uintptr_t>(w) % 16 || unit_bytes <= 0 || unit_bytes % 32 ||
-        unit_bytes > 4096 || n_blocks <= 0 || n_units <= 0 || box_blocks < 1 || box_blocks > 256)
+    if (ld_bytes % 16 || reinterpret_cast<uintptr_t>(w) % 16 || unit_bytes <= 0 ||
+        unit_bytes % 32 || unit_bytes > 4096 || n_blocks <= 0 || n_units <= 0 || box_blocks < 1 ||
+        box_blocks > 256)
         return cudaErrorInvalidValue;
     int32_t words = unit_bytes / 8;
     *map = {static_cast<const char *>(w),
@@ -299,8 +300,8 @@ cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_block
 cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                  int32_t unit_bytes, int32_t box_blocks)
 {
-    return map_units(map, w, n_blocks, n_units, sl_cuda_row_units(n_units, unit_bytes) * unit_bytes, unit_bytes,
-                     box_blocks);
+    return map_units(map, w, n_blocks, n_units, sl_cuda_row_units(n_units, unit_bytes) * unit_bytes,
+                     unit_bytes, box_blocks);
 }
 
 static uint32_t box_bytes(const CUtensorMap *map)

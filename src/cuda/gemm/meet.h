@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * sum.h - what ranks add up: sums of all of them, and the residual stream behind what they have
+ * meet.h - what ranks add up: sums of all of them, and the residual stream behind what they have
  * gathered or added, in one kernel with the norm of the next product's input.
  */
-#ifndef SL_CUDA_COMM_SUM_H
-#define SL_CUDA_COMM_SUM_H
+#ifndef SL_CUDA_MEET_H
+#define SL_CUDA_MEET_H
 
 #include "cuda/gemm/linear.h"
 
@@ -27,6 +27,5 @@ void sl_cuda_meet_norm(struct sl_cuda *cu, const struct sl_cuda_meet *m,
                        const struct sl_cuda_norm *a);
 /* On its own. */
 void sl_cuda_meet_run(struct sl_cuda *cu, const struct sl_cuda_meet *m);
-void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op); /* comm.cu */
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Sums over GPUs. Of few tokens one kernel sends what a rank has as lines to the others, receives
- * theirs, adds, adds that to the residual stream and norms it for the next product; a cluster of
- * four blocks has a token, as in rows.cu. Two kinds of meetings end so: gathers of columns, which
- * one rank each has whole (a product by rows), and sums of terms that every rank has of all columns
- * (by columns of the weight, or its experts).
+ * Meetings of GPUs that end in a sum. Of few tokens one kernel sends what a rank has as lines to the
+ * others, receives theirs, adds, adds that to the residual stream and norms it for the next
+ * product; a cluster of four blocks has a token, as in rows.cu. Two kinds of meetings end so:
+ * gathers of columns, which one rank each has whole (a product by rows), and sums of terms that
+ * every rank has of all columns (by columns of the weight, or its experts).
  *
  * Sums have the bits of one GPU: terms come unrounded and unadded, and every rank adds them in the
  * same order. No head is said here: each rank's lines reach every other rank, so that who has them
@@ -12,7 +12,7 @@
  * Of many tokens, or where no norm is behind, a kernel reads what the others have in their rooms
  * and adds; with more than two ranks each adds some tokens, which are then gathered.
  */
-#include "cuda/comm/sum.h"
+#include "cuda/gemm/meet.h"
 
 #include "cuda/comm/comm.cuh"
 #include "cuda/gemm/experts_gate.cuh"
@@ -466,6 +466,19 @@ void sl_cuda_meet_norm(struct sl_cuda *cu, const struct sl_cuda_meet *m,
         sum_norm<4>(cu, a, s);
     else
         sum_norm<8>(cu, a, s);
+}
+
+extern "C" void sl_cuda_all_gather(struct sl_backend *be, const struct sl_op_all_gather *op)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct sl_comm *c = op->rank->comm;
+    struct sl_cuda_meet m = {};
+    SL_ASSERT(c != NULL && cu->comm == c && c->rank[op->rank->idx] == cu);
+    if (op->n == 0)
+        return;
+    m.gather = *op;
+    if (!sl_cuda_fuse_meet(cu, &m))
+        sl_cuda_gather_run(cu, op);
 }
 
 extern "C" void sl_cuda_all_reduce(struct sl_backend *be, const struct sl_op_all_reduce *op)
