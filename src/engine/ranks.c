@@ -362,7 +362,7 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
             r->ranks[i].kv_bytes[g] = sl_memory_plan_part_bytes(plan, i, g);
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = start_rank(r, i, cfg, err);
-    if (rc == 0 && r->on_device && r->pipe == NULL) {
+    if (rc == 0 && r->on_device && !r->staged) {
         struct sl_run *runs[SL_MAX_RANKS];
         for (int i = 0; i < r->n; i++)
             runs[i] = r->ranks[i].run;
