@@ -686,7 +686,8 @@ static inline enum sl_dtype sl_index_dtype(enum sl_dtype kv)
 
 /* Attention of rows over the positions in `top`, as if these were all there are: they are put side
  * by side in ascending order and cut into splits there. So a row that sees no more than top_k has
- * the bits of attention. The pages hold rows (struct sl_op_latent_store.by_row). */
+ * the bits of attention (on a device up to 512 positions, as what follows is cut into longer
+ * splits). The pages hold rows (struct sl_op_latent_store.by_row). */
 struct sl_op_sparse_attention {
     struct sl_op_attention all; /* v_in_k, without window, sinks and skipped tiles */
     const int32_t *top;         /* from index_select, of this layer or an earlier one */

@@ -45,6 +45,9 @@
  * as long. */
 #define SL_LATENT_WORKERS 256
 #define SL_LATENT_SHIFT   2
+/* And of what an index chooses (sparse.cu): 2,048 positions are two splits. A block meets the state
+ * once then, and 32 tokens of 128 heads still have work for 128 blocks. */
+#define SL_SPARSE_SHIFT 3
 
 /* ---------------------------------------------------------------- division */
 

@@ -404,7 +404,8 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
     if (cls != SL_ATTN_CLASS_WIDE)
         parts.step = narrow_step(sum + 4, parts.n_rest, n_tiles, sum[3], kv, grid, &parts.even);
     else if (parts.n_rest > 0)
-        parts.step = wide_step(sum + 4, parts.n_rest, sum[3], kv, grid);
+        parts.step =
+            wide_step(sum + 4, parts.n_rest, int64_t{sum[3]} << p.at.shape.shift, kv, grid);
     if (n_tiles + sum[2] <= p.at.cap_items[cls] &&
         static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows)
         return parts;
@@ -528,6 +529,8 @@ static void plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_hea
         sl_cuda_check(cu, cudaErrorInvalidValue, "workspace of attention");
         return;
     }
+    if (top > 0)
+        p.at.shape.shift = SL_SPARSE_SHIFT;
     p.narrow = sl_attn_narrow_rows(cu, batch, n_kv_heads, head_dim);
     sl_attn_classes_of(batch, &p.at, p.narrow, p.has);
     int32_t threads = SL_MIN(SL_CEIL_DIV(batch->n_tokens, 32) * 32, PLAN_THREADS);

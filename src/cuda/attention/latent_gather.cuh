@@ -5,10 +5,10 @@
  *
  * All four warps of the first group load: each has half of a tile's dimensions of half of its rows.
  * A lane knows where a row lies. Positions come two tiles ahead and their pages one, so that a tile
- * waits for its rows alone. BF16 and F16 go from L2 to their place in shared memory by cp.async, a
- * line of 128 bytes by eight lanes. Codes of FP8 go to where the numbers of the same row will be.
- * Each lane takes 16 of them, and when all of the row are in registers its numbers are stored: so
- * no room is wanted besides.
+ * waits for its rows alone, and these come while the tile before is finished. BF16 and F16 go from
+ * L2 to their place in shared memory by cp.async, a line of 128 bytes by eight lanes. Codes of FP8
+ * go to where the numbers of the same row will be. Each lane takes 16 of them, and when all of the
+ * row are in registers its numbers are stored: so no room is wanted besides.
  *
  * Bytes: a tile of 64 rows of 576 values is 73.7 KB in BF16 and 37 KB in FP8, of which tiles of the
  * same token's other heads find most in L2. In FP8 a row is 20 + 16 pieces of a lane, some 45
@@ -19,6 +19,7 @@
 #define SL_CUDA_LATENT_GATHER_CUH
 
 #include "cuda/attention/latent.cuh"
+#include "cuda/ptx_ahead.cuh"
 
 #define SL_GATHER_WARPS 2 /* that load half of a tile's dimensions */
 
@@ -45,10 +46,10 @@ static __device__ __forceinline__ sl_gather_place sl_gather_from(sl_gather_place
 }
 
 /* 32 rows, from `first` on, of a slot; dimensions of panels FROM .. TO - 1. A warp calls begin,
- * waits for its copies, and calls end. dim: of a row, padded. */
+ * waits for its copies, and calls end with what begin gave. dim: of a row, padded. */
 template <class KV, class cfg, int FROM, int TO> struct sl_gather_rows {
-    static __device__ __forceinline__ void begin(const uint8_t *keys, sl_gather_place place,
-                                                 int dim, uint8_t *slot, int first)
+    static __device__ __forceinline__ uint32_t begin(const uint8_t *keys, sl_gather_place place,
+                                                     int dim, uint8_t *slot, int first)
     {
         const int lane = static_cast<int>(threadIdx.x) & 31, bytes = KV::row_bytes(dim);
 #pragma unroll 2
@@ -65,9 +66,9 @@ template <class KV, class cfg, int FROM, int TO> struct sl_gather_rows {
                               there ? from + sl_kv_piece(bytes, in_tile, piece) : keys, there);
             }
         }
+        return 0;
     }
-    static __device__ __forceinline__ void end(const uint8_t *, sl_gather_place, int, uint8_t *,
-                                               int)
+    static __device__ __forceinline__ void end(uint32_t, uint8_t *, int)
     {
     }
     static __device__ __forceinline__ void ask(const uint8_t *, sl_gather_place, int)
@@ -102,9 +103,9 @@ template <class cfg, int FROM, int AT_ONCE> struct sl_gather_codes {
                           there);
         }
     }
-    /* scales: twice that of the lane's row. Of eight lanes whose stores are made at once four
+    /* mine: the scale of the lane's row. Of eight lanes whose stores are made at once four
      * begin with the first and four with the second half, which are in different banks. */
-    static __device__ __forceinline__ void end(uint32_t scales, uint8_t *slot, int first)
+    static __device__ __forceinline__ void end(uint32_t mine, uint8_t *slot, int first)
     {
         const int lane = static_cast<int>(threadIdx.x) & 31;
         const int panel = FROM + lane % LANES / 4, half = lane % LANES / 4 & 1;
@@ -113,7 +114,8 @@ template <class cfg, int FROM, int AT_ONCE> struct sl_gather_codes {
         for (int i = 0; i < 32; i += ROWS) {
             const int row = first + i + lane / LANES;
             const uint4 codes = *reinterpret_cast<const uint4 *>(waits(slot, row, lane));
-            const uint32_t scale = __shfl_sync(0xFFFFFFFFu, scales, i + lane / LANES);
+            const uint32_t one = __shfl_sync(0xFFFFFFFFu, mine, i + lane / LANES);
+            const uint32_t scale = __byte_perm(one, one, 0x1010); /* twice */
             uint4 lo, hi;
             sl_kv_fp8::dequant(codes.x, scale, lo.x, hi.x);
             sl_kv_fp8::dequant(codes.y, scale, lo.y, hi.y);
@@ -134,26 +136,24 @@ template <class cfg, int FROM, int TO> struct sl_gather_rows<struct sl_kv_fp8, c
     typedef sl_gather_codes<cfg, FROM, MANY> many;
     typedef sl_gather_codes<cfg, TO - 1, 1> last;
 
-    static __device__ __forceinline__ void begin(const uint8_t *keys, sl_gather_place place,
-                                                 int dim, uint8_t *slot, int first)
+    /* Gives the scale of the lane's row: 0, which makes zeros, where nothing lies. */
+    static __device__ __forceinline__ uint32_t begin(const uint8_t *keys, sl_gather_place place,
+                                                     int dim, uint8_t *slot, int first)
     {
+        const uint8_t *scales = keys + (place & ~15ull) + SL_KV_TILE * dim;
+        uint32_t scale = 0;
+        if (place != SL_GATHER_NOWHERE)
+            scale = __ldcg(reinterpret_cast<const uint16_t *>(scales) + (place & 15));
         many::begin(keys, place, dim, slot, first);
         if (N > MANY)
             last::begin(keys, place, dim, slot, first);
+        return scale;
     }
-    static __device__ __forceinline__ void end(const uint8_t *keys, sl_gather_place place, int dim,
-                                               uint8_t *slot, int first)
+    static __device__ __forceinline__ void end(uint32_t scale, uint8_t *slot, int first)
     {
-        uint32_t scales = 0; /* of zeros, where nothing lies */
-        if (place != SL_GATHER_NOWHERE) {
-            const uint8_t *tile = keys + (place & ~15ull);
-            scales =
-                __ldcg(reinterpret_cast<const uint16_t *>(tile + SL_KV_TILE * dim) + (place & 15));
-            scales |= scales << 16;
-        }
-        many::end(scales, slot, first);
+        many::end(scale, slot, first);
         if (N > MANY)
-            last::end(scales, slot, first);
+            last::end(scale, slot, first);
     }
     /* For L2 to have it: the next tile's rows, a lane a row. */
     static __device__ __forceinline__ void ask(const uint8_t *keys, sl_gather_place place, int dim)
@@ -183,10 +183,13 @@ template <class KV, class cfg, int H> struct sl_gather_bring {
     int dim;               /* of a row, padded */
     int end;               /* keys of the item */
     const int32_t *chosen; /* NULL: key i is position i */
+    int row_pos, row_page; /* of the lane's row of the next tile; -1: there is none */
+    int next_pos;          /* of the tile behind that */
 
     __device__ __forceinline__ sl_gather_bring(const struct sl_gather_args &args,
                                                const sl_latent_bars<cfg> &barriers)
-        : g(args), a(args.a), bars(barriers), tiles({0}), end(0), chosen(nullptr)
+        : g(args), a(args.a), bars(barriers), tiles({0}), end(0), chosen(nullptr), row_pos(-1),
+          row_page(0), next_pos(-1)
     {
         lane = static_cast<int>(threadIdx.x) & 31;
         first = static_cast<int>(threadIdx.x / 32) % SL_GATHER_WARPS * 32;
@@ -216,6 +219,21 @@ template <class KV, class cfg, int H> struct sl_gather_bring {
                static_cast<unsigned>(pos % SL_KV_TILE);
     }
 
+    /* Tile t, the next one, to its slot; asks for what the tiles behind it need. */
+    __device__ __forceinline__ uint32_t begin(const struct sl_attn_work &w, int t, int to, int slot)
+    {
+        const sl_gather_place place = place_of(row_pos, row_page);
+        row_pos = next_pos;
+        row_page = page_of(w, row_pos);
+        next_pos = t + 2 < to ? position(t + 2) : -1;
+        const uint32_t held = rows::begin(a.keys, place, dim, bars.smem + slot * cfg::SLOT, first);
+        sl_cp_async_commit();
+        rows::ask(a.keys, place_of(row_pos, row_page), dim);
+        return held;
+    }
+
+    /* While a tile's numbers are made, or its copies are awaited, those of the next one are on
+     * their way if its half of a slot is free by then. */
     __device__ __forceinline__ void item(const struct sl_attn_work &w)
     {
         int from, to;
@@ -223,23 +241,29 @@ template <class KV, class cfg, int H> struct sl_gather_bring {
         chosen = nullptr;
         if (g.top != nullptr && __ldg(g.positions + w.item.token) >= g.top_k)
             chosen = g.top + static_cast<int64_t>(w.item.token) * g.top_k;
-        int pos = from < to ? position(from) : -1, id = page_of(w, pos);
-        int next = from + 1 < to ? position(from + 1) : -1;
+        row_pos = from < to ? position(from) : -1;
+        row_page = page_of(w, row_pos);
+        next_pos = from + 1 < to ? position(from + 1) : -1;
+        bool begun = false;
+        uint32_t held = 0, ahead = 0;
 #pragma unroll 1
         for (int t = from; t < to; t++, tiles.n++) {
-            const int slot = tiles.slot();
-            uint8_t *at = bars.smem + slot * cfg::SLOT;
-            const sl_gather_place place = place_of(pos, id);
-            pos = next;
-            id = page_of(w, pos);
-            next = t + 2 < to ? position(t + 2) : -1;
-            sl_mbar_wait(bars.empty(slot, H), tiles.parity() ^ 1);
-            rows::begin(a.keys, place, dim, at, first);
-            sl_cp_async_commit();
-            rows::ask(a.keys, place_of(pos, id), dim);
-            sl_cp_async_wait<0>();
-            rows::end(a.keys, place, dim, at, first);
-            sl_mbar_give_warp(bars.full(slot, H));
+            const struct sl_attn_turn after = {tiles.n + 1};
+            if (!begun) {
+                sl_mbar_wait(bars.empty(tiles.slot(), H), tiles.parity() ^ 1);
+                held = begin(w, t, to, tiles.slot());
+            }
+            begun = t + 1 < to && __all_sync(0xFFFFFFFFu, sl_mbar_ended(bars.empty(after.slot(), H),
+                                                                        after.parity() ^ 1));
+            if (begun) {
+                ahead = begin(w, t + 1, to, after.slot());
+                sl_cp_async_wait<1>();
+            } else {
+                sl_cp_async_wait<0>();
+            }
+            rows::end(held, bars.smem + tiles.slot() * cfg::SLOT, first);
+            sl_mbar_give_warp(bars.full(tiles.slot(), H));
+            held = ahead;
         }
     }
 

@@ -65,6 +65,7 @@ extern "C" void sl_cuda_sparse_attention(struct sl_backend *be,
     if (!sl_latent_args_of(cu, &op->all, b.n_tokens, &l, &g.a))
         return;
     plan(cu, op, &b);
+    g.a.shift = SL_SPARSE_SHIFT;
     g.top = op->top;
     g.positions = b.positions;
     g.top_k = op->top_k;
