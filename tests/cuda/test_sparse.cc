@@ -371,6 +371,11 @@ static void check_index(const index_case &x, int from, int every)
     }
     n_rows_compared += (long)all.size();
     CHECK(choose(x, parts, 5, 64) == all, "in parts");
+    for (int n : {1, 4}) { /* rows that blocks of a cluster share */
+        const auto last = choose(x, {{0, x.len - n, n}}, n == 1 ? 5 : 33, n);
+        CHECK(std::equal(last.begin(), last.end(), all.end() - n), "the last %d", n);
+        n_rows_compared += n;
+    }
 }
 
 static void test_index()
