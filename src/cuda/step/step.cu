@@ -22,6 +22,8 @@
 #include "cuda/gemm/linear.h"
 #include "cuda/gemm/lora.h"
 
+#include "base/log.h"
+
 #include <string.h>
 
 int32_t sl_cuda_rung(int32_t n, int32_t max_rung)
@@ -279,6 +281,9 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     if (s == NULL)
         return;
     cudaStreamSynchronize(cu->stream);
+    if (s->n_idle > 0)
+        sl_log(SL_LOG_INFO, "cuda:%d: idle for %.3f ms before each of %llu passes that draft",
+               cu->device, s->idle_ms / (double)s->n_idle, (unsigned long long)s->n_idle);
     sl_cuda_pages_deinit(cu, s);
     sl_cuda_graphs_deinit(s);
     sl_cuda_host_destroy(cu, s->host);
@@ -739,6 +744,25 @@ void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out)
     sl_cuda_host_times(s->host, out);
 }
 
+#define IDLE_MOST_MS 10.0f /* longer is a time in which nobody asked for anything */
+
+/* How long nothing ran before the pass that the step is of, or its second step. */
+static void count_idle(struct sl_cuda_steps *s, uint64_t ticket)
+{
+    const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
+    const uint64_t first = ticket - (now->follows ? 1 : 0);
+    float idle;
+    if (first < 2)
+        return;
+    if (cudaEventElapsedTime(&idle, s->clock[(first - 1) % SL_CUDA_CLOCKS].done,
+                             s->clock[first % SL_CUDA_CLOCKS].begun) != cudaSuccess) {
+        cudaGetLastError();
+    } else if (idle < IDLE_MOST_MS) {
+        s->n_idle++;
+        s->idle_ms += (double)idle;
+    }
+}
+
 /* The step is done, and so is the one ahead of it. A failure here is no failure of a step. */
 static void count_times(const struct sl_cuda *cu, struct sl_cuda_steps *s, uint64_t ticket)
 {
@@ -746,6 +770,7 @@ static void count_times(const struct sl_cuda *cu, struct sl_cuda_steps *s, uint6
     const struct sl_cuda_clock *before = clock_of(s, ticket - 1);
     float busy, gap, pause = 0, held = 0, again, first;
     if (now->drafts) {
+        count_idle(s, ticket);
         if (cudaEventElapsedTime(&first, now->begun, now->n_again > 0 ? now->paused : now->done) ==
             cudaSuccess)
             s->times.draft_ms += (double)first;

@@ -93,6 +93,8 @@ struct sl_cuda_steps {
     int32_t n_graphs;
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
     struct sl_device_times times;
+    uint64_t n_idle; /* passes of a model that drafts before which nothing ran, so long in all */
+    double idle_ms;
     struct sl_cuda_fuse fuse;
     struct sl_cuda_host *host;   /* NULL: no row ever goes there */
     const int32_t *n_pad;        /* device: rows of padding of the running step */
