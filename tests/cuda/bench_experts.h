@@ -122,23 +122,24 @@ static void experts_row(const struct experts_bench *e, int n)
     fflush(stdout);
 }
 
-/* Pairs of `each` places of every expert, in order, in tiles as experts.cu cuts them. */
+/* Pairs of `each` places of every expert, in order, in tiles of at most `tile` as experts.cu cuts
+ * them. */
 struct experts_places {
     std::vector<struct sl_expert_tile> list;
     dev<int32_t> n_tiles;
     dev<struct sl_expert_tile> tiles;
-    static std::vector<struct sl_expert_tile> cut(int n_experts, int each)
+    static std::vector<struct sl_expert_tile> cut(int n_experts, int each, int tile)
     {
         std::vector<struct sl_expert_tile> v;
-        const int parts = (each + SL_EXPERTS_WIDE - 1) / SL_EXPERTS_WIDE;
-        const int part = ((each + parts - 1) / parts + 15) / 16 * 16;
+        const int parts = (each + tile - 1) / tile;
+        const int part = std::min(((each + parts - 1) / parts + 15) / 16 * 16, tile);
         for (int e = 0; e < n_experts; e++)
             for (int at = 0; at < each; at += part)
                 v.push_back({e, e * each + at, std::min(part, each - at)});
         return v;
     }
-    experts_places(int n_experts, int each)
-        : list(cut(n_experts, each)),
+    experts_places(int n_experts, int each, int tile)
+        : list(cut(n_experts, each, tile)),
           n_tiles(std::vector<int32_t>{static_cast<int32_t>(list.size()), n_experts * each}),
           tiles(list)
     {
@@ -155,13 +156,14 @@ static void (*experts_wide(enum sl_dtype t))(struct sl_cuda *, const struct sl_e
 }
 
 static struct sl_expert_product experts_product(const struct sl_stack *s,
-                                                const struct experts_places &places, int n_pairs)
+                                                const struct experts_places &places, int n_pairs,
+                                                int tile)
 {
     const struct sl_weight *w = &s->mats[0];
     const struct sl_cuda_layout_info *info = sl_cuda_layout_info(w->layout);
     struct sl_expert_product p = {};
     const int32_t n_units = static_cast<int32_t>((w->n_cols + info->unit_k - 1) / info->unit_k);
-    p.pairs.n_pairs = n_pairs, p.pairs.top_k = 1, p.pairs.tile = SL_EXPERTS_WIDE;
+    p.pairs.n_pairs = n_pairs, p.pairs.top_k = 1, p.pairs.tile = tile;
     p.pairs.most_tiles = static_cast<int32_t>(places.list.size());
     p.pairs.n_tiles = places.n_tiles.p, p.pairs.tiles = places.tiles.p;
     p.w[0].maps = static_cast<const CUtensorMap *>(s->table);
@@ -173,46 +175,62 @@ static struct sl_expert_product experts_product(const struct sl_stack *s,
     return p;
 }
 
-/* The products alone: every expert has as many places, which lie in order. */
-static void experts_products(const struct experts_bench *e, int each)
+/* The products alone: every expert has as many places, which lie in order. limits: gates as gpt-oss
+ * has them, with biases. */
+static void experts_products(const struct experts_bench *e, int each, int tile, bool limits)
 {
     const struct experts_shape *s = e->s;
     const int n_pairs = each * s->n_experts;
     const size_t pairs = static_cast<size_t>(n_pairs);
-    const experts_places places(s->n_experts, each);
+    const experts_places places(s->n_experts, each, tile);
     dev<__nv_bfloat16> x(pairs * static_cast<size_t>(s->hidden)),
         mid(pairs * static_cast<size_t>(s->intermediate));
     dev<float> out(pairs * static_cast<size_t>(s->hidden));
     fill(x.p, x.n, FILL_BF16, 3);
     fill(mid.p, mid.n, FILL_BF16, 4);
     wait_all();
-    struct sl_expert_product up = experts_product(&e->stack[0], places, n_pairs);
+    struct sl_expert_product up = experts_product(&e->stack[0], places, n_pairs, tile);
     up.w[1].maps = static_cast<const CUtensorMap *>(e->stack[1].table);
     up.gated = true, up.x = x.p, up.mid = mid.p;
-    struct sl_expert_product down = experts_product(&e->stack[2], places, n_pairs);
+    dev<float> bias(static_cast<size_t>(s->n_experts) * static_cast<size_t>(s->intermediate));
+    fill(bias.p, bias.n, FILL_F32, 6);
+    wait_all();
+    if (limits) {
+        up.bias[0] = up.bias[1] = bias.p;
+        up.swiglu.limit = 7.0f, up.swiglu.alpha = 1.702f, up.swiglu.up_plus = 1.0f;
+    }
+    struct sl_expert_product down = experts_product(&e->stack[2], places, n_pairs, tile);
     down.x = mid.p, down.out = out.p;
     const auto run = experts_wide(s->dtype);
-    const double first = time_us(1, ROW_MS, [&](int) { run(b.cu, &up, SL_EXPERTS_WIDE); });
-    const double last = time_us(1, ROW_MS, [&](int) { run(b.cu, &down, SL_EXPERTS_WIDE); });
+    const double first = time_us(1, ROW_MS, [&](int) { run(b.cu, &up, tile); });
+    const double last = time_us(1, ROW_MS, [&](int) { run(b.cu, &down, tile); });
     const double flops = 2.0 * n_pairs * s->hidden * s->intermediate;
-    printf("%-14s %-9s %6d %9.2f %9.1f %7s %9.2f %9.1f %7s %7s\n", s->name,
-           sl_dtype_info(s->dtype)->name, each, first, 2 * flops / first * 1e-6,
-           share(2 * flops / first * 1e6, b.gemm_flops), last, flops / last * 1e-6,
-           share(flops / last * 1e6, b.gemm_flops),
+    printf("%-14s %-9s %6d %4d%s %9.2f %9.1f %7s %9.2f %9.1f %7s %7s\n", s->name,
+           sl_dtype_info(s->dtype)->name, each, tile, limits ? "+" : " ", first,
+           2 * flops / first * 1e-6, share(2 * flops / first * 1e6, b.gemm_flops), last,
+           flops / last * 1e-6, share(flops / last * 1e6, b.gemm_flops),
            share(3 * flops / (first + last) * 1e6, b.gemm_flops));
     fflush(stdout);
 }
 
 static void run_products(const struct experts_bench *e)
 {
-    static const int places[] = {64, 128, 192, 256, 272, 288, 512};
-    printf("products alone, as many places of each expert\n%-14s %-9s %6s %9s %9s %7s %9s %9s %7s "
-           "%7s\n",
-           "shape", "format", "places", "gate, up", "TFLOP/s", "GEMM", "down", "TFLOP/s", "GEMM",
-           "both");
-    for (int n : places)
-        if (!b.tiny || n <= 64)
-            experts_products(e, n);
+    static const struct {
+        int places, tile;
+        bool limits;
+    } cases[] = {
+        {16, 16, false},   {16, 32, false},   {32, 32, false},   {32, 64, false},
+        {64, 64, false},   {64, 288, false},  {128, 288, false}, {192, 288, false},
+        {256, 288, false}, {272, 288, false}, {288, 288, false}, {512, 288, false},
+        {512, 288, true},  {256, 288, false}, /* once more: by how much a warm chip is slower */
+    };
+    printf("products alone, as many places of each expert; +: with biases and limits\n"
+           "%-14s %-9s %6s %5s %9s %9s %7s %9s %9s %7s %7s\n",
+           "shape", "format", "places", "tile", "gate, up", "TFLOP/s", "GEMM", "down", "TFLOP/s",
+           "GEMM", "both");
+    for (const auto &c : cases)
+        if (!b.tiny || c.places <= 64)
+            experts_products(e, c.places, c.tile, c.limits);
 }
 
 /* model: shapes of this name only; NULL: all. */

@@ -96,10 +96,32 @@ static __device__ __forceinline__ void sl_wide_bring_x(const sl_expert_product &
 
 /* ------------------------------------------------------------------ consumers */
 
-/* Step k's fragments: of a gated product of coded weights all sixteen rows are decoded, and the
- * eight that are this warpgroup's taken. */
+template <class S> struct sl_wide_view : sl_wg_view<S> {
+    bool lower;   /* of sixteen rows, of gate and of up, these are the group's */
+    int32_t meet; /* behind this step the other group begins, once; -1: it has */
+};
+
+/* Fragments of eight rows of gate and the same eight of up: of sixteen the upper ones (LOWER 0) or
+ * the lower. What the others want is not computed. */
+template <class F, int LOWER>
+static __device__ __forceinline__ void sl_wide_halves(uint32_t (&a)[4][4],
+                                                      const typename F::raw &gate,
+                                                      const typename F::raw &up)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t of_gate[4], of_up[4];
+        F::frag(gate, j, of_gate);
+        F::frag(up, j, of_up);
+        a[j][0] = of_gate[LOWER], a[j][1] = of_up[LOWER];
+        a[j][2] = of_gate[LOWER + 2], a[j][3] = of_up[LOWER + 2];
+    }
+}
+
+/* Step k's fragments. */
 template <class S, class F, bool GATED>
-static __device__ __forceinline__ void sl_wide_load_a(uint32_t (&a)[4][4], sl_wg_view<S> &v, int k)
+static __device__ __forceinline__ void sl_wide_load_a(uint32_t (&a)[4][4], sl_wide_view<S> &v,
+                                                      int k)
 {
     const sl_wg_bars bars = sl_wg_bars_of(v.smem);
     const int sub = k % S::subs, lane = static_cast<int>(threadIdx.x % 32);
@@ -109,20 +131,12 @@ static __device__ __forceinline__ void sl_wide_load_a(uint32_t (&a)[4][4], sl_wg
     typename F::raw raw;
     if constexpr (GATED && F::coded) {
         typename F::raw up;
-        const bool lower = threadIdx.x >= 256;
         F::load(raw, unit, sub, lane);
         F::load(up, unit + 4 * F::unit_bytes, sub, lane);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            uint32_t of_gate[4], of_up[4];
-            F::frag(raw, j, of_gate);
-            F::frag(up, j, of_up);
-#pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                a[j][i] = lower ? of_gate[i + 1] : of_gate[i];
-                a[j][i + 1] = lower ? of_up[i + 1] : of_up[i];
-            }
-        }
+        if (v.lower)
+            sl_wide_halves<F, 1>(a, raw, up);
+        else
+            sl_wide_halves<F, 0>(a, raw, up);
     } else {
         if constexpr (GATED) {
             F::load_half(raw, 0, unit, lane);
@@ -160,9 +174,16 @@ static __device__ __forceinline__ void sl_wide_issue(float (&sum)[2][N / 8][4],
         sl_wg_free_w(v);
 }
 
+/* The second group begins when the first one is two steps ahead, and stays so far behind: one
+ * stores while the other has the tensor cores for itself. */
+static __device__ __forceinline__ uint64_t *sl_wide_start_bar(uint8_t *smem)
+{
+    return reinterpret_cast<uint64_t *>(smem) + 4 * SL_WG_MAX_RING;
+}
+
 /* As sl_wg_walk. */
 template <class S, class F, bool GATED, int N>
-static __device__ __forceinline__ void sl_wide_walk(float (&sum)[2][N / 8][4], sl_wg_view<S> &v,
+static __device__ __forceinline__ void sl_wide_walk(float (&sum)[2][N / 8][4], sl_wide_view<S> &v,
                                                     int n)
 {
     uint32_t even[4][4], odd[4][4];
@@ -178,6 +199,8 @@ static __device__ __forceinline__ void sl_wide_walk(float (&sum)[2][N / 8][4], s
         sl_wide_issue<S, N>(sum, odd, v, k + 1);
         sl_wgmma_wait<1>();
         sl_wg_free_x(v);
+        if (k == v.meet)
+            sl_mbar_arrive_warp(sl_wide_start_bar(v.smem));
         if (n > 2)
             sl_wide_load_a<S, F, GATED>(even, v, k + 2);
     }
@@ -285,7 +308,7 @@ static __device__ __forceinline__ void sl_wide_store_out(float (&sum)[2][N / 8][
 /* A unit of work whose products have N places each. */
 template <class S, class F, bool GATED, int N>
 static __device__ __forceinline__ void sl_wide_unit(const sl_expert_product &a,
-                                                    const sl_experts_unit &u, sl_wg_view<S> &v,
+                                                    const sl_experts_unit &u, sl_wide_view<S> &v,
                                                     int group)
 {
     float sum[2][N / 8][4];
@@ -306,14 +329,25 @@ static __device__ __forceinline__ void sl_wide_consume(const sl_expert_product &
 {
     const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     const int warp = static_cast<int>(threadIdx.x / 32 % 4);
-    sl_wg_view<S> v = {};
+    sl_wide_view<S> v = {};
     v.smem = smem;
     v.block = GATED ? warp : 4 * group + warp;
     v.w_at = static_cast<uint32_t>(v.block * F::unit_bytes);
     if constexpr (GATED && !F::coded)
         v.w_at += static_cast<uint32_t>(group * F::half_bytes);
-    for (int id = static_cast<int>(blockIdx.x); id < n_units; id += static_cast<int>(gridDim.x)) {
-        const sl_experts_unit u = sl_experts_find<S>(a, id);
+    const int step = static_cast<int>(gridDim.x);
+    int id = static_cast<int>(blockIdx.x);
+    if (id >= n_units)
+        return;
+    sl_experts_unit next = sl_experts_find<S>(a, id);
+    v.lower = group == 1;
+    v.meet = group == 0 && a.n_k64 > 1 ? 0 : -1;
+    if (group == 1 && a.n_k64 > 1)
+        sl_mbar_wait(sl_wide_start_bar(smem), 0);
+    for (; id < n_units; id += step) {
+        const sl_experts_unit u = next;
+        if (!F::coded && id + step < n_units) /* ahead; what decodes has no registers for it */
+            next = sl_experts_find<S>(a, id + step);
         switch (sl_wide_half<LOW, MID>(u.tile.n)) {
         case LOW:
             sl_wide_unit<S, F, GATED, LOW>(a, u, v, group);
@@ -325,6 +359,9 @@ static __device__ __forceinline__ void sl_wide_consume(const sl_expert_product &
             sl_wide_unit<S, F, GATED, SL_WIDE_HALF>(a, u, v, group);
             break;
         }
+        v.meet = -1;
+        if (F::coded && id + step < n_units)
+            next = sl_experts_find<S>(a, id + step);
     }
 }
 
@@ -335,6 +372,8 @@ __global__ void __launch_bounds__(384, 1)
 {
     typedef sl_wide_shape<F> S;
     SL_SMEM(uint8_t, smem);
+    if (threadIdx.x == 0)
+        sl_mbar_init(sl_wide_start_bar(smem), 4 * SL_WARP_ARRIVALS);
     sl_wg_init<S>(smem, 8, 1);
     if (GATED) /* only then the kernel of down may look for its tiles */
         sl_grid_wait();
