@@ -30,6 +30,7 @@ extern "C" {
 
 #include <cmocka.h>
 }
+#include "golden_model.h"
 
 static const char models[] = "tests/golden/models/";
 static const int n_out = 4;
@@ -136,38 +137,6 @@ static std::vector<golden> goldens(void)
     std::sort(out.begin(), out.end(),
               [](const golden &a, const golden &b) { return a.name < b.name; });
     return out;
-}
-
-static void write_file(const std::string &path, const void *data, size_t n)
-{
-    FILE *f = fopen(path.c_str(), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
-/* The engine wants a tokenizer, which the goldens do without. */
-static std::string with_tokenizer(const std::string &name)
-{
-    static const char tokenizer[] =
-        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},"
-        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-        "\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[]}";
-    std::string to = "build/testdata/models/cuda_family_" + name;
-    for (const char *folder : {"build", "build/testdata", "build/testdata/models"})
-        mkdir(folder, 0777);
-    mkdir(to.c_str(), 0777);
-    for (const char *file : {"/config.json", "/model.safetensors"}) {
-        struct sl_error err = {};
-        char *data = nullptr;
-        size_t n = 0;
-        if (sl_read_file((models + name + file).c_str(), 1 << 24, &data, &n, &err) != 0)
-            fail_msg("%s: %s", name.c_str(), err.msg);
-        write_file(to + file, data, n);
-        sl_free(data);
-    }
-    write_file(to + "/tokenizer.json", tokenizer, sizeof tokenizer - 1);
-    return to;
 }
 
 /* ------------------------------------------------------------------ runs */
@@ -314,7 +283,7 @@ static void near_transformers_and_the_same_bits(void **)
     for (const golden &g : goldens()) {
         if (is_in(cpu_only, g.name) || is_in(no_room, g.name))
             continue;
-        const std::string path = with_tokenizer(g.name);
+        const std::string path = golden_with_tokenizer(g.name, "cuda_family_");
         struct sl_engine_config cfg = config_of(path);
         if (too_small(g, cfg))
             continue;
@@ -343,7 +312,7 @@ static void refused_with_a_reason(void **)
     for (const char *name : names) {
         struct sl_error err = {};
         struct sl_engine *eng = nullptr;
-        const std::string path = with_tokenizer(name);
+        const std::string path = golden_with_tokenizer(name, "cuda_family_");
         const struct sl_engine_config cfg = config_of(path);
         assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
         printf("%s: %s\n", name, err.msg);
