@@ -749,13 +749,13 @@ void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out)
 /* How long nothing ran before the pass that the step is of, or its second step. */
 static void count_idle(struct sl_cuda_steps *s, uint64_t ticket)
 {
-    const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
+    const struct sl_cuda_clock *now = clock_of(s, ticket);
     const uint64_t first = ticket - (now->follows ? 1 : 0);
     float idle;
     if (first < 2)
         return;
-    if (cudaEventElapsedTime(&idle, s->clock[(first - 1) % SL_CUDA_CLOCKS].done,
-                             s->clock[first % SL_CUDA_CLOCKS].begun) != cudaSuccess) {
+    if (cudaEventElapsedTime(&idle, clock_of(s, first - 1)->done, clock_of(s, first)->begun) !=
+        cudaSuccess) {
         cudaGetLastError();
     } else if (idle < IDLE_MOST_MS) {
         s->n_idle++;
