@@ -638,10 +638,13 @@ double sl_engine_draft_end(struct sl_engine *eng)
         return 0;
     }
     price_pass(eng);
-    for (int32_t i = 0; i < d->pass.batch.n_logits; i++)
-        if (d->of[i] != NULL)
-            memcpy(d->of[i]->drafts, d->drafts + (size_t)i * SL_MAX_DRAFTED,
-                   (size_t)d->wanted[i] * sizeof *d->drafts);
+    for (int32_t i = 0; i < d->pass.batch.n_logits; i++) {
+        if (d->of[i] == NULL)
+            continue;
+        SL_ASSERT(d->of[i]->seq.state != SL_SEQ_FINISHED);
+        memcpy(d->of[i]->drafts, d->drafts + (size_t)i * SL_MAX_DRAFTED,
+               (size_t)d->wanted[i] * sizeof *d->drafts);
+    }
     for (int32_t k = 0; k < SL_MAX_DRAFTED; k++)
         seconds += d->pass.seconds[k];
     return seconds;

@@ -454,6 +454,7 @@ void sl_engine_cancel_all(struct sl_engine *eng)
     abort_live(eng);
     while (eng->n_flights > 0)
         land(eng);
+    (void)sl_engine_draft_end(eng);
     sl_engine_take_masks(eng);
     end_turn(eng);
 }

@@ -38,7 +38,13 @@ struct late_runner {
     int32_t refuse_at;            /* the submit of this number from now is refused; 0: none */
     bool refused;                 /* the last one was */
     struct sl_runner drafter;     /* who makes drafts; draft NULL: nobody */
-    uint64_t n_passes;
+    uint64_t n_passes, n_late;    /* of them those that were not waited for */
+    struct {                      /* the last of these */
+        int32_t drafts[SL_MAX_SEQS * SL_MAX_DRAFTED];
+        int32_t n_behind, rc; /* steps behind it */
+        bool open;            /* it was not ended */
+        struct sl_error err;
+    } pass;
 };
 
 static inline void late_row(struct late_runner *l, const struct sl_pick *pick, const float *row,
@@ -86,13 +92,18 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
     const float *logits = NULL;
     for (int32_t i = 0; i < b.n_tokens; i++) {
         int32_t id = batch->tokens[i];
-        if (id < 0) {
+        if (id < 0 && l->pass.open && l->pass.n_behind == 0) {
+            SL_ASSERT(-1 - id < SL_MAX_SEQS * SL_MAX_DRAFTED);
+            id = l->pass.rc == 0 ? l->pass.drafts[-1 - id] : 0;
+        } else if (id < 0) {
             SL_ASSERT(before != NULL && before->open && before->undecided == NULL);
             SL_ASSERT(-1 - id < before->n || before->rc != 0);
             id = before->rc == 0 ? before->picked[-1 - id].id : 0;
         }
         l->tokens[i] = SL_MAX(id, 0);
     }
+    SL_ASSERT(!l->pass.open || l->pass.n_behind == 0); /* else its drafts are gone */
+    l->pass.n_behind++;
     b.tokens = l->tokens;
     s->n = b.n_logits;
     s->rc = l->inner.forward(l->inner.ctx, &b, &logits, &s->err);
@@ -176,9 +187,36 @@ static inline void late_groups(struct late_runner *l, int32_t n_groups, struct s
 static inline int late_draft(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
 {
     struct late_runner *l = ctx;
-    SL_ASSERT(l->n_steps == 0);
+    SL_ASSERT(l->n_steps == 0 && !l->pass.open);
     l->n_passes++;
-    return l->drafter.draft(l->drafter.ctx, pass, err);
+    if (!pass->late)
+        return l->drafter.draft(l->drafter.ctx, pass, err);
+    SL_ASSERT(pass->batch.n_logits > 0);
+    l->n_late++;
+    l->pass.rc = l->drafter.draft(l->drafter.ctx, pass, &l->pass.err);
+    l->pass.open = true;
+    l->pass.n_behind = 0;
+    for (int32_t i = 0; i < pass->batch.n_logits; i++)
+        for (int32_t k = 0; k < pass->wanted[i]; k++) {
+            const int32_t at = i * SL_MAX_DRAFTED + k;
+            l->pass.drafts[at] = pass->drafts[at];
+            pass->drafts[at] = -1 - at;
+        }
+    return 0;
+}
+
+/* Says what a pass made that was not waited for, or that it failed. */
+static inline int late_draft_end(void *ctx, struct sl_draft_pass *pass, struct sl_error *err)
+{
+    struct late_runner *l = ctx;
+    SL_ASSERT(l->pass.open && pass->late && l->pass.n_behind <= 1);
+    l->pass.open = false;
+    for (int32_t i = 0; i < pass->batch.n_logits && l->pass.rc == 0; i++)
+        memcpy(pass->drafts + i * SL_MAX_DRAFTED, l->pass.drafts + i * SL_MAX_DRAFTED,
+               (size_t)pass->wanted[i] * sizeof *pass->drafts);
+    if (l->pass.rc != 0)
+        *err = l->pass.err;
+    return l->pass.rc;
 }
 
 /* Drafts are made by the drafter of another runner, which is not used for anything else. */
@@ -188,6 +226,7 @@ static inline void late_drafts(struct late_runner *l, const struct sl_runner *dr
     SL_ASSERT(drafter->draft != NULL);
     l->drafter = *drafter;
     out->draft = late_draft;
+    out->draft_end = drafter->draft_odds ? NULL : late_draft_end; /* odds come with the drafts */
     out->n_draft_vocab = drafter->n_draft_vocab;
     out->draft_context = drafter->draft_context;
     out->draft_rows = drafter->draft_rows;

@@ -160,6 +160,7 @@ static void go_ahead(struct world *w, int32_t max_tokens, int32_t max_logits, st
     if (w->rig.model.draft != NULL) {
         late_drafts(&w->late, &host, r);
         r->draft = ahead_draft;
+        r->draft_end = NULL; /* a pass is over when the call is, by this clock */
     }
     r->ctx = w;
     r->submit = ahead_submit;
