@@ -97,7 +97,7 @@ static void run_middle(struct sl_run *r, int32_t layer, const struct mlp *mlp, c
     struct sl_spread spread;
     gate_and_up(r, layer, mlp, x, n, mid,
                 sl_run_spread(r, r->ffn, mlp->up->n_rows, mlp->down->n_cols, act, &spread));
-    sl_run_gather(r, mid, mlp->up->n_rows, act, n, r->ffn);
+    sl_run_gather_open(r, mid, mlp->up->n_rows, mlp->down->n_cols, act, n, r->ffn);
 }
 
 /* spread: for a gather of out that follows; or NULL */

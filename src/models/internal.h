@@ -547,7 +547,11 @@ void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
  * them to all ranks (struct sl_spread); NULL: it may not. */
 const struct sl_spread *sl_run_spread(const struct sl_run *r, void *whole, int64_t n_cols,
                                       int64_t of_cols, size_t elem_bytes, struct sl_spread *room);
-/* As sl_run_gather of what goes into the residual stream next. */
+/* As sl_run_gather, of what ranks are done with whenever a meeting is behind its last use: r->att,
+ * r->ffn. */
+void sl_run_gather_open(struct sl_run *r, const void *part, int64_t n_cols, int64_t of_cols,
+                        size_t elem_bytes, int32_t n, void *whole);
+/* The same of what goes into the residual stream next, r->y. */
 void sl_run_gather_stream(struct sl_run *r, const float *part, int64_t n_cols, int32_t n,
                           float *whole);
 void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,

@@ -125,8 +125,9 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     if ((l->has & SL_HAS_OUT_GATE) != 0)
         gate_heads(r, layer, n_heads, batch->n_tokens, att);
     if (!stays)
-        sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes,
-                      batch->n_tokens, r->att);
+        sl_run_gather_open(r, att, ld_out, ld_out * m->n_ranks,
+                           sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
+                           r->att);
 }
 
 void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch)

@@ -289,7 +289,7 @@ void *sl_run_part(struct sl_run *r, void *whole)
 }
 
 static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
-                   void *whole, bool first_only, bool even)
+                   void *whole, bool first_only, bool even, bool open)
 {
     if (r->m->n_ranks == 1)
         return; /* sl_run_part said to put it there */
@@ -301,19 +301,20 @@ static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
                                                         .n = n,
                                                         .out = whole,
                                                         .first_only = first_only,
-                                                        .even = even});
+                                                        .even = even,
+                                                        .open = open});
 }
 
 void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
                    void *whole)
 {
-    gather(r, part, n_cols, elem_bytes, n, whole, false, false);
+    gather(r, part, n_cols, elem_bytes, n, whole, false, false, false);
 }
 
 void sl_run_gather_first(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
                          int32_t n, void *whole)
 {
-    gather(r, part, n_cols, elem_bytes, n, r->rank.idx == 0 ? whole : NULL, true, false);
+    gather(r, part, n_cols, elem_bytes, n, r->rank.idx == 0 ? whole : NULL, true, false, false);
 }
 
 /* Every rank has as many. */
@@ -329,8 +330,15 @@ static bool is_even(const struct sl_run *r, int64_t n_cols, int64_t of_cols)
 void sl_run_gather_stream(struct sl_run *r, const float *part, int64_t n_cols, int32_t n,
                           float *whole)
 {
-    const bool even = n_cols % 4 == 0 && is_even(r, n_cols, r->m->hp.hidden);
-    gather(r, part, n_cols, sizeof *part, n, whole, false, even);
+    const bool alike = is_even(r, n_cols, r->m->hp.hidden);
+    gather(r, part, n_cols, sizeof *part, n, whole, false, alike && n_cols % 4 == 0, alike);
+}
+
+void sl_run_gather_open(struct sl_run *r, const void *part, int64_t n_cols, int64_t of_cols,
+                        size_t elem_bytes, int32_t n, void *whole)
+{
+    SL_ASSERT((uint8_t *)whole >= r->mem && (uint8_t *)whole < r->mem + r->mem_bytes);
+    gather(r, part, n_cols, elem_bytes, n, whole, false, false, is_even(r, n_cols, of_cols));
 }
 
 const struct sl_spread *sl_run_spread(const struct sl_run *r, void *whole, int64_t n_cols,

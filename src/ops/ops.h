@@ -820,6 +820,8 @@ struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their 
     void *out;       /* [n] rows; NULL: this rank does not want them, as the others know: */
     bool first_only; /* only rank 0 does */
     bool even;       /* floats of which all ranks have as many, a multiple of 4 */
+    bool open; /* all ranks have as many bytes, out lies in rank->mem, and a meeting ago every rank
+                  was done with what lay there: the others may write to it */
 };
 
 struct sl_op_all_reduce { /* out[t] = what the ranks have of row t, added up, on every rank; calls

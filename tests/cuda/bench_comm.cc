@@ -108,6 +108,7 @@ struct job {
     enum what what;
     uint32_t bytes, small;
     int blocks;
+    bool open; /* parts are written to all ranks */
 };
 
 struct rank {
@@ -144,7 +145,8 @@ static void gather_once(struct rank *r)
     if (now.what != GATHER)
         sl_launch(cu, write_kernel, dim3(std::min((now.bytes + 4095) / 4096, 132u)), dim3(256), 0,
                   static_cast<uint4 *>(part), now.bytes / 16, static_cast<uint32_t>(r->rank.turn));
-    const struct sl_op_all_gather op = {&r->rank, part, now.bytes, 1, r->out, false, false};
+    const struct sl_op_all_gather op = {&r->rank, part,  now.bytes, 1,
+                                        r->out,   false, false,     now.open};
     if (now.what != WRITE_ONLY)
         r->be->vt->all_gather(r->be, &op);
 }
@@ -158,7 +160,7 @@ static void norm_once(struct rank *r)
     float *part = static_cast<float *>(sl_rank_room(&r->rank)),
           *y = reinterpret_cast<float *>(r->out);
     const size_t row = WIDTH * sizeof(float) / static_cast<size_t>(n_ranks);
-    const struct sl_op_all_gather gather = {&r->rank, part, row, n, y, false, true};
+    const struct sl_op_all_gather gather = {&r->rank, part, row, n, y, false, true, false};
     struct sl_op_all_reduce sum = {};
     struct sl_op_add_rmsnorm norm = {};
     sum.rank = &r->rank, sum.part = part, sum.out = y;
@@ -197,7 +199,8 @@ static void once(struct rank *r)
 static double measure(struct rank *r, cudaGraphExec_t exec)
 {
     struct sl_cuda *cu = sl_cuda(r->be);
-    const struct sl_op_all_gather meet = {&r->rank, r->rank.room[0], 16, 1, r->out, false, false};
+    const struct sl_op_all_gather meet = {&r->rank, r->rank.room[0], 16,    1,
+                                          r->out,   false,           false, false};
     double us[REPLAYS];
     for (int i = -3; i < REPLAYS; i++) {
         float ms = 0;
@@ -292,17 +295,20 @@ static void make_ranks()
         MUST(cudaEventCreate(&r->to));
         MUST(cudaDeviceSynchronize());
     }
+    for (int i = 0; i < n_ranks; i++)
+        for (int k = 0; k < n_ranks; k++)
+            ranks[i].rank.mem[k] = ranks[k].out;
 }
 
 /* Microseconds of a call; below 0: it cannot be. */
-static double time_of(enum what what, uint32_t bytes, uint32_t small, int blocks)
+static double time_of(enum what what, uint32_t bytes, uint32_t small, int blocks, bool open = false)
 {
     double us = 0;
     if ((what == NCCL_GATHER || what == NCCL_REDUCE) && !with_nccl)
         return -1;
     if (small > 0 && bytes > small && what < NORMS)
         return -1;
-    now = {what, bytes, small, blocks};
+    now = {what, bytes, small, blocks, open};
     comm->most_blocks = blocks;
     sl_cuda_comm_tune(comm, comm->bound_ns, small);
     pthread_barrier_wait(&all_here);
@@ -329,8 +335,8 @@ static uint32_t next_size(uint32_t bytes)
 
 static void table_of_gathers()
 {
-    printf("%8s %8s %8s %8s %8s %8s | in place, blocks %8s %8s\n", "bytes", "limit", "lines",
-           "behind", "in place", "behind", "16", "32");
+    printf("%8s %8s %8s %8s %8s %8s push, 32 and 64 | in place, blocks %8s %8s\n", "bytes", "limit",
+           "lines", "behind", "in place", "behind", "16", "32");
     for (uint32_t bytes = 4096; bytes <= MOST; bytes = next_size(bytes)) {
         const double write = time_of(WRITE_ONLY, bytes, 0, BLOCKS);
         printf("%8u", bytes);
@@ -342,6 +348,8 @@ static void table_of_gathers()
             if (small == 0)
                 break;
         }
+        for (int blocks = 32; blocks <= 64; blocks *= 2)
+            cell(time_of(GATHER, bytes, 0, blocks, true));
         printf(" |                 ");
         for (int blocks = 16; blocks <= 32 && bytes >= 65536; blocks *= 2)
             cell(time_of(GATHER, bytes, 0, blocks));

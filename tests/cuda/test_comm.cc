@@ -47,6 +47,7 @@ static int n_passed, n_failed;
 #define OUT_BYTES  (SL_MAX_RANKS * ROOM_BYTES)
 #define GUARD      64 /* bytes behind out that stay */
 #define GUARD_BYTE 0xA5
+#define OUT_SPACE  (OUT_BYTES + 256) /* of which there are two in turns: others may write there */
 #define MOST_IDS   1000
 
 /* ------------------------------------------------------------------ what is gathered */
@@ -119,6 +120,7 @@ struct group {
     struct sl_comm *comm;
     struct sl_rank rank[SL_MAX_RANKS];
     uint8_t *out[SL_MAX_RANKS];
+    uint32_t turn[SL_MAX_RANKS];
     tally *tallies[SL_MAX_RANKS];
     int32_t *ids[SL_MAX_RANKS];
 };
@@ -132,10 +134,10 @@ static void take(struct group *g, int r)
 {
     struct sl_cuda *cu = sl_cuda(g->be[r]);
     sl_cuda_use(cu);
-    MUST(cudaMalloc(&g->out[r], OUT_BYTES + GUARD));
+    MUST(cudaMalloc(&g->out[r], 2 * OUT_SPACE));
     MUST(cudaMalloc(&g->tallies[r], sizeof(tally)));
     MUST(cudaMalloc(&g->ids[r], MOST_IDS * sizeof(int32_t)));
-    MUST(cudaMemsetAsync(g->out[r], GUARD_BYTE, OUT_BYTES + GUARD, cu->stream));
+    MUST(cudaMemsetAsync(g->out[r], GUARD_BYTE, 2 * OUT_SPACE, cu->stream));
     MUST(cudaMemsetAsync(g->tallies[r], 0, sizeof(tally), cu->stream));
     MUST(cudaMemsetAsync(g->ids[r], 0, MOST_IDS * sizeof(int32_t), cu->stream));
     MUST(cudaStreamSynchronize(cu->stream));
@@ -167,6 +169,9 @@ static void open_group(struct group *g, int n)
         sl_cuda_comm_rooms(g->comm, r, g->rank[r].room);
         take(g, r);
     }
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < n; i++)
+            g->rank[r].mem[i] = g->out[i];
 }
 
 static void close_group(struct group *g)
@@ -189,13 +194,17 @@ static void enqueue(struct group *g, int r, const struct shape *s)
     sl_cuda_use(cu);
     uint8_t *part = static_cast<uint8_t *>(sl_rank_room(&g->rank[r]));
     const bool wants = !s->first_only || r == 0;
+    uint8_t *out = g->out[r] + g->turn[r]++ % 2 * (size_t)OUT_SPACE;
+    bool alike = !s->first_only;
+    for (int i = 0; i < g->n; i++)
+        alike = alike && s->bytes[i] == s->bytes[0];
     const struct sl_op_all_gather op = {
-        &g->rank[r],   part, s->bytes[r], static_cast<int32_t>(s->n), wants ? g->out[r] : NULL,
-        s->first_only, false};
+        &g->rank[r],        part,          s->bytes[r], static_cast<int32_t>(s->n),
+        wants ? out : NULL, s->first_only, false,       alike};
     sl_launch(cu, fill_kernel, dim3(4), dim3(256), 0, part, *s, r, g->tallies[r]);
     g->be[r]->vt->all_gather(g->be[r], &op);
     if (wants)
-        sl_launch(cu, check_kernel, dim3(4), dim3(256), 0, g->out[r], *s, g->n, g->tallies[r]);
+        sl_launch(cu, check_kernel, dim3(4), dim3(256), 0, out, *s, g->n, g->tallies[r]);
     sl_launch(cu, next_kernel, dim3(1), dim3(32), 0, g->tallies[r]);
 }
 

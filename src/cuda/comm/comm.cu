@@ -213,6 +213,93 @@ static __global__ void __launch_bounds__(COMM_THREADS)
         sl_fence_peers(); /* kernels behind this one read what the others have written */
 }
 
+/* ------------------------------------------------------------------ to all ranks */
+
+struct comm_push {
+    uint8_t *out[SL_MAX_RANKS]; /* this rank's columns of the first row, on each rank */
+    uint32_t row_bytes;         /* of a row of out */
+};
+
+/* Writes the rank's part to all ranks, and says so when all blocks have: one way over NVLink, where
+ * a part that others read takes two. */
+static __global__ void __launch_bounds__(COMM_THREADS)
+    push_kernel(const __grid_constant__ comm_args a, const __grid_constant__ comm_push p)
+{
+    SL_SMEM(comm_shared, sh);
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    if (threadIdx.x == 0)
+        comm_number(a, sh);
+    const uint4 *part = reinterpret_cast<const uint4 *>(a.part);
+    const uint32_t n = static_cast<uint32_t>(static_cast<uint64_t>(a.part_bytes) * a.n / 16);
+    const uint32_t stride = comm_stride();
+    for (uint32_t i = comm_first(); i < n; i += COMM_UNROLL * stride) {
+        uint4 v[COMM_UNROLL] = {};
+        for (uint32_t k = 0; k < COMM_UNROLL; k++)
+            if (i + k * stride < n)
+                v[k] = part[i + k * stride];
+#pragma unroll 1
+        for (int r = 0; r < a.n_ranks; r++) {
+            const comm_rows rows = {p.out[(a.rank + 1 + r) % a.n_ranks], a.part_bytes, p.row_bytes,
+                                    a.n};
+            for (uint32_t k = 0; k < COMM_UNROLL; k++)
+                if (i + k * stride < n)
+                    *comm_place<uint4>(rows, (i + k * stride) * 16) = v[k];
+        }
+    }
+    __syncthreads();
+    const uint32_t number = sh->number;
+    if (threadIdx.x == 0) {
+        sl_fence_peers();
+        comm_state *s = comm_own(a);
+        sh->last = atomicAdd(&s->done, 1u) == gridDim.x - 1;
+        if (sh->last != 0)
+            s->done = 0;
+    }
+    __syncthreads();
+    comm_sweep(a, number, 0);
+    if (sh->last == 0 || sh->lost != 0 || threadIdx.x >= 32)
+        return;
+    const int other = static_cast<int>(threadIdx.x);
+    sl_fence_peers(); /* what the other blocks have written comes first */
+    if (other < a.n_ranks && other != a.rank)
+        comm_put(comm_head(a, other, number, a.rank), number, a.part_bytes, a.at);
+    comm_seen seen;
+    __syncwarp();
+    if (comm_hear(a, number, comm_lines(a, a.rank, number, comm_other(a)), &seen))
+        sl_fence_peers();
+}
+
+/* Whether large parts go that way: the others' out lies where this rank's lies in its own memory.
+ */
+static bool pushes(const struct sl_comm *c, const struct sl_op_all_gather *op, uint64_t total)
+{
+    bool can = op->open && !op->first_only && total > c->small_bytes && op->part_bytes % 16 == 0 &&
+               ((uintptr_t)op->part | (uintptr_t)op->out) % 16 == 0;
+    for (int i = 0; i < c->n_ranks; i++)
+        can = can && op->rank->mem[i] != NULL;
+    return can;
+}
+
+static void push(struct sl_cuda *cu, const struct sl_comm *c, const struct sl_op_all_gather *op,
+                 struct comm_args *a, uint64_t total)
+{
+    const int32_t rank = op->rank->idx;
+    struct comm_push p = {};
+    const int64_t at = static_cast<uint8_t *>(op->out) - op->rank->mem[rank] +
+                       rank * static_cast<int64_t>(op->part_bytes);
+    for (int i = 0; i < c->n_ranks; i++)
+        p.out[i] = op->rank->mem[i] + at;
+    p.row_bytes = static_cast<uint32_t>(op->part_bytes) * static_cast<uint32_t>(c->n_ranks);
+    a->part = static_cast<const uint8_t *>(op->part);
+    a->part_bytes = static_cast<uint32_t>(op->part_bytes);
+    a->n = static_cast<uint32_t>(op->n);
+    const uint64_t blocks = SL_CEIL_DIV(total, (uint64_t)(32 * COMM_THREADS));
+    const uint64_t fit = static_cast<uint64_t>(SL_MIN(c->most_blocks, SL_MAX(cu->n_sms / 2, 1)));
+    sl_launch(cu, push_kernel, dim3((unsigned)SL_MIN(blocks, fit)), dim3(COMM_THREADS),
+              sizeof(struct comm_shared), *a, p);
+}
+
 /* ------------------------------------------------------------------ operations */
 
 /* most: bytes of the largest part that this rank has to do with. */
@@ -255,6 +342,10 @@ void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op)
         cu->spread = NULL;
         a.spread = true;
         gather(cu, a, 1, 1);
+        return;
+    }
+    if (pushes(c, op, total)) {
+        push(cu, c, op, &a, total);
         return;
     }
     const uint8_t *part = part_in_room(cu, c, op, total);

@@ -24,6 +24,7 @@
 struct comm_state {
     unsigned long long turn; /* the gather's number << 32, + blocks that have read it */
     uint32_t lost;           /* 1 + the rank that was waited for in vain */
+    uint32_t done;           /* blocks that have written to the others */
 };
 
 struct comm_piece { /* the beginning of each rank's piece */
@@ -46,7 +47,7 @@ struct comm_args {
 };
 
 struct comm_shared {
-    uint32_t number, lost;
+    uint32_t number, lost, last;
 };
 
 static inline __host__ __device__ size_t lines_at(int parity, int n_ranks, int from)
