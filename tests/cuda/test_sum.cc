@@ -35,7 +35,7 @@ static int n_passed, n_failed;
 
 typedef std::vector<float> floats;
 
-enum kind { GATHER, CHAIN, TREE };
+enum kind { GATHER, CHAIN, TREE, THERE }; /* of the last y is on all ranks already */
 
 struct trial {
     enum kind kind;
@@ -134,13 +134,14 @@ static floats sum_of(const struct trial &t, int n_ranks, const std::vector<float
 {
     const size_t n = static_cast<size_t>(t.n), h = static_cast<size_t>(t.h),
                  cols = h / (size_t)n_ranks;
+    const bool sums = t.kind == CHAIN || t.kind == TREE;
     floats y(n * h);
     for (size_t i = 0; i < n * h; i++) {
         std::vector<float> v;
         for (size_t r = 0; r < static_cast<size_t>(n_ranks); r++)
-            for (size_t k = 0; k < static_cast<size_t>(t.n_terms) && t.kind != GATHER; k++)
+            for (size_t k = 0; k < static_cast<size_t>(t.n_terms) && sums; k++)
                 v.push_back(parts[r][k * n * h + i]);
-        if (t.kind == GATHER)
+        if (!sums)
             v.push_back(parts[i % h / cols][i / h * cols + i % h % cols]);
         while (v.size() > 1) {
             std::vector<float> next;
@@ -172,8 +173,9 @@ static void enqueue(struct one *o, const struct trial &t, float *part, size_t n_
     struct sl_cuda *cu = sl_cuda(o->be);
     sl_cuda_use(cu);
     sl_cuda_fuse_begin(cu, &o->fuse);
-    if (t.kind == GATHER) {
+    if (t.kind == GATHER || t.kind == THERE) {
         struct sl_op_all_gather op = {};
+        cu->spread = t.kind == THERE ? part : NULL; /* as a product leaves it */
         op.rank = &o->rank;
         op.part = part;
         op.part_bytes = n_part / static_cast<size_t>(t.n) * sizeof(float);
@@ -250,7 +252,8 @@ static bool matches(struct one *o, const struct trial &t, const floats &y, const
 static void try_one(struct group *g, const struct trial &t)
 {
     const size_t n = static_cast<size_t>(t.n), h = static_cast<size_t>(t.h);
-    const size_t n_part = t.kind == GATHER ? n * h / (size_t)g->n : (size_t)t.n_terms * n * h;
+    const size_t n_part =
+        t.kind == GATHER || t.kind == THERE ? n * h / (size_t)g->n : (size_t)t.n_terms * n * h;
     const floats x = draw(n * h), w = draw(h), add = draw(n * h);
     const floats logit(n, 0.0f), open(n, 0.5f); /* of which the host has the sigmoid exactly */
     std::vector<floats> parts;
@@ -276,6 +279,8 @@ static void try_one(struct group *g, const struct trial &t)
         put(o->logit, logit.data(), n * 4);
         MUST(cudaMemset(o->out, 0xff, n * h * 2));
         MUST(cudaMemset(o->y, 0xff, n * h * 4));
+        if (t.kind == THERE)
+            put(o->y, y.data(), n * h * 4);
         MUST(cudaDeviceSynchronize());
     }
     for (int r = 0; r < g->n; r++)
@@ -313,6 +318,8 @@ int main()
             try_one(&g, {GATHER, 1, k, 16 * n, true, false, false});
             try_one(&g, {GATHER, 1, k, n == 3 ? 4800 : wide, true, false, false});
             try_one(&g, {GATHER, 1, k, 32 * n, false, false, false});
+            try_one(&g, {THERE, 1, k, n == 3 ? 4800 : wide, true, false, false});
+            try_one(&g, {THERE, 1, k, 32 * n, false, false, false});
             try_one(&g, {CHAIN, terms, k, 256, true, false, false});
             try_one(&g, {CHAIN, 1, k, odd, true, true, true});
             try_one(&g, {CHAIN, terms, k, 512, false, true, false});

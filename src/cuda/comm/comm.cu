@@ -331,19 +331,19 @@ static const uint8_t *part_in_room(struct sl_cuda *cu, const struct sl_comm *c,
     return static_cast<const uint8_t *>(room);
 }
 
+void sl_cuda_gather_there(struct sl_cuda *cu, const struct sl_rank *rank)
+{
+    struct comm_args a = comm_args_of(rank->comm, rank->idx);
+    a.spread = true;
+    gather(cu, a, 1, 1);
+}
+
 void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op)
 {
     const struct sl_comm *c = op->rank->comm;
     const int32_t rank = op->rank->idx;
     const uint64_t total = static_cast<uint64_t>(op->part_bytes) * static_cast<uint64_t>(op->n);
     struct comm_args a = comm_args_of(c, rank);
-    if (cu->spread != NULL) {
-        SL_ASSERT(cu->spread == op->part && !op->first_only);
-        cu->spread = NULL;
-        a.spread = true;
-        gather(cu, a, 1, 1);
-        return;
-    }
     if (pushes(c, op, total)) {
         push(cu, c, op, &a, total);
         return;

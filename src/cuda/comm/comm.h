@@ -35,6 +35,8 @@ void sl_cuda_comm_check(struct sl_cuda *cu);
 
 /* A gather on its own (all_gather: gemm/meet.cu). */
 void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op);
+/* Of what products have written to all ranks: they meet. */
+void sl_cuda_gather_there(struct sl_cuda *cu, const struct sl_rank *rank);
 
 extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, int32_t n);
 

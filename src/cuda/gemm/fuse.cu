@@ -104,7 +104,7 @@ bool sl_cuda_fuse_meet(struct sl_cuda *cu, const struct sl_cuda_meet *m)
 {
     struct sl_cuda_fuse *f = cu->fuse;
     const void *part = m->reduces ? m->reduce.part : m->gather.part;
-    if (f == NULL || !sl_cuda_meet_small(m))
+    if (f == NULL || !sl_cuda_meet_small(cu, m))
         return false;
     if (!f->has_lin || f->has_gated || f->has_meet || f->lin.part[0].out != part)
         settle_any(cu);

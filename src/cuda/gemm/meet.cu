@@ -347,6 +347,90 @@ static void sum_many(struct sl_cuda *cu, const struct comm_args &a, const struct
               sizeof(struct comm_shared), a, s, reinterpret_cast<float4 *>(out), from, to);
 }
 
+/* ------------------------------------------------------------------ what is there */
+
+#define THERE_THREADS 256
+#define THERE_BLOCKS  2 /* of an SM, at least */
+
+/* Products have written y to all ranks: the ranks meet, and every block goes on with its row. All
+ * blocks are on the GPU at once, so that the one that says that this rank is there is among them.
+ * The order of sums is that of rows.cu for rows of up to 8,192. */
+template <int VEC>
+static __global__ void __launch_bounds__(THERE_THREADS, THERE_BLOCKS)
+    there_norm_kernel(const __grid_constant__ comm_args a, const __grid_constant__ sum_args s)
+{
+    SL_SMEM(float, room);
+    comm_shared *sh = reinterpret_cast<comm_shared *>(room + 32);
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * s.h;
+    const int32_t first = 4 * static_cast<int32_t>(threadIdx.x);
+    float4 v[VEC], w[VEC];
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        w[k] = sl_norm_load4<true>(s.w, first + 4 * THERE_THREADS * k, s.h);
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    if (threadIdx.x == 0)
+        comm_number(a, sh);
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v[k] = sl_norm_load4<true>(s.x + at, first + 4 * THERE_THREADS * k, s.h);
+    __syncthreads();
+    const uint32_t number = sh->number;
+    comm_say(a, number, false);
+    comm_sweep(a, number, 0);
+    if (threadIdx.x < 32) {
+        comm_seen seen;
+        if (comm_hear(a, number, comm_lines(a, a.rank, number, comm_other(a)), &seen))
+            sl_fence_peers();
+    }
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < VEC; k++) {
+        const int32_t i = first + 4 * THERE_THREADS * k;
+        uint4 y = make_uint4(0, 0, 0, 0);
+        if (i < s.h)
+            y = sl_peer_load(reinterpret_cast<const uint4 *>(s.part + at + i));
+        v[k] = sl_norm_add4(v[k], make_float4(__uint_as_float(y.x), __uint_as_float(y.y),
+                                              __uint_as_float(y.z), __uint_as_float(y.w)));
+        sl_norm_store4<true>(s.x + at, i, s.h, v[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        sum = sl_norm_squares(sum, v[k]);
+    const float scale = sl_norm_scale(sl_norm_sum_block<THERE_THREADS>(sum, room), s.eps, s.h);
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        sl_norm_store<true>(s.out + at, first + 4 * THERE_THREADS * k, s.h, v[k], w[k], scale);
+}
+
+template <int VEC>
+static void there_launch(struct sl_cuda *cu, const struct comm_args &a, const struct sum_args &s)
+{
+    sl_launch(cu, there_norm_kernel<VEC>, dim3((unsigned)s.n), dim3(THERE_THREADS),
+              32 * sizeof(float) + sizeof(struct comm_shared), a, s);
+}
+
+static void there_norm(struct sl_cuda *cu, const struct comm_args &a, const struct sl_cuda_norm *n)
+{
+    struct sum_args s = {};
+    s.part = n->y;
+    s.x = const_cast<float *>(n->x);
+    s.w = n->w;
+    s.out = n->out;
+    s.eps = n->eps;
+    s.n = n->n;
+    s.h = n->h;
+    if (n->h <= 1024)
+        there_launch<1>(cu, a, s);
+    else if (n->h <= 2048)
+        there_launch<2>(cu, a, s);
+    else if (n->h <= 4096)
+        there_launch<4>(cu, a, s);
+    else
+        there_launch<8>(cu, a, s);
+}
+
 /* ------------------------------------------------------------------ operations */
 
 static struct sum_args reduce_args(const struct sl_op_all_reduce *op, int n_ranks)
@@ -407,16 +491,20 @@ void sl_cuda_meet_run(struct sl_cuda *cu, const struct sl_cuda_meet *m)
 {
     if (m->reduces)
         reduce_run(cu, &m->reduce);
+    else if (m->there)
+        sl_cuda_gather_there(cu, m->gather.rank);
     else
         sl_cuda_gather_run(cu, &m->gather);
 }
 
-bool sl_cuda_meet_small(const struct sl_cuda_meet *m)
+bool sl_cuda_meet_small(const struct sl_cuda *cu, const struct sl_cuda_meet *m)
 {
     const struct sl_rank *rank = m->reduces ? m->reduce.rank : m->gather.rank;
     const int32_t n = m->reduces ? m->reduce.n : m->gather.n;
     const uint64_t bytes =
         m->reduces ? (uint64_t)m->reduce.n_terms * (uint64_t)m->reduce.h * 4 : m->gather.part_bytes;
+    if (m->there)
+        return m->gather.even && n <= THERE_BLOCKS * cu->n_sms;
     return n <= SUM_TOKENS && bytes * (uint64_t)n <= rank->comm->small_bytes &&
            (m->reduces || (m->gather.even && !m->gather.first_only));
 }
@@ -441,6 +529,10 @@ void sl_cuda_meet_norm(struct sl_cuda *cu, const struct sl_cuda_meet *m,
     const struct sl_rank *rank = m->reduces ? m->reduce.rank : m->gather.rank;
     const struct comm_args a = comm_args_of(rank->comm, rank->idx);
     struct sum_args s = {};
+    if (m->there) {
+        there_norm(cu, a, n);
+        return;
+    }
     if (m->reduces) {
         SL_ASSERT(left->sums == NULL);
         s = reduce_args(&m->reduce, a.n_ranks);
@@ -479,8 +571,11 @@ extern "C" void sl_cuda_all_gather(struct sl_backend *be, const struct sl_op_all
     if (op->n == 0)
         return;
     m.gather = *op;
+    m.there = cu->spread != NULL;
+    SL_ASSERT(!m.there || (cu->spread == op->part && !op->first_only));
+    cu->spread = NULL;
     if (!sl_cuda_fuse_meet(cu, &m))
-        sl_cuda_gather_run(cu, op);
+        sl_cuda_meet_run(cu, &m);
 }
 
 extern "C" void sl_cuda_all_reduce(struct sl_backend *be, const struct sl_op_all_reduce *op)

@@ -10,6 +10,7 @@
 /* A meeting of the ranks that waits for the operation behind it (gemm/fuse.h). */
 struct sl_cuda_meet {
     bool reduces; /* else it gathers */
+    bool there;   /* products have written what is gathered to all ranks */
     struct sl_op_all_gather gather;
     struct sl_op_all_reduce reduce;
 };
@@ -17,7 +18,7 @@ struct sl_cuda_meet {
 struct sl_cuda_norm; /* gemm/fuse.h */
 
 /* Whether a norm behind it may be one kernel with it. */
-bool sl_cuda_meet_small(const struct sl_cuda_meet *m);
+bool sl_cuda_meet_small(const struct sl_cuda *cu, const struct sl_cuda_meet *m);
 /* The same of that norm: m gives its y. */
 bool sl_cuda_meet_norms(const struct sl_cuda_meet *m, const struct sl_cuda_norm *a);
 /* x += what m gives, and the norm. left: the sums of m's part, if its product has left them; bias
