@@ -72,6 +72,11 @@ int sl_columns_load(struct sl_model *m, struct sl_param *p, struct sl_error *err
     struct sl_backend *be = m->be;
     if (!sl_columns_fit(m, be, p))
         return 0;
+    if (m->columns == NULL)
+        m->columns = sl_calloc(m->n_params, sizeof *m->columns);
+    if (m->columns == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for the columns of ranks");
+    struct sl_weight *w = &m->columns[p - m->params];
     const int64_t n_cols = p->n_cols / m->n_ranks;
     const size_t file_row = (size_t)(p->src->n_bytes / (uint64_t)p->n_rows);
     const size_t row = file_row / (size_t)m->n_ranks;
@@ -83,21 +88,34 @@ int sl_columns_load(struct sl_model *m, struct sl_param *p, struct sl_error *err
         memcpy(data + (size_t)r * row, p->src->data + (size_t)r * file_row + (size_t)m->rank * row,
                row);
     int rc = be->vt->weight_create(be, SL_USE_LINEAR, p->src->dtype, p->n_rows, n_cols, data, NULL,
-                                   &p->columns, err);
+                                   w, err);
     sl_aligned_free(data, row * (size_t)p->n_rows);
-    if (rc != 0)
+    if (rc != 0) {
+        *w = (struct sl_weight){0};
         return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
-    SL_ASSERT(p->columns.owned); /* devices have a copy */
-    p->columns.of_cols = (int32_t)p->n_cols;
-    p->has_columns = true;
+    }
+    SL_ASSERT(w->owned); /* devices have a copy */
+    w->of_cols = (int32_t)p->n_cols;
     return 0;
 }
 
-void sl_columns_unload(struct sl_model *m, struct sl_param *p)
+void sl_columns_unload(struct sl_model *m)
 {
-    if (p->has_columns)
-        m->be->vt->weight_destroy(m->be, &p->columns);
-    p->has_columns = false;
+    for (size_t i = 0; i < m->n_params && m->columns != NULL; i++)
+        if (m->columns[i].data != NULL)
+            m->be->vt->weight_destroy(m->be, &m->columns[i]);
+    sl_free(m->columns);
+    m->columns = NULL;
+}
+
+/* NULL: it has none. */
+static const struct sl_weight *columns_of(const struct sl_model *m, const struct sl_param *p)
+{
+    if (m->columns == NULL || p->desc == NULL)
+        return NULL;
+    SL_ASSERT(p >= m->params && p < m->params + m->n_params);
+    const struct sl_weight *w = &m->columns[p - m->params];
+    return w->data != NULL ? w : NULL;
 }
 
 /* ---------------------------------------------------------------- in a step */
@@ -123,7 +141,7 @@ size_t sl_columns_room_bytes(const struct sl_model *m, const struct sl_backend *
 
 bool sl_run_by_columns(const struct sl_run *r, int32_t layer, enum sl_slot slot)
 {
-    return sl_param(r->m, layer, slot)->has_columns && r->n_tokens <= SL_APART_ROWS &&
+    return columns_of(r->m, sl_param(r->m, layer, slot)) != NULL && r->n_tokens <= SL_APART_ROWS &&
            sum_bytes(r->m, r->n_tokens) <= MOST_BYTES;
 }
 
@@ -131,7 +149,7 @@ void sl_run_columns(struct sl_run *r, int32_t layer, enum sl_slot slot, const vo
                     float *y)
 {
     const struct sl_model *m = r->m;
-    const struct sl_weight *w = &sl_param(m, layer, slot)->columns;
+    const struct sl_weight *w = columns_of(m, sl_param(m, layer, slot));
     float *sums = sl_rank_room(&r->rank);
     SL_ASSERT(n <= r->n_tokens && sl_run_by_columns(r, layer, slot));
     m->be->vt->linear(m->be, &(struct sl_op_linear){.x = x,

@@ -37,11 +37,9 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
     int16_t n_turns;    /* whose parts take turns in so many rounds; else 1 */
     int16_t stack_idx;  /* which matrix or vector of its stack, or piece */
     float first_value;  /* of a vector, after loading */
-    int32_t scale_rows, scale_cols; /* of a block of scales, as kernels read them; */
-    int32_t file_scale_rows;        /* rows of one in the file */
-    struct sl_weight mat;           /* after loading, for matrices */
-    struct sl_weight columns;       /* and this rank's columns of it, where ranks add up */
-    bool has_columns;
+    int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
+    int32_t file_scale_rows;            /* rows of one in the file */
+    struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors, or for the first of a stack
                                            for all of them; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
@@ -83,7 +81,9 @@ struct sl_model {
     struct sl_param *params;      /* [n_params] layer by layer, slot by slot; those of a stack
                                      follow one another; the model's own come last */
     size_t n_params;
-    uint32_t *first;                  /* [(n_layers + 1) * SL_SLOT_COUNT] of each slot */
+    uint32_t *first;           /* [(n_layers + 1) * SL_SLOT_COUNT] of each slot */
+    struct sl_weight *columns; /* [n_params] this rank's columns of matrices (columns.c), data NULL
+                                  where it has none; NULL: it has none at all */
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
     struct sl_head_stacks *heads;     /* the same of matrices of heads */
     struct sl_model_facts facts;
@@ -563,7 +563,7 @@ bool sl_columns_fit(const struct sl_model *m, const struct sl_backend *be,
 uint64_t sl_columns_bytes(const struct sl_model *m, struct sl_backend *be,
                           const struct sl_param *p);
 SL_MUST_CHECK int sl_columns_load(struct sl_model *m, struct sl_param *p, struct sl_error *err);
-void sl_columns_unload(struct sl_model *m, struct sl_param *p);
+void sl_columns_unload(struct sl_model *m);
 size_t sl_columns_room_bytes(const struct sl_model *m, const struct sl_backend *be,
                              int32_t max_tokens);
 /* Whether this step multiplies o_proj or down so: then its input is this rank's part alone, and

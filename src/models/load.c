@@ -601,9 +601,9 @@ void sl_model_unload(struct sl_model *m)
     sl_experts_destroy(m);
     sl_mla_destroy(m);
     sl_draft_unshare(m);
+    sl_columns_unload(m);
     for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];
-        sl_columns_unload(m, p);
         if (p->loaded && p->vec == NULL)
             sl_param_be(m, p)->vt->weight_destroy(sl_param_be(m, p), &p->mat);
         if (p->vec != NULL)
