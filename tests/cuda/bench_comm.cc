@@ -102,13 +102,26 @@ static void must_nccl(int rc)
 /* ------------------------------------------------------------------ ranks */
 
 /* NORMS: an addition to the residual stream and a norm behind a gather, or a sum, of rows. */
-enum what { WRITE_ONLY, GATHER, WRITE_GATHER, NCCL_GATHER, NCCL_REDUCE, NORMS, ONE_NORMS, SUMS };
+enum what {
+    WRITE_ONLY,
+    GATHER,
+    WRITE_GATHER,
+    NCCL_GATHER,
+    NCCL_REDUCE,
+    NORMS,
+    ONE_NORMS,
+    SUMS,
+    LAYER,
+    MANY
+};
 
 struct job {
     enum what what;
     uint32_t bytes, small;
     int blocks;
-    bool open; /* parts are written to all ranks */
+    bool open;                           /* parts are written to all ranks */
+    const struct sl_lin_route *o, *down; /* of a layer's products by columns */
+    int how; /* of MANY: parts are read, or written by themselves, or by products */
 };
 
 struct rank {
@@ -119,6 +132,8 @@ struct rank {
     uint8_t *out, *part;
     float *x, *w;
     struct sl_cuda_fuse fuse;
+    struct sl_weight o, gate, up, down, o_rows, down_rows;
+    uint8_t *acts;
     cudaEvent_t from, to;
     double us; /* of the last job */
 };
@@ -179,9 +194,80 @@ static void norm_once(struct rank *r)
         sl_cuda_fuse_end(cu);
 }
 
+static void columns_once(struct rank *r, const struct sl_weight *w,
+                         const struct sl_lin_route *route)
+{
+    struct sl_op_linear op = {};
+    struct sl_op_all_reduce sum = {};
+    struct sl_op_add_rmsnorm norm = {};
+    op.x = r->part, op.ld_x = w->n_cols, op.w = w, op.n = 1, op.ld_out = WIDTH, op.apart = true;
+    op.out = static_cast<float *>(sl_rank_room(&r->rank));
+    struct sl_lin l = sl_cuda_linear_args(&op);
+    l.apart = true;
+    sl_cuda_linear_run(sl_cuda(r->be), &l, route);
+    sum.rank = &r->rank, sum.part = op.out, sum.out = reinterpret_cast<float *>(r->out);
+    sum.n_terms = SL_SEGMENTS / n_ranks, sum.n = norm.n = 1, sum.h = norm.h = WIDTH;
+    norm.x = r->x, norm.y = sum.out, norm.w = r->w, norm.out = r->part;
+    norm.eps = 1e-5f;
+    r->be->vt->all_reduce(r->be, &sum);
+    r->be->vt->add_rmsnorm(r->be, &norm);
+}
+
+/* A layer of 8B for one token, without q, k, v and attention. */
+static void layer_once(struct rank *r)
+{
+    struct sl_op_linear_gated_act gated = {};
+    gated.x = r->part, gated.ld_x = WIDTH, gated.gate = &r->gate, gated.up = &r->up, gated.n = 1;
+    gated.act = SL_ACT_SILU, gated.out = r->part + WIDTH * 2;
+    sl_cuda_fuse_begin(sl_cuda(r->be), &r->fuse);
+    columns_once(r, &r->o, now.o);
+    r->be->vt->linear_gated_act(r->be, &gated);
+    columns_once(r, &r->down, now.down);
+    sl_cuda_fuse_end(sl_cuda(r->be));
+}
+
+#define TOKENS 256
+
+static void rows_once(struct rank *r, const struct sl_weight *w, float *y)
+{
+    struct sl_op_linear op = {};
+    struct sl_op_all_gather gather = {};
+    struct sl_op_add_rmsnorm norm = {};
+    const struct sl_spread spread = {&r->rank, y + r->idx * w->n_rows, WIDTH};
+    op.x = r->acts, op.ld_x = w->n_cols, op.w = w, op.n = TOKENS, op.ld_out = w->n_rows;
+    op.out = static_cast<float *>(sl_rank_room(&r->rank));
+    op.spread = now.how == 2 ? &spread : nullptr;
+    gather.rank = &r->rank, gather.part = op.out, gather.out = y;
+    gather.part_bytes = static_cast<size_t>(w->n_rows) * sizeof(float);
+    gather.n = norm.n = TOKENS, norm.h = WIDTH;
+    gather.even = true, gather.open = now.how > 0;
+    norm.x = r->x, norm.y = y, norm.w = r->w, norm.out = r->part;
+    norm.eps = 1e-5f;
+    r->be->vt->linear(r->be, &op);
+    r->be->vt->all_gather(r->be, &gather);
+    r->be->vt->add_rmsnorm(r->be, &norm);
+}
+
+static void many_once(struct rank *r)
+{
+    float *y = reinterpret_cast<float *>(r->out);
+    sl_cuda_fuse_begin(sl_cuda(r->be), &r->fuse);
+    rows_once(r, &r->o_rows, y);
+    rows_once(r, &r->down_rows, y + TOKENS * WIDTH);
+    sl_cuda_fuse_end(sl_cuda(r->be));
+}
+
 static void once(struct rank *r)
 {
     struct sl_cuda *cu = sl_cuda(r->be);
+    if (now.what == MANY) {
+        many_once(r);
+        return;
+    }
+    if (now.what == LAYER) {
+        layer_once(r);
+        return;
+    }
     if (now.what >= NORMS) {
         norm_once(r);
         return;
@@ -306,9 +392,9 @@ static double time_of(enum what what, uint32_t bytes, uint32_t small, int blocks
     double us = 0;
     if ((what == NCCL_GATHER || what == NCCL_REDUCE) && !with_nccl)
         return -1;
-    if (small > 0 && bytes > small && what < NORMS)
+    if (small > 0 && bytes > small && what < NORMS) /* lines would not do */
         return -1;
-    now = {what, bytes, small, blocks, open};
+    now.what = what, now.bytes = bytes, now.small = small, now.blocks = blocks, now.open = open;
     comm->most_blocks = blocks;
     sl_cuda_comm_tune(comm, comm->bound_ns, small);
     pthread_barrier_wait(&all_here);
@@ -371,6 +457,69 @@ static void table_of_norms()
     }
 }
 
+#define MIDDLE 14336
+
+static void make_weight(struct rank *r, struct sl_weight *w, int64_t n_rows, int64_t n_cols,
+                        const void *data)
+{
+    struct sl_error err = {};
+    sl_cuda_use(sl_cuda(r->be));
+    if (r->be->vt->weight_create(r->be, SL_USE_LINEAR, SL_DTYPE_BF16, n_rows, n_cols, data, nullptr,
+                                 w, &err) != 0) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+}
+
+static const struct sl_lin_route *route_named(const char *name)
+{
+    size_t n;
+    const struct sl_lin_route *all = sl_cuda_linear_routes(&n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(all[i].name, name) == 0)
+            return &all[i];
+    fprintf(stderr, "no route %s\n", name);
+    exit(1);
+}
+
+/* Which kernels should have products by columns. */
+static void table_of_layers()
+{
+    static const char *const names[][2] = {
+        {"direct-bf16", "direct-bf16"}, {"deep-bf16", "deep-bf16"},
+        {"stream-bf16", "stream-bf16"}, {"direct-bf16", "deep-bf16"},
+        {"stream-bf16", "deep-bf16"},   {"direct-bf16", "stream-bf16"}};
+    void *zeros = calloc(WIDTH * static_cast<size_t>(MIDDLE), 2);
+    for (int i = 0; i < n_ranks && zeros != nullptr; i++) {
+        struct rank *r = &ranks[i];
+        make_weight(r, &r->o, WIDTH, WIDTH / n_ranks, zeros);
+        make_weight(r, &r->gate, MIDDLE / n_ranks, WIDTH, zeros);
+        make_weight(r, &r->up, MIDDLE / n_ranks, WIDTH, zeros);
+        make_weight(r, &r->down, WIDTH, MIDDLE / n_ranks, zeros);
+        make_weight(r, &r->o_rows, WIDTH / n_ranks, WIDTH, zeros);
+        make_weight(r, &r->down_rows, WIDTH / n_ranks, MIDDLE, zeros);
+        r->o_rows.of_rows = r->down_rows.of_rows = WIDTH;
+        MUST(cudaMalloc(&r->acts, TOKENS * MIDDLE * 2));
+        MUST(cudaMemset(r->acts, 0, TOKENS * MIDDLE * 2));
+        r->o.of_cols = WIDTH, r->down.of_cols = MIDDLE;
+        r->gate.of_rows = r->up.of_rows = MIDDLE;
+        MUST(cudaStreamSynchronize(sl_cuda(r->be)->stream));
+    }
+    free(zeros);
+    printf("o, sum, norm, gate and up, down, sum, norm of one token; kernels of o and down\n");
+    for (const auto &name : names) {
+        now.o = route_named(name[0]), now.down = route_named(name[1]);
+        printf("%12s %12s", name[0], name[1]);
+        cell(time_of(LAYER, 16, comm->small_bytes, BLOCKS));
+        printf("\n");
+        fflush(stdout);
+    }
+    printf("o and down of %d tokens, norms; parts read, written, written by products", TOKENS);
+    for (now.how = 0; now.how < 3; now.how++)
+        cell(time_of(MANY, 16, comm->small_bytes, BLOCKS));
+    printf("\n");
+}
+
 static void table_of_nccl()
 {
     printf("%8s %8s %8s\n", "bytes", "NCCL ag", "NCCL ar");
@@ -391,6 +540,8 @@ static void tables()
            prop.name, CALLS, n_ranks - 1, LINK_BPS / 1e9);
     const uint32_t lines = comm->small_bytes;
     sl_cuda_comm_tune(comm, comm->bound_ns, lines);
+    if (n_ranks == 2 || n_ranks == 4)
+        table_of_layers();
     table_of_norms();
     table_of_gathers();
     if (with_nccl)
