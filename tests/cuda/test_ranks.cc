@@ -61,7 +61,7 @@ static const model models[] = {
     {"experts-q8_0", "qwen3moe", 8, 4, SL_DTYPE_Q8_0, 0, 0, 0, 272, false, 2},
     {"experts-shared", "qwen2moe", 8, 4, SL_DTYPE_BF16, 0, 0, 0, 272, false, 2},
     {"experts-biases", "gpt-oss", 8, 4, SL_DTYPE_MXFP4, 0, 0, 0, 272, false, 2},
-    {"experts-latent", "deepseek_v3", 8, 8, SL_DTYPE_BF16, 0, 0, 0, 272, false, 2},
+    {"experts-latent", "deepseek_v2", 8, 8, SL_DTYPE_BF16, 0, 0, 0, 272, false, 2},
 };
 
 static std::string path_of(const model &m)
