@@ -28,6 +28,10 @@
 #define MIN_ROWS   32           /* of a block, if the expert has so many */
 #define AHEAD      4096         /* bytes of the next matrix that are asked for */
 
+/* Bits of how a pair is added: 0 to 2 the sums that are added to it, from here on where it goes,
+ * and whether it is the first there. */
+enum { ADD_TO = 3, ADD_FIRST = 5 };
+
 /* ------------------------------------------------------------------ stacks */
 
 int sl_cpu_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
@@ -59,7 +63,7 @@ struct group {
 struct room {        /* the scratch of a call, in its parts */
     int32_t *first;  /* [E + 1] where an expert's pairs begin */
     int32_t *pairs;  /* [T * top_k] row * top_k + place, by expert, then ascending */
-    uint8_t *ends;   /* [T * top_k] of each pair: the sums of its row that end before it */
+    uint8_t *adds;   /* [T * top_k] of each pair: how it is added, see find_adds */
     float *sums;     /* [3, T, H] of a leaf, of two, of four; out has that of all */
     int32_t *of;     /* [sl_expert_room_pairs] the group of each pair of the wave */
     struct group *g; /* of the wave */
@@ -101,7 +105,7 @@ static struct room experts_room_of(uint8_t *base, int32_t n, int32_t n_experts, 
     r.placed_bytes = SL_MIN((size_t)n_pairs * one, SL_MAX(one, (size_t)WAVE_BYTES));
     const size_t first = experts_carve(&r, (size_t)(n_experts + 1) * sizeof *r.first);
     const size_t pairs = experts_carve(&r, (size_t)n * (size_t)top_k * sizeof *r.pairs);
-    const size_t ends = experts_carve(&r, (size_t)n * (size_t)top_k * sizeof *r.ends);
+    const size_t adds = experts_carve(&r, (size_t)n * (size_t)top_k * sizeof *r.adds);
     const size_t sums = experts_carve(&r, 3 * (size_t)n * (size_t)h * sizeof *r.sums);
     const size_t of = experts_carve(&r, (size_t)n_pairs * sizeof *r.of);
     const size_t g = experts_carve(&r, (size_t)most_groups(n_pairs, n_experts) * sizeof *r.g);
@@ -111,7 +115,7 @@ static struct room experts_room_of(uint8_t *base, int32_t n, int32_t n_experts, 
         return r;
     r.first = (int32_t *)(void *)(base + first);
     r.pairs = (int32_t *)(void *)(base + pairs);
-    r.ends = base + ends;
+    r.adds = base + adds;
     r.sums = (float *)(void *)(base + sums);
     r.of = (int32_t *)(void *)(base + of);
     r.g = (struct group *)(void *)(base + g);
@@ -393,18 +397,22 @@ static void gated_item(void *arg, uint32_t item, int thread_idx)
 }
 
 /* One expert's y, n values from `at` on of [T, H] sums. */
-static void add_expert(const struct wave *w, int32_t pair, int64_t at, const float *y, int n)
+static void add_expert(const struct wave *w, int32_t pair, int64_t at, float *y, int n)
 {
     const struct sl_op_experts *a = w->a;
+    const unsigned how = w->r->adds[pair], to = how >> ADD_TO & 3;
     const int64_t step = a->n * a->down->mats[0].n_rows;
     float *leaf = w->r->sums + at, *two = leaf + step, *four = two + step;
     float *sums[] = {leaf, two, four, a->out + at};
-    SL_DCHECK(w->r->ends[pair] < SL_COUNT(sums));
-    for (int i = 0; i < w->r->ends[pair]; i++) {
-        w->cpu->k.add(sums[i + 1], sums[i], n);
-        memset(sums[i], 0, (size_t)n * sizeof *y);
+    for (unsigned i = 0; i < to; i++)
+        if ((how >> i & 1) != 0)
+            w->cpu->k.add(y, sums[i], n);
+    if ((how >> ADD_FIRST & 1) == 0) {
+        w->cpu->k.add(sums[to], y, n);
+        return;
     }
-    w->cpu->k.add(leaf, y, n);
+    for (int i = 0; i < n; i++)
+        sums[to][i] = y[i] + 0.0F; /* of -0, which no sum is, +0 */
 }
 
 /* Panels p .. of a group's down, added to the sums of its rows. */
@@ -492,42 +500,52 @@ struct row_job {
     int64_t h;
 };
 
-/* The sums of a row before its experts are added, and which of them end before each. */
-static void begin_row(void *arg, uint32_t t, int thread_idx)
+/* The place of the row's next expert that is here; -1: there is none. */
+static int32_t next_here(const struct sl_op_experts *a, const int32_t *experts, int32_t before)
+{
+    int32_t next = -1;
+    for (int32_t s = 0; s < a->top_k; s++)
+        if (is_here(a, experts[s]) && experts[s] > before &&
+            (next < 0 || experts[s] < experts[next]))
+            next = s;
+    return next;
+}
+
+/* How a row adds its experts: each ends so many sums as the next one is not in (SL_EXPERT_ENDS),
+ * the last one all. What an ended sum has is added to the expert, which goes on to the lowest sum
+ * that goes on: as its first term, or beside what is there. Sums that have nothing are left out,
+ * which is as good as adding +0. */
+static void find_adds(void *arg, uint32_t t, int thread_idx)
 {
     const struct row_job *j = arg;
     const struct sl_op_experts *a = j->a;
     const int32_t *experts = a->experts + (int64_t)t * a->top_k;
-    uint8_t *ends = j->r->ends + (int64_t)t * a->top_k;
+    uint8_t *adds = j->r->adds + (int64_t)t * a->top_k;
+    unsigned kept = 0; /* sums that have something */
     (void)thread_idx;
-    for (int i = 0; i < 3; i++)
-        memset(j->r->sums + (i * a->n + (int64_t)t) * j->h, 0, (size_t)j->h * sizeof *a->out);
-    memset(a->out + (int64_t)t * j->h, 0, (size_t)j->h * sizeof *a->out);
-    for (int32_t s = 0; s < a->top_k; s++) {
-        int32_t before = -1; /* the expert that is added before this one */
-        for (int32_t o = 0; o < a->top_k; o++)
-            if (is_here(a, experts[o]) && experts[o] < experts[s])
-                before = SL_MAX(before, experts[o]);
+    for (int32_t s = next_here(a, experts, -1), next; s >= 0; s = next) {
         const int32_t leaf = SL_EXPERT_LEAF(experts[s], a->gate->n);
-        ends[s] =
-            before < 0 ? 0 : (uint8_t)SL_EXPERT_ENDS(SL_EXPERT_LEAF(before, a->gate->n), leaf);
+        next = next_here(a, experts, experts[s]);
+        const unsigned to =
+            next < 0 ? 3
+                     : (unsigned)SL_EXPERT_ENDS(leaf, SL_EXPERT_LEAF(experts[next], a->gate->n));
+        const unsigned ended = kept & ((1U << to) - 1), first = (kept >> to & 1) == 0;
+        adds[s] = (uint8_t)(ended | to << ADD_TO | first << ADD_FIRST);
+        kept = (kept & ~ended) | 1U << to;
     }
+    if (kept == 0) /* no expert is here */
+        memset(a->out + (int64_t)t * j->h, 0, (size_t)j->h * sizeof *a->out);
+    SL_DCHECK(kept == 0 || kept == 1U << 3);
 }
 
-/* The sums that are left, and what the row's shared expert gave. */
-static void end_row(void *arg, uint32_t t, int thread_idx)
+static void add_shared(void *arg, uint32_t t, int thread_idx)
 {
     const struct row_job *j = arg;
     const struct sl_op_experts *a = j->a;
-    const int64_t at = (int64_t)t * j->h, step = a->n * j->h;
-    const float *leaf = j->r->sums + at, *two = leaf + step, *four = two + step;
-    float *out = a->out + at;
+    const int64_t at = (int64_t)t * j->h;
     (void)thread_idx;
-    for (int64_t k = 0; k < j->h; k++)
-        out[k] += four[k] + (two[k] + leaf[k]);
-    if (a->shared != NULL)
-        sl_cpu_add_shared(j->cpu, a->shared + at,
-                          a->shared_logit != NULL ? &a->shared_logit[t] : NULL, j->h, out);
+    sl_cpu_add_shared(j->cpu, a->shared + at, a->shared_logit != NULL ? &a->shared_logit[t] : NULL,
+                      j->h, a->out + at);
 }
 
 void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
@@ -543,12 +561,13 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     const struct room r =
         experts_room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
     struct row_job rows = {sl_cpu(be), a, &r, down->n_rows};
-    sl_cpu_run(sl_cpu(be), begin_row, &rows, a->n, a->n * down->n_rows);
+    sl_cpu_run(sl_cpu(be), find_adds, &rows, a->n, (int64_t)a->n * a->top_k * a->top_k);
     const int32_t end = sort_pairs(a, &r);
     for (int32_t from = 0, e = 0; from < end;) {
         struct wave w = next_wave(a, sl_cpu(be), &r, from, end, &e);
         run_wave(be, &w);
         from += w.n_pairs;
     }
-    sl_cpu_run(sl_cpu(be), end_row, &rows, a->n, a->n * down->n_rows);
+    if (a->shared != NULL)
+        sl_cpu_run(sl_cpu(be), add_shared, &rows, a->n, a->n * down->n_rows);
 }
