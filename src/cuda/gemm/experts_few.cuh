@@ -310,14 +310,20 @@ struct sl_few_order {
     int32_t n;
     struct {
         int32_t at, ends; /* among the row's experts; sums that end before it */
+        float weight;
     } of[SL_EXPERTS_TOP_K];
 };
 
 /* One warp; top_k is at most 32. */
 static __device__ __forceinline__ void sl_few_find_order(const sl_expert_pairs &p, int32_t first,
-                                                         int32_t n_experts, sl_few_order *order)
+                                                         int32_t n_experts, const float *weights,
+                                                         sl_few_order *order)
 {
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+    const bool weighs = weights != nullptr && lane < p.top_k;
+    const float weight = weighs ? __int_as_float(sl_load_settled(
+                                      reinterpret_cast<const int32_t *>(weights) + first + lane))
+                                : 1.0f;
     const int32_t own = lane < p.top_k ? sl_load_settled(p.experts + first + lane) : -1;
     const bool here = sl_expert_is_here(p, own);
     int32_t n_before = 0, before = -1;
@@ -329,6 +335,7 @@ static __device__ __forceinline__ void sl_few_find_order(const sl_expert_pairs &
     }
     if (here) {
         order->of[n_before].at = lane;
+        order->of[n_before].weight = weight;
         order->of[n_before].ends = before < 0 ? 0 : sl_expert_ends(before, own, n_experts);
     }
     const uint32_t all = __ballot_sync(0xffffffffu, here);
@@ -351,6 +358,7 @@ static __device__ __forceinline__ void sl_few_ahead(const sl_expert_product &a, 
     }
 }
 
+#define SL_FEW_SUM_AHEAD 4 /* experts whose sums are read before they are added */
 #define SL_FEW_SUM_ROOM                         \
     (SL_EXPERTS_TOP_K * SL_CUDA_ROW_BLOCK * 4 + \
      SL_ROUND_UP(static_cast<int>(sizeof(sl_few_order)), 16))
@@ -387,7 +395,7 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
         if (at == warp) {
             sl_grid_launch_dependents();
             if (warp == 0)
-                sl_few_find_order(a.pairs, first, a.n_experts, order);
+                sl_few_find_order(a.pairs, first, a.n_experts, s.weights, order);
             sl_grid_wait();
             __syncthreads();
         }
@@ -414,14 +422,23 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
     const int64_t out = static_cast<int64_t>(blockIdx.y) * a.n_rows + row;
     sl_expert_sums<float> sum;
     sum.begin(0.0f);
-    for (int32_t o = 0; o < order->n; o++) {
-        const int32_t at = order->of[o].at;
-        const float y = sl_expert_biased(
-            sums[at * SL_CUDA_ROW_BLOCK + static_cast<int32_t>(threadIdx.x)],
-            a.bias[0] != nullptr ? sl_expert_bias(a, 0, a.pairs.experts[first + at]) : nullptr,
-            row);
-        sum.add(s.weights != nullptr ? __fmul_rn(s.weights[first + at], y) : y, order->of[o].ends,
-                0.0f);
+    for (int32_t from = 0; from < order->n; from += SL_FEW_SUM_AHEAD) {
+        float v[SL_FEW_SUM_AHEAD];
+        int32_t ends[SL_FEW_SUM_AHEAD];
+#pragma unroll
+        for (int k = 0; k < SL_FEW_SUM_AHEAD; k++) {
+            const int32_t o = min(from + k, order->n - 1), at = order->of[o].at;
+            const float y = sl_expert_biased(
+                sums[at * SL_CUDA_ROW_BLOCK + static_cast<int32_t>(threadIdx.x)],
+                a.bias[0] != nullptr ? sl_expert_bias(a, 0, a.pairs.experts[first + at]) : nullptr,
+                row);
+            v[k] = __fmul_rn(order->of[o].weight, y);
+            ends[k] = order->of[o].ends;
+        }
+#pragma unroll
+        for (int k = 0; k < SL_FEW_SUM_AHEAD; k++)
+            if (from + k < order->n)
+                sum.add(v[k], ends[k], 0.0f);
     }
     float whole = sum.whole();
     if (s.shared != nullptr)
