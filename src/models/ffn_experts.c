@@ -35,9 +35,10 @@ static void choose_experts(struct sl_run *r, int32_t layer, const void *x, int32
                       });
 }
 
-/* What the chosen experts give of x, to sum; shared: what a row begins with, or NULL. */
+/* What the chosen experts give of x, to sum; shared: what is added to that, or NULL; spread: as in
+ * struct sl_op_experts. */
 static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n,
-                       const float *shared, float *sum)
+                       const float *shared, float *sum, const struct sl_spread *spread)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_expert_stacks *s = &r->m->experts[layer];
@@ -65,6 +66,7 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .shared_logit = gated && shared != NULL ? r->shared_logit : NULL,
                               .scratch = r->expert_room,
                               .out = sum,
+                              .spread = spread,
                               .rank = r->m->n_ranks > 1 && !some ? &r->rank : NULL,
                           });
 }
@@ -94,7 +96,7 @@ static void run_latent(struct sl_run *r, int32_t layer, const void *x, int32_t n
                                               .n = n,
                                               .out = r->latent_in,
                                               .ld_out = down->n_rows});
-    run_chosen(r, layer, r->latent_in, n, NULL, r->latent_out);
+    run_chosen(r, layer, r->latent_in, n, NULL, r->latent_out, NULL);
     be->vt->linear(be, &(struct sl_op_linear){.x = r->latent_out,
                                               .ld_x = up->n_cols,
                                               .w = up,
@@ -122,6 +124,7 @@ static void sum_ranks(struct sl_run *r, int32_t layer, const float *part, int32_
                                      .n = n,
                                      .h = h,
                                      .tree = true,
+                                     .parts = r->expert_parts,
                                      .add = shared,
                                      .add_logit = gated ? r->shared_logit : NULL,
                                      .out = y,
@@ -153,8 +156,11 @@ static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
         sl_run_gather(r, columns, sl_run_mat(r, layer, SL_SLOT_SHARED_DOWN)->n_rows, sizeof *y, n,
                       r->shared);
     }
+    const int32_t rank = r->m->rank, h = r->m->hp.hidden;
+    const struct sl_spread spread = {
+        .rank = &r->rank, .whole = r->expert_parts + (int64_t)rank * n * h, .ld = h};
     float *part = sl_run_part(r, y);
-    run_chosen(r, layer, x, n, NULL, part);
+    run_chosen(r, layer, x, n, NULL, part, n <= SL_SUM_ROWS ? &spread : NULL);
     sum_ranks(r, layer, part, n, y);
 }
 
@@ -178,7 +184,7 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
         run_latent(r, layer, x, n, y);
         return;
     }
-    run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum);
+    run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum, NULL);
     sl_run_gather_stream(r, sum, r->m->experts[layer].down.mats[0].n_rows, n, y);
 }
 
@@ -200,7 +206,7 @@ void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32
     norm_rows(r, layer, SL_SLOT_ROUTER_NORM, stream, n, y);
     choose_experts(r, layer, y, n);
     norm_rows(r, layer, SL_SLOT_EXPERTS_NORM, stream, n, r->norm);
-    run_chosen(r, layer, r->norm, n, NULL, y);
+    run_chosen(r, layer, r->norm, n, NULL, y, NULL);
     r->m->be->vt->add_rmsnorm(
         r->m->be, &(struct sl_op_add_rmsnorm){.x = r->shared,
                                               .y = y,

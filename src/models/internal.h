@@ -465,17 +465,18 @@ struct sl_run {
     float *shared;                 /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit;           /* [T] */
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
-    float *expert_parts;           /* [SL_SUM_ROWS, n_ranks, H] of all ranks, on CPUs */
-    struct sl_rank rank;           /* if there are several */
-    float *taps;                   /* [T, n_taps * H] kept for a drafter; of a drafter: */
-    void *taps_in;                 /* activations [T, n_taps * H'], */
-    float *taps_wide;              /* the same before norms, */
-    float *hidden;                 /* [max_logits, H] for its next step, */
-    const float *draft_rows;       /* and what this step is made of: these rows, */
-    const int32_t *draft_sources;  /* of them these for its tokens, */
-    bool draft_own;                /* its own or the target's */
-    float *taps_masked;            /* [T, n_taps * H'] the same with a row for masks */
-    const void *ends;              /* what the last step's logits were made of */
+    float *expert_parts; /* of all ranks: [SL_SUM_ROWS, n_ranks, H], on devices [n_ranks][T, H] of
+                            at most so many rows; NULL: ranks have no experts of their own */
+    struct sl_rank rank; /* if there are several */
+    float *taps;         /* [T, n_taps * H] kept for a drafter; of a drafter: */
+    void *taps_in;       /* activations [T, n_taps * H'], */
+    float *taps_wide;    /* the same before norms, */
+    float *hidden;       /* [max_logits, H] for its next step, */
+    const float *draft_rows;      /* and what this step is made of: these rows, */
+    const int32_t *draft_sources; /* of them these for its tokens, */
+    bool draft_own;               /* its own or the target's */
+    float *taps_masked;           /* [T, n_taps * H'] the same with a row for masks */
+    const void *ends;             /* what the last step's logits were made of */
     float *chain_prev, *chain_in, *chain_mix, *chain_state, *chain_logits; /* draft_chain.c */
     float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */

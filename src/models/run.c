@@ -286,9 +286,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, latent_out), t * latent * f},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
         {offsetof(struct sl_run, expert_parts),
-         parts && be->vt->all_reduce == NULL
-             ? SL_MIN(t, (uint64_t)SL_SUM_ROWS) * (uint64_t)m->n_ranks * h * f
-             : 0},
+         parts ? SL_MIN(t, (uint64_t)SL_SUM_ROWS) * (uint64_t)m->n_ranks * h * f : 0},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},
         {offsetof(struct sl_run, logits),

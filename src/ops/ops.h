@@ -799,6 +799,8 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const float *shared_logit; /* [T] times the sigmoid of this, or NULL */
     void *scratch;             /* of sl_backend.experts_bytes */
     float *out;                /* [T, H] */
+    /* Of some experts: out is one of the parts that all_reduce adds next; or NULL. */
+    const struct sl_spread *spread;
     struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and so
                              is out, [T, H']; NULL: they are whole */
 };
@@ -832,6 +834,8 @@ struct sl_op_all_reduce { /* out[t] = what the ranks have of row t, added up, on
     int32_t n, h;      /* h: a multiple of 4 */
     bool tree; /* of one term: neighbours are added, then neighbours' sums, and so on; else all
                   terms are added in order, rank by rank */
+    const float *parts;     /* [n_ranks][n, h] what an operation before has written to all ranks, if
+                               it has (struct sl_spread), or NULL */
     const float *add;       /* [n, h] is added to the sum, NULL: nothing; */
     const float *add_logit; /* [n] times the sigmoid of this, or NULL */
     float *out;             /* [n, h] */

@@ -254,10 +254,10 @@ static void same_bits(void **)
     }
 }
 
-/* Of more than 64 tokens products of BF16 write to all ranks what is gathered next. */
-static void many_tokens(void **)
+/* Of more than 64 tokens products of BF16 write to all ranks what is gathered next, and so do sums
+ * of experts. */
+static void many_tokens_of(const model &m, bool experts)
 {
-    const model &m = models[2];
     longer = 90;
     write_model(m);
     struct sl_engine_config cfg = config_of(1);
@@ -266,9 +266,18 @@ static void many_tokens(void **)
     for (int n = 2; n <= m.most && n <= n_devices; n *= 2) {
         cfg = config_of(n);
         cfg.max_num_batched_tokens = 256;
+        cfg.enable_expert_parallel = experts;
         expect_same(m, n, "of many tokens", want, run(m, cfg, true));
     }
     longer = 0;
+}
+
+static void many_tokens(void **)
+{
+    many_tokens_of(models[2], false);
+    for (const model &m : models)
+        if (strcmp(m.name, "experts") == 0 || strcmp(m.name, "experts-shared") == 0)
+            many_tokens_of(m, true);
 }
 
 /* Every sequence drafts, and steps have any number of tokens; recorded ones among them. */

@@ -32,7 +32,8 @@ static __device__ __forceinline__ float4 with_shared(const float4 &sum, const fl
 
 /* Four columns a thread; y: rows by place. */
 static __global__ void __launch_bounds__(COMBINE_BLOCK)
-    combine_kernel(const __grid_constant__ sl_expert_pairs p, int32_t n_experts,
+    combine_kernel(const __grid_constant__ sl_expert_pairs p,
+                   const __grid_constant__ sl_expert_peers peers, int32_t n_experts,
                    const float *weights, const float4 *y, const float4 *shared,
                    const float *shared_logit, int32_t h4, float4 *out)
 {
@@ -81,18 +82,22 @@ static __global__ void __launch_bounds__(COMBINE_BLOCK)
                 sums.add(scaled(items[o + k].weight, v[k]), items[o + k].ends, zero);
     }
     const int64_t at = static_cast<int64_t>(row) * h4 + i;
-    out[at] = with_shared(sums.whole(), shared, shared_logit, row, at);
+    const float4 whole = with_shared(sums.whole(), shared, shared_logit, row, at);
+    out[at] = whole;
+    for (int32_t k = 0; k < peers.n; k++)
+        *reinterpret_cast<float4 *>(reinterpret_cast<uint8_t *>(out + at) + peers.to[k]) = whole;
 }
 
 void sl_expert_combine(struct sl_cuda *cu, const struct sl_expert_pairs *p, int32_t n_experts,
-                       const float *y, int64_t n_cols, const struct sl_expert_sum *s, int32_t n)
+                       const float *y, int64_t n_cols, const struct sl_expert_sum *s,
+                       const struct sl_expert_peers *peers, int32_t n)
 {
     const int32_t h4 = (int32_t)(n_cols / 4);
     const dim3 grid((unsigned)SL_CEIL_DIV(h4, COMBINE_BLOCK), (unsigned)n);
     SL_ASSERT(n_cols % 4 == 0 && p->top_k <= SL_EXPERTS_TOP_K);
     sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK),
-              SL_EXPERTS_TOP_K * (sizeof(struct combine_item) + sizeof(int32_t)), *p, n_experts,
-              s->weights, reinterpret_cast<const float4 *>(y),
+              SL_EXPERTS_TOP_K * (sizeof(struct combine_item) + sizeof(int32_t)), *p, *peers,
+              n_experts, s->weights, reinterpret_cast<const float4 *>(y),
               reinterpret_cast<const float4 *>(s->shared), s->shared_logit, h4,
               reinterpret_cast<float4 *>(s->out));
 }

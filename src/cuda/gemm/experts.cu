@@ -25,6 +25,7 @@
  * some experts: it sorts and multiplies the pairs of those alone, and the rows' sums of ranks are
  * added elsewhere (all_reduce).
  */
+#include "cuda/comm/comm.h"
 #include "cuda/gemm/combine.h"
 #include "cuda/gemm/experts_gate.cuh"
 #include "cuda/gemm/experts_leaves.cuh"
@@ -36,6 +37,8 @@
 #define SORT_AHEAD   8 /* pairs of a thread whose experts are asked for at a time */
 #define GATHER_BLOCK 256
 #define SINGLE_ROWS  2             /* up to which every pair is on its own */
+#define SPREAD_ROWS  64            /* more than those */
+#define SPREAD_BYTES (8 << 20)     /* at most, to all others */
 #define SLAB_BYTES   (512ll << 20) /* of scratch, unless one row wants more */
 
 /* ------------------------------------------------------------------ stacks */
@@ -468,6 +471,27 @@ static void run_single(struct sl_cuda *cu, const struct sl_op_experts *a)
     kernels[a->down->mats[0].layout].sum(cu, &last, &sum, a->n);
 }
 
+/* Where else the sums of all rows go: of more rows than a meeting sends as lines, they are on the
+ * other ranks when all_reduce asks for them. All ranks decide alike. */
+static struct sl_expert_peers peers_of(const struct sl_cuda *cu, const struct sl_op_experts *a,
+                                       int32_t n)
+{
+    const struct sl_comm *c = cu->comm;
+    const struct sl_spread *s = a->spread;
+    struct sl_expert_peers peers = {};
+    if (s == NULL || n < a->n || n <= SPREAD_ROWS || c == NULL || !c->alike ||
+        c->n_ranks - 1 > SL_EXPERT_PEERS ||
+        (c->n_ranks - 1) * n * a->down->mats[0].n_rows * 4 > SPREAD_BYTES)
+        return peers;
+    for (int i = 0; i < c->n_ranks; i++)
+        if (s->rank->mem[i] == NULL)
+            return peers;
+    for (int i = 0; i < c->n_ranks; i++)
+        if (i != s->rank->idx)
+            peers.to[peers.n++] = s->rank->mem[i] - s->rank->mem[s->rank->idx];
+    return peers;
+}
+
 static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t from, int32_t n)
 {
     const int32_t n_experts = a->gate->n;
@@ -510,10 +534,16 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
         gather_middle(cu, a, pairs.n_pairs, up.mid, at + r.mid);
         second->wg(cu, &last, tile);
     }
-    const struct sl_expert_sum sum = {
+    struct sl_expert_sum sum = {
         out_weights(a, from), a->shared == NULL ? NULL : a->shared + from * n_out,
         a->shared_logit == NULL ? NULL : a->shared_logit + from, a->out + from * n_out};
-    sl_expert_combine(cu, &pairs, n_experts, last.out, n_out, &sum, n);
+    const struct sl_expert_peers peers = peers_of(cu, a, n);
+    if (peers.n > 0) {
+        SL_ASSERT(cu->spread == NULL && n_out == a->spread->ld);
+        sum.out = static_cast<float *>(a->spread->whole);
+        cu->spread = a->out;
+    }
+    sl_expert_combine(cu, &pairs, n_experts, last.out, n_out, &sum, &peers, n);
 }
 
 extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_experts *a)

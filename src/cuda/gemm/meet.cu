@@ -10,7 +10,9 @@
  * knows that the meeting before is over there (comm.cu).
  *
  * Of many tokens, or where no norm is behind, a kernel reads what the others have in their rooms
- * and adds; with more than two ranks each adds some tokens, which are then gathered.
+ * and adds; with more than two ranks each adds some tokens, which are then gathered. What the
+ * kernel before has written to all ranks (struct sl_spread) is here when all have said that they
+ * are.
  */
 #include "cuda/gemm/meet.h"
 
@@ -27,8 +29,9 @@
 #define SUM_UNROLL    2
 
 struct sum_args {
-    const float *part; /* [n_own][n, cols] */
-    int64_t apart;     /* floats of one of them */
+    const float *part;  /* [n_own][n, cols] */
+    const float *parts; /* [n_terms][n, h] of all ranks, which are here; NULL: they are not */
+    int64_t apart;      /* floats of one of them */
     int32_t n_own;
     int32_t n, h, cols; /* of a gather cols are this rank's share of h */
     int32_t n_terms;    /* of all ranks */
@@ -309,6 +312,8 @@ static __global__ void __launch_bounds__(COMM_THREADS)
         const uint32_t at = __shfl_sync(0xFFFFFFFFu, seen.at, r);
         term[i] = reinterpret_cast<const uint4 *>(
             a.piece[r] + at + (i - r * s.n_own) * s.apart * static_cast<int64_t>(sizeof(float)));
+        if (s.parts != nullptr)
+            term[i] = reinterpret_cast<const uint4 *>(s.parts + (i < s.n_terms ? i : 0) * s.apart);
     }
     const uint32_t stride = comm_stride(), quads = static_cast<uint32_t>(s.h) / 4;
     for (uint32_t i = from + comm_first(); i < to; i += SUM_UNROLL * stride) {
@@ -454,14 +459,19 @@ static void reduce_run(struct sl_cuda *cu, const struct sl_op_all_reduce *op)
     const struct sl_comm *c = op->rank->comm;
     const int rank = op->rank->idx, n_ranks = c->n_ranks;
     const uint8_t *part = reinterpret_cast<const uint8_t *>(op->part);
-    const struct sum_args s = reduce_args(op, n_ranks);
+    struct sum_args s = reduce_args(op, n_ranks);
     struct comm_args a = comm_args_of(c, rank);
+    if (cu->spread != NULL) {
+        SL_ASSERT(cu->spread == op->part && op->parts != NULL && op->n_terms == 1);
+        cu->spread = NULL;
+        s.parts = op->parts;
+    }
     SL_ASSERT(part >= c->piece[rank] &&
               part + s.n_own * s.apart * 4 <= c->piece[rank] + c->piece_bytes);
     a.at = (uint32_t)(part - c->piece[rank]);
     const uint32_t quads = (uint32_t)(s.apart / 4);
     const uint64_t come = (uint64_t)(n_ranks - 1) * (uint64_t)(s.n_own * s.apart) * 4;
-    const bool slices = n_ranks > 2 && come > SUM_ALL_BYTES;
+    const bool slices = n_ranks > 2 && come > SUM_ALL_BYTES && s.parts == NULL;
     uint32_t from = 0, to = quads;
     float *out = op->out;
     if (slices) {
