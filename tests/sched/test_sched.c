@@ -517,6 +517,87 @@ static void the_largest_sequence_runs_alone(void **state)
     rig_deinit(&g);
 }
 
+/* A step of whatever group has its turn begins: its sequences' next tokens are pending. Returns the
+ * group, -1: nothing was planned. */
+static int32_t launch(struct rig *g)
+{
+    sl_sched_plan(&g->s);
+    check_all(g);
+    for (int32_t i = 0; i < g->s.n_plan; i++) {
+        struct sl_seq *seq = g->s.plan[i];
+        assert_int_equal(seq->group, g->s.group);
+        sl_sched_advance(&g->s, seq);
+        seq->n_pending++;
+        seq->pending_slot = g->s.group;
+    }
+    g->s.n_in_flight[g->s.group] += g->s.n_plan > 0;
+    return g->s.n_plan > 0 ? g->s.group : -1;
+}
+
+/* The oldest step of a group has landed. */
+static void land(struct rig *g, int32_t group)
+{
+    g->s.n_in_flight[group]--;
+    for (int i = 0; i < g->n; i++) {
+        struct sl_seq *seq = &g->items[i].seq;
+        if (seq->n_pending == 0 || seq->pending_slot != group)
+            continue;
+        seq->n_pending--;
+        seq->out[seq->n_out++] = 7;
+    }
+}
+
+static void groups_take_turns(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 32, 8, 32);
+    g.s.cfg.n_groups = 2;
+    for (int32_t i = 0; i < 6; i++)
+        add(&g, 3, 0, i);
+    assert_int_equal(launch(&g), 1);
+    assert_int_equal(g.s.n_plan, 3); /* its share */
+    assert_int_equal(launch(&g), 0);
+    assert_int_equal(g.s.n_plan, 3);
+    assert_int_equal(launch(&g), 1); /* with tokens that are pending */
+    assert_int_equal(launch(&g), 0);
+    assert_int_equal(launch(&g), -1); /* each has two steps in flight */
+    land(&g, 1);
+    assert_int_equal(launch(&g), 1);
+    land(&g, 1);
+    land(&g, 0);
+    land(&g, 0);
+    assert_int_equal(launch(&g), 0);
+    rig_deinit(&g);
+}
+
+/* One group has lost all its members: some of the other's go there, each when its token is known.
+ */
+static void groups_are_evened_out(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 32, 8, 32);
+    g.s.cfg.n_groups = 2;
+    for (int32_t i = 0; i < 6; i++)
+        add(&g, 3, 0, i);
+    assert_int_equal(launch(&g), 1);
+    assert_int_equal(launch(&g), 0);
+    for (int i = 0; i < 6; i++)
+        if (g.items[i].seq.group == 0)
+            sl_sched_finish(&g.s, &g.items[i].seq, false);
+    g.s.n_in_flight[0] = 0;
+    assert_int_equal(g.s.n_members[0], 0);
+    assert_int_equal(launch(&g), 1);
+    assert_int_equal(g.s.n_plan, 2); /* the third has changed sides, and its token is pending */
+    assert_int_equal(g.s.n_members[0], 1);
+    assert_int_equal(launch(&g), -1);
+    land(&g, 1); /* its token, and those of the first step */
+    assert_int_equal(launch(&g), 0);
+    assert_int_equal(g.s.n_plan, 1);
+    rig_deinit(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +615,8 @@ int main(void)
         cmocka_unit_test(the_largest_sequence_runs_alone),
         cmocka_unit_test(a_long_context_holds_its_window),
         cmocka_unit_test(windows_are_not_overbooked),
+        cmocka_unit_test(groups_take_turns),
+        cmocka_unit_test(groups_are_evened_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
