@@ -53,7 +53,8 @@ static int32_t default_tokens(const struct sl_model_facts *f, const struct sl_en
 {
     if (f->whole)
         return SL_MIN(SL_MAX(WHOLE_BATCHED_TOKENS, context_of(f, cfg)), SL_MAX_STEP_TOKENS);
-    return on_device ? DEVICE_BATCHED_TOKENS : DEFAULT_BATCHED_TOKENS;
+    /* The stages behind the first wait for its first chunk. */
+    return on_device ? DEVICE_BATCHED_TOKENS / f->n_stages : DEFAULT_BATCHED_TOKENS;
 }
 
 static int plan_steps(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
