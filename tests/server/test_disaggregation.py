@@ -4,65 +4,23 @@ whatever happens to one of them, requests end and are right.
 
 The calls here are those that routers make: vLLM's (the first server's answer is handed to the second) and SGLang's
 (both get the request at once, with the number of a room). test_routers.py has the routers themselves."""
-import http.client
 import json
-import os
 import random
 import socket
-import struct
 import threading
 import time
 
 import pytest
 
-from serverproc import ROOT, Server
-
-MODEL = os.path.join(ROOT, "assets", "storyteller")
-ARGS = ["--threads", "1", "--kv-cache-memory-bytes", "64M", "--http-threads", "2"]
-PREFILL = [*ARGS, "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "-1"]
-DECODE = [*ARGS, "--disaggregation-mode", "decode"]
-DO_DECODE = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
-             "remote_block_ids": None, "remote_host": None, "remote_port": None}
-WORDS = ("once upon a time there was little girl who lived in big forest with her dog and they liked to play all day "
-         "near old red house where sun was warm").split()
-
-
-def text_of(seed, n_words=300):
-    r = random.Random(seed)
-    return " ".join(r.choice(WORDS) for _ in range(n_words))
-
-
-def bootstrap_port(server):
-    line = [x for x in server.log().splitlines() if "KV pages are read at" in x][-1]
-    return int(line.rsplit(" ", 1)[1])
-
-
-def what(answer):
-    """Of an answer what follows from the request alone."""
-    choices = json.loads(json.dumps(answer["choices"]))
-    for c in choices:
-        c.pop("stop_reason", None)
-    return choices
-
-
-def prefill_leg(server, path, body):
-    leg = {**body, "stream": False, "max_tokens": 1, "min_tokens": 1, "kv_transfer_params": DO_DECODE}
-    leg.pop("stream_options", None)
-    status, answer = server.json("POST", path, leg)
-    assert status == 200, answer
-    return answer["kv_transfer_params"]
-
+from pairs import (ANY_PORT, ARGS, DECODE, DO_DECODE, MODEL, PREFILL, Server, pages_port, pages_read, prefill_leg, said,
+                   text_of, well)
 
 @pytest.fixture(scope="module")
 def pair():
-    with Server(*PREFILL) as p, Server(*DECODE) as d, Server(*ARGS) as one:
+    with Server(MODEL, *PREFILL, *ANY_PORT) as p, Server(MODEL, *DECODE) as d, Server(MODEL, *ARGS) as one:
         yield p, d, one
         for s in (p, d, one):
-            assert s.process.poll() is None
-
-
-def pages_read(server):
-    return server.metric("sluice:kv_transfer_pages_total", direction="read") or 0
+            well(s)
 
 
 CASES = {
@@ -87,4 +45,273 @@ def test_two_servers_give_what_one_gives(pair, name):
     assert status == 200 and before["disaggregation_mode"] == "decode"
     cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached == params["remote_num_tokens"]  # all of it came from the first server
-    assert what(answer) == what(one.json("POST", "/v1/completions", body)[1])
+    assert said(answer) == said(one.json("POST", "/v1/completions", body)[1])
+
+
+def test_streams_are_the_same(pair):
+    p, d, one = pair
+    body = {"prompt": text_of("stream"), "max_tokens": 24, "temperature": 0.8, "seed": 2, "logprobs": 2}
+    params = prefill_leg(p, "/v1/completions", body)
+
+    def events(server, more):
+        with server.stream("/v1/completions", {**body, **more}) as s:
+            choices = [c for e in s for c in e["choices"]]  # how many tokens an event has is a matter of time
+        return ("".join(c["text"] for c in choices), choices[-1]["finish_reason"],
+                [x for c in choices if c["logprobs"] for x in zip(*[c["logprobs"][k] for k in ("tokens",
+                 "token_logprobs", "top_logprobs", "text_offset")])])
+
+    assert events(d, {"kv_transfer_params": params}) == events(one, {})
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_conversations(pair, path):
+    p, d, one = pair
+    text = text_of(path)
+    body = {"max_output_tokens": 16, "input": text} if path == "/v1/responses" else {
+        "max_tokens": 16, "messages": [{"role": "user", "content": text}], "logprobs": True, "top_logprobs": 2}
+    body |= {"temperature": 0.7, "seed": 4} if path != "/v1/responses" else {"temperature": 0}
+    status, want = one.json("POST", path, body)
+    if status == 400 and "chat_template" in json.dumps(want):
+        pytest.skip("the bundled model has no chat template")
+    before = pages_read(d)
+    params = prefill_leg(p, path, body)
+    status, got = d.json("POST", path, {**body, "kv_transfer_params": params})
+    assert status == 200 and pages_read(d) - before >= 8
+    if path == "/v1/responses":
+        assert [o["content"] for o in got["output"]] == [o["content"] for o in want["output"]]
+    else:
+        assert said(got) == said(want)
+
+
+def test_a_list_of_prompts(pair):
+    p, d, one = pair
+    body = {"prompt": [text_of("list 1", 200), "a", text_of("list 2", 100)], "max_tokens": 8, "temperature": 0.9,
+            "seed": 1, "n": 2}
+    params = prefill_leg(p, "/v1/completions", body)
+    offers = params["sluice"]["offers"]
+    assert offers[1] is None and len(offers[0]) == len(offers[2]) == 32  # "a" has no complete block
+    before = pages_read(d)
+    answer = d.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})[1]
+    assert said(answer) == said(one.json("POST", "/v1/completions", body)[1])
+    assert (pages_read(d) - before) * 16 == params["remote_num_tokens"]
+
+
+def test_a_second_turn_brings_what_is_new(pair):
+    p, d, one = pair
+    body = {"prompt": text_of("turn", 250), "max_tokens": 16, "temperature": 0}
+    first = d.json("POST", "/v1/completions", {**body, "kv_transfer_params": prefill_leg(p, "/v1/completions", body)})[1]
+    body["prompt"] += first["choices"][0]["text"] + " " + text_of("turn 2", 60)
+    before = pages_read(d)
+    params = prefill_leg(p, "/v1/completions", body)
+    second = d.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})[1]
+    assert said(second) == said(one.json("POST", "/v1/completions", body)[1])
+    assert 0 < (pages_read(d) - before) * 16 < params["remote_num_tokens"] - first["usage"]["prompt_tokens"] + 16
+
+
+def in_room(p, d, body, room, port=None, delay=0.0):
+    """Both legs at once, as SGLang's router sends them; the answers of both."""
+    rooms = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port or pages_port(p), "bootstrap_room": room}
+    legs = []
+
+    def first():
+        time.sleep(delay)
+        legs.append(p.json("POST", "/v1/completions", {**body, **rooms}))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    answer = d.json("POST", "/v1/completions", {**body, **rooms})
+    thread.join()
+    return legs[0], answer
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3])
+def test_rooms(pair, delay):
+    p, d, one = pair
+    body = {"prompt": text_of(f"room {delay}"), "max_tokens": 24, "temperature": 0.9, "seed": 8, "min_tokens": 4}
+    before = pages_read(d)
+    (status, leg), (_, answer) = in_room(p, d, body, 2 ** 62 + 17, delay=delay)
+    assert status == 200 and leg["usage"]["completion_tokens"] == 1  # more is the other's work
+    assert said(answer) == said(one.json("POST", "/v1/completions", body)[1])
+    assert pages_read(d) - before == (answer["usage"]["prompt_tokens"] - 1) // 16
+
+
+@pytest.mark.parametrize("wrong", [{"top_p": 7}, {"prompt": []}, {"stop": 5}, {"logit_bias": {"99999999": 1}}])
+def test_a_room_that_is_refused_is_told_of(pair, wrong):
+    p, d, one = pair
+    body = {"prompt": text_of(json.dumps(wrong)), "max_tokens": 4, "temperature": 0}
+    rooms = {"bootstrap_host": "127.0.0.1", "bootstrap_port": pages_port(p), "bootstrap_room": random.getrandbits(62)}
+    got = []
+    thread = threading.Thread(target=lambda: got.append(d.json("POST", "/v1/completions", {**body, **rooms})))
+    thread.start()
+    time.sleep(0.2)
+    assert p.json("POST", "/v1/completions", {**body, **wrong, **rooms})[0] == 400
+    at = time.monotonic()
+    thread.join()
+    assert time.monotonic() - at < 5  # it does not wait for a room that stays empty
+    assert said(got[0][1]) == said(one.json("POST", "/v1/completions", body)[1])
+
+
+def test_what_is_not_there_is_computed(pair):
+    """Offers that are gone, peers that are gone, other prompts: a request's answer is right all the same."""
+    p, d, one = pair
+    body = {"prompt": text_of("gone"), "max_tokens": 12, "temperature": 0.6, "seed": 6}
+    other = {**body, "prompt": text_of("another")}
+    params = prefill_leg(p, "/v1/completions", body)
+    want = {name: said(one.json("POST", "/v1/completions", b)[1]) for name, b in (("body", body), ("other", other))}
+    s = socket.create_server(("127.0.0.1", 0))  # takes connections and says nothing
+    silent = s.getsockname()[1]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = unused.getsockname()[1]
+        for change in ({"remote_port": nobody}, {"remote_port": d.port}, {"remote_port": silent},
+                       {"remote_host": "localhost"}, {"remote_host": "no.such.host.invalid"},
+                       {"sluice": {**params["sluice"], "offers": ["0" * 32]}}):
+            answer = d.json("POST", "/v1/completions", {**other, "kv_transfer_params": {**params, **change}})[1]
+            assert said(answer) == want["other"], change
+    s.close()
+    answer = d.json("POST", "/v1/completions", {**other, "kv_transfer_params": params})[1]
+    assert said(answer) == want["other"]  # another prompt's pages
+    assert said(d.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})[1]) == want["body"]
+    assert d.metric("sluice:kv_transfer_faults_total", kind="refused") > 0
+
+
+@pytest.mark.parametrize("params", [
+    1, "x", [1], {"do_remote_decode": 1}, {"do_remote_decode": True}, {"do_remote_prefill": True},
+    {"do_remote_prefill": True, "do_remote_decode": True}, {"do_remote_prefill": True, "remote_host": 1},
+    {"remote_port": 0}, {"remote_port": 1 << 16}, {"remote_host": ""}, {"remote_host": "evil\0host"},
+    {"remote_host": "10.0.0.1"}, {"remote_host": "::2"}, {"sluice": None}, {"sluice": {"v": 2}},
+    {"sluice": {"v": 1, "offers": []}}, {"sluice": {"v": 1, "offers": ["x" * 32]}}, {"sluice": {"v": 1, "offers": [1]}},
+    {"remote_host": "h" * 300}])
+def test_strange_parameters_are_refused_by_name(pair, params):
+    _, d, _ = pair
+    good = {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": 9,
+            "sluice": {"v": 1, "offers": ["0" * 32]}}
+    if isinstance(params, dict) and not any(k.startswith("do_") for k in params):
+        params = {**good, **params}
+    status, answer = d.json("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "kv_transfer_params": params})
+    assert status == 400 and answer["error"]["param"] == "kv_transfer_params", answer
+
+
+@pytest.mark.parametrize("rooms", [{"bootstrap_room": -1}, {"bootstrap_room": "x"}, {"bootstrap_room": [1, 2]},
+                                   {"bootstrap_port": 0}, {"bootstrap_port": "x"}, {"bootstrap_host": 5},
+                                   {"bootstrap_host": None}, {"bootstrap_host": "10.0.0.1"}])
+def test_strange_rooms_are_refused_by_name(pair, rooms):
+    _, d, _ = pair
+    good = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 9, "bootstrap_room": 3}
+    status, answer = d.json("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, **good, **rooms})
+    assert status == 400 and answer["error"]["param"] == next(iter(rooms)), answer
+
+
+def test_callers_that_are_not_on_the_list():
+    """This machine is not on the list of the first server: nobody here may ask it, by HTTP or for pages."""
+    with Server(MODEL, *PREFILL, *ANY_PORT, "--kv-transfer-peers", "10.0.0.0/8,fd00::/8") as p, \
+            Server(MODEL, *DECODE, "--kv-transfer-peers", "127.0.0.1") as d, Server(MODEL, *ARGS) as one:
+        body = {"prompt": text_of("list"), "max_tokens": 8, "temperature": 0}
+        status, answer = p.json("POST", "/v1/completions", {**body, "kv_transfer_params": DO_DECODE})
+        assert status == 400 and "--kv-transfer-peers" in answer["error"]["message"]
+        status, answer = p.json("POST", "/v1/completions", {**body, "bootstrap_host": "127.0.0.1", "bootstrap_room": 1})
+        assert status == 400 and "--kv-transfer-peers" in answer["error"]["message"]
+        params = {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": pages_port(p),
+                  "sluice": {"v": 1, "offers": ["1" * 32]}}
+        answer = d.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})[1]
+        assert said(answer) == said(one.json("POST", "/v1/completions", body)[1]) and pages_read(d) == 0
+        assert p.metric("sluice:kv_transfer_faults_total", kind="refused") == 1
+        for s in (p, d, one):
+            well(s)
+
+
+@pytest.mark.parametrize("flags, named", [
+    (["--disaggregation-mode", "x"], "disaggregation-mode"),
+    (["--kv-transfer-peers", "*"], "--disaggregation-mode"),
+    (["--disaggregation-mode", "decode", "--kv-transfer-peers", "1.2.3.4/40"], "kv-transfer-peers"),
+    (["--disaggregation-mode", "prefill", *ANY_PORT, "--kv-transfer-host", "192.0.2.77"], "192.0.2.77"),
+    (["--disaggregation-mode", "prefill", "--no-enable-prefix-caching"], "prefix caching"),
+    (["--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_x"}'], "kv_role"),
+])
+def test_what_cannot_work_is_refused_by_name(flags, named):
+    with pytest.raises(RuntimeError, match=named):
+        Server(MODEL, *ARGS, *flags)
+
+
+def test_vllms_way_to_ask_for_it():
+    config = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
+    with Server(MODEL, *ARGS, *ANY_PORT, "--kv-transfer-config", config) as a, \
+            Server(MODEL, *ARGS, *ANY_PORT, "--kv-transfer-config", config) as b:
+        body = {"prompt": text_of("both"), "max_tokens": 8, "temperature": 0}
+        for x, y in ((a, b), (b, a)):
+            params = prefill_leg(x, "/v1/completions", body)
+            y.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})
+        assert pages_read(b) > 0 and pages_read(a) == 0  # that one has computed them
+        assert a.json("GET", "/server_info")[1]["disaggregation_mode"] == "both"
+
+
+def test_the_first_server_is_killed(tmp_path):
+    """At every point of a transfer: the other one's requests end, and are right."""
+    del tmp_path
+    r = random.Random(1)
+    bodies = [{"prompt": text_of(f"kill {k}"), "max_tokens": 6, "temperature": 0} for k in range(12)]
+    with Server(MODEL, *ARGS) as one, Server(MODEL, *DECODE) as d:
+        want = [said(one.json("POST", "/v1/completions", b)[1]) for b in bodies]
+        for k, body in enumerate(bodies):
+            with Server(MODEL, *PREFILL, *ANY_PORT) as p:
+                rooms = {"bootstrap_host": "127.0.0.1", "bootstrap_port": pages_port(p), "bootstrap_room": k}
+                got = []
+                legs = [threading.Thread(target=lambda: got.append(d.json("POST", "/v1/completions", {**body, **rooms})))]
+
+                def first():
+                    try:
+                        p.json("POST", "/v1/completions", {**body, **rooms})
+                    except (OSError, ValueError):
+                        pass  # it was killed
+
+                legs.append(threading.Thread(target=first))
+                for leg in legs:
+                    leg.start()
+                time.sleep(r.random() * 0.25)
+                p.process.kill()
+                at = time.monotonic()
+                for leg in legs:
+                    leg.join(30)
+                assert time.monotonic() - at < 15 and got and said(got[0][1]) == want[k]
+        well(d)
+
+
+def test_the_second_server_is_killed():
+    """The first one's pages are given up in time, and it serves on."""
+    with Server(MODEL, *PREFILL, *ANY_PORT) as p:
+        for k in range(6):
+            with Server(MODEL, *DECODE) as d:
+                body = {"prompt": text_of(f"lost {k}"), "max_tokens": 6, "temperature": 0}
+                params = prefill_leg(p, "/v1/completions", body)
+                leg = threading.Thread(target=lambda: hang_up(d, {**body, "kv_transfer_params": params}))
+                leg.start()
+                time.sleep(0.01 * k)
+                d.process.kill()
+                leg.join(30)
+        assert p.json("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+        well(p)
+
+
+def hang_up(server, body):
+    try:
+        server.json("POST", "/v1/completions", body)
+    except (OSError, ValueError):
+        pass  # it was killed
+
+
+def test_clients_that_leave(pair):
+    """In every stage of a transfer."""
+    p, d, one = pair
+    r = random.Random(2)
+    for k in range(20):
+        body = {"prompt": text_of(f"leave {k}"), "max_tokens": 40, "temperature": 0}
+        rooms = {"bootstrap_host": "127.0.0.1", "bootstrap_port": pages_port(p), "bootstrap_room": 5000 + k}
+        for server in r.sample([p, d], 2):
+            s = socket.create_connection(("127.0.0.1", server.port))
+            data = json.dumps({**body, **rooms}).encode()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
+            time.sleep(r.random() * 0.05)
+            s.close()
+    body = {"prompt": text_of("after"), "max_tokens": 8, "temperature": 0}
+    (_, _), (_, answer) = in_room(p, d, body, 99)
+    assert said(answer) == said(one.json("POST", "/v1/completions", body)[1])

@@ -70,13 +70,20 @@ static int make(struct sl_transfers *out, int32_t n, struct sl_refusal *r)
     return out->prompts != NULL ? 0 : sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
 }
 
+/* A member; null where there is none. */
+static const json_t *member(const json_t *o, const char *name)
+{
+    const json_t *v = json_object_get(o, name);
+    return v != NULL ? v : json_null();
+}
+
 /* ---- vLLM's */
 
 static int read_flag(const json_t *o, const char *name, bool *out, struct sl_refusal *r)
 {
-    const json_t *v = json_object_get(o, name);
+    const json_t *v = member(o, name);
     *out = false;
-    return v == NULL || json_is_null(v) ? 0 : sl_json_bool(v, "kv_transfer_params", out, r);
+    return json_is_null(v) ? 0 : sl_json_bool(v, "kv_transfer_params", out, r);
 }
 
 static bool parse_offer(const json_t *v, uint64_t id[2])
@@ -115,12 +122,11 @@ static int read_prefilled(const json_t *o, const struct sl_engine *eng, struct s
 {
     const char *host = NULL;
     int64_t port = 0;
-    const json_t *sluice = json_object_get(o, "sluice");
-    int rc = sl_json_cstr(json_object_get(o, "remote_host"), "kv_transfer_params", SL_MAX_PEER_HOST,
-                          &host, r);
+    const json_t *sluice = member(o, "sluice");
+    int rc =
+        sl_json_cstr(member(o, "remote_host"), "kv_transfer_params", SL_MAX_PEER_HOST, &host, r);
     if (rc == 0)
-        rc = sl_json_int(json_object_get(o, "remote_port"), "kv_transfer_params", 1, 65535, &port,
-                         r);
+        rc = sl_json_int(member(o, "remote_port"), "kv_transfer_params", 1, 65535, &port, r);
     if (rc == 0)
         rc = check_host(eng, host, "kv_transfer_params", r);
     return rc != 0 ? rc : read_offers(sluice, out, host, (int)port, r);
@@ -160,7 +166,8 @@ static int read_params(const json_t *o, const struct sl_conn *c, const struct sl
 /* The value of prompt i: of an array its own, else everybody's. */
 static const json_t *of_prompt(const json_t *v, int32_t i)
 {
-    return json_is_array(v) ? json_array_get(v, (size_t)i) : v;
+    const json_t *own = json_is_array(v) ? json_array_get(v, (size_t)i) : v;
+    return own != NULL ? own : json_null();
 }
 
 static int read_room(const struct sl_params *p, const struct sl_engine *eng, int32_t i,
@@ -177,12 +184,12 @@ static int read_room(const struct sl_params *p, const struct sl_engine *eng, int
     t->id[0] = (uint64_t)room;
     if (out->offers)
         return 0;
-    if (host == NULL || json_is_null(host))
+    if (json_is_null(host))
         return sl_refuse(r, SL_EINVAL, "bootstrap_host", "bootstrap_host is missing");
     rc = sl_json_cstr(host, "bootstrap_host", SL_MAX_PEER_HOST, &t->host, r);
     if (rc == 0)
         rc = check_host(eng, t->host, "bootstrap_host", r);
-    if (rc == 0 && port != NULL && !json_is_null(port))
+    if (rc == 0 && !json_is_null(port))
         rc = sl_json_int(port, "bootstrap_port", 1, 65535, &n_port, r);
     t->port = (int32_t)n_port;
     return rc;
