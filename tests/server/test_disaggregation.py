@@ -3,8 +3,11 @@
 whatever happens to one of them, requests end and are right.
 
 The calls here are those that routers make: vLLM's (the first server's answer is handed to the second) and SGLang's
-(both get the request at once, with the number of a room). test_routers.py has the routers themselves."""
+(both get the request at once, with the number of a room). test_routers.py has the routers themselves.
+
+  SLUICE_PAIR_REQUESTS=1000 pytest -k many tests/server/test_disaggregation.py    more requests, with kills"""
 import json
+import os
 import random
 import socket
 import threading
@@ -315,3 +318,74 @@ def test_clients_that_leave(pair):
     body = {"prompt": text_of("after"), "max_tokens": 8, "temperature": 0}
     (_, _), (_, answer) = in_room(p, d, body, 99)
     assert said(answer) == said(one.json("POST", "/v1/completions", body)[1])
+
+
+class Slot:
+    """A server that is killed now and then and starts again, at the same place for those who ask."""
+
+    def __init__(self, flags):
+        self.flags, self.lock, self.kills = flags, threading.Lock(), 0
+        self.server = Server(MODEL, *flags)
+
+    def kill(self):
+        with self.lock:
+            self.server.process.kill()
+            self.kills += 1
+            self.server.__exit__(None, None, None)
+            self.server = Server(MODEL, *self.flags)
+
+    def now(self):
+        with self.lock:
+            return self.server, self.kills
+
+
+def one_request(first, second, k, body):
+    """(answer, was a server killed meanwhile?)"""
+    (p, n_p), (d, n_d) = first.now(), second.now()
+    answer = None
+    try:
+        if k % 2:
+            answer = d.json("POST", "/v1/completions",
+                            {**body, "kv_transfer_params": prefill_leg(p, "/v1/completions", body)})
+        else:
+            rooms = {"bootstrap_host": "127.0.0.1", "bootstrap_port": pages_port(p), "bootstrap_room": 10000 + k}
+            leg = threading.Thread(target=lambda: hang_up(p, {**body, **rooms}))
+            leg.start()
+            answer = d.json("POST", "/v1/completions", {**body, **rooms})
+            leg.join()
+    except (OSError, ValueError, IndexError):
+        pass
+    return answer, (first.kills, second.kills) != (n_p, n_d)
+
+
+def test_many_requests_while_servers_are_killed():
+    """An answer is right, or there is none because a server of its two was killed."""
+    n = int(os.environ.get("SLUICE_PAIR_REQUESTS", "80"))
+    r = random.Random(5)
+    first, second = Slot([*PREFILL, *ANY_PORT]), Slot(DECODE)
+    wrong, unanswered, read = [], [], 0
+    with Server(MODEL, *ARGS) as one:
+        def ask(k):
+            body = {"prompt": text_of(f"many {k % 40}", 80 + k % 150), "max_tokens": 6, "temperature": 0.8, "seed": k}
+            answer, killed = one_request(first, second, k, body)
+            if answer is not None and answer[0] == 200:
+                if said(answer[1]) != said(one.json("POST", "/v1/completions", body)[1]):
+                    wrong.append(k)
+            elif not killed:
+                unanswered.append((k, answer))
+
+        for at in range(0, n, 20):
+            threads = [threading.Thread(target=ask, args=(k,)) for k in range(at, min(at + 20, n))]
+            for t in threads:
+                t.start()
+            time.sleep(r.random() * 0.6)
+            r.choice([first, second]).kill()
+            for t in threads:
+                t.join(60)
+                assert not t.is_alive()
+            read += pages_read(second.server)
+    assert not wrong and not unanswered
+    assert read > 0
+    for slot in (first, second):
+        well(slot.server)
+        slot.server.__exit__(None, None, None)
