@@ -102,7 +102,7 @@
 #define SL_BOOTSTRAP_PORT   8998      /* where pages are read, as SGLang has it */
 #define SL_MAX_NETS         64        /* addresses of a list */
 #define SL_MAX_PEER_HOST    254       /* bytes of a peer's name */
-#define SL_MAX_PEER_THREADS 4         /* of each side */
+#define SL_MAX_PEER_THREADS 8         /* of each side */
 #define SL_MAX_PEER_CONNS   64        /* connections of a thread */
 #define SL_MAX_PEER_WINDOW  8         /* pages asked for at once over a connection */
 #define SL_MAX_PEER_JOBS    1024      /* requests whose pages are under way */

@@ -1,104 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Pages outside the pool: the tokens are those that the model gives without, whatever was evicted,
  * restarted, lost, late or corrupt, with windows, states and latent attention; and what was stored
- * is found. Free pages are filled with NaN before each step, so that a page that is read without
- * having been filled is noticed at once.
+ * is found.
  */
-#include "base/check.h"
-#include "engine/core.h"
 #include "engine/fake_store.h"
-#include "engine/host_runner.h"
 #include "engine/late_pages.h"
-#include "engine/turn.h"
-#include "models/model_rig.h"
-
-enum { CONTEXT = 256, BLOCK = 16, N_BLOCKS = 40, SEATS = 4, N_OUT = 24, N_PROMPTS = 9 };
-
-struct prompt {
-    int32_t ids[CONTEXT], n;
-    int32_t want[N_OUT];
-};
-
-struct world {
-    struct rig rig;
-    uint8_t *pools[SL_MAX_KV_GROUPS];
-    struct sl_engine *eng;
-    struct sl_host_runner *host;
-    struct prompt prompts[N_PROMPTS];
-};
-
-static int32_t argmax(const float *row, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        best = row[i] > row[best] ? i : best;
-    return best;
-}
-
-/* The tokens of one prompt, with pages for everything. */
-static void compute_alone(struct rig *g, struct prompt *p)
-{
-    static float logits[CONTEXT * 1024];
-    int32_t tokens[CONTEXT], pages[CONTEXT / BLOCK];
-    rig_pages(pages, CONTEXT / BLOCK, 0, true);
-    memcpy(tokens, p->ids, (size_t)p->n * sizeof *tokens);
-    assert_true(g->n_vocab <= 1024 && p->n + N_OUT <= CONTEXT);
-    for (int32_t n = 0; n < N_OUT; n++) {
-        struct seq s = {tokens, p->n + n, pages, logits};
-        struct piece piece = {&s, n == 0 ? 0 : p->n + n - 1, n == 0 ? p->n : 1, true};
-        rig_step(g, &piece, 1);
-        p->want[n] = argmax(logits + (size_t)(p->n + n - 1) * (size_t)g->n_vocab, g->n_vocab);
-        tokens[p->n + n] = p->want[n];
-    }
-}
-
-/* Every third prompt goes on where an answer ended; some share a beginning; some end a block. */
-static void make_prompts(struct world *w)
-{
-    for (int i = 0; i < N_PROMPTS; i++) {
-        struct prompt *p = &w->prompts[i];
-        if (i % 3 == 2) {
-            const struct prompt *before = &w->prompts[i - 1];
-            memcpy(p->ids, before->ids, (size_t)before->n * sizeof *p->ids);
-            memcpy(p->ids + before->n, before->want, N_OUT * sizeof *p->ids);
-            p->n = before->n + N_OUT;
-        } else {
-            p->n = i == 4 ? 5 * BLOCK : 40 + 17 * i;
-            rig_tokens(p->ids, p->n, w->rig.n_vocab, 5 + (uint64_t)i);
-            if (i % 2 == 0)
-                rig_tokens(p->ids, 36, w->rig.n_vocab, 3);
-        }
-        compute_alone(&w->rig, p);
-    }
-}
-
-static void poison_free_pages(struct world *w)
-{
-    for (int32_t g = 0; g < w->eng->kv.n_groups; g++) {
-        const struct sl_id_pool *pool = &w->eng->kv.groups[g].pool;
-        const size_t n_bytes = w->rig.kv.groups[g].page_bytes;
-        for (int32_t page = 0; page < pool->n_ids; page++)
-            if (pool->is_free[page])
-                memset(w->pools[g] + (size_t)page * n_bytes, 0xFF, n_bytes);
-    }
-}
-
-static int forward(void *ctx, const struct sl_batch *b, const float **logits, struct sl_error *err)
-{
-    struct world *w = ctx;
-    (void)err;
-    SL_ASSERT(sl_sched_check(&w->eng->sched, NULL) == 0);
-    poison_free_pages(w);
-    *logits = sl_run_enqueue(w->rig.run, b);
-    return 0;
-}
-
-static uint8_t *page_of(void *ctx, int32_t group, int32_t page, size_t *n_bytes)
-{
-    struct world *w = ctx;
-    *n_bytes = w->rig.kv.groups[group].page_bytes;
-    return w->pools[group] + (size_t)page * *n_bytes;
-}
+#include "engine/tier_world.h"
 
 static bool is_late; /* engines that are started copy beside their steps */
 static bool is_far;  /* they have a remote tier, where all pages are that the pool has lost */
@@ -106,34 +13,13 @@ static bool is_far;  /* they have a remote tier, where all pages are that the po
 static void start(struct world *w, int32_t few_pages)
 {
     struct sl_error err;
-    struct sl_engine_parts parts = {.info = {.n_vocab = w->rig.n_vocab,
-                                             .max_model_len = CONTEXT,
-                                             .block_size = BLOCK,
-                                             .n_pages = N_BLOCKS,
-                                             .n_kv_groups = w->rig.kv.n_groups,
-                                             .max_num_seqs = SEATS,
-                                             .max_num_batched_tokens = 40},
-                                    .kv_root = {7, 9},
-                                    .tiers = {.store = {.root = {1, 2}, .host_bytes = 256 << 20}},
-                                    .no_thread = true};
-    for (int32_t g = 0; g < w->rig.kv.n_groups; g++) {
-        const struct sl_kv_layer_group *layers = &w->rig.kv.groups[g];
-        parts.tiers.page_bytes[g] = layers->page_bytes;
-        parts.info.kv_groups[g] =
-            (struct sl_kv_group_info){.state = layers->state,
-                                      .window = layers->window,
-                                      .n_pages = sl_kv_layers_full(layers) ? N_BLOCKS : few_pages};
-    }
+    struct sl_engine_parts parts;
+    world_parts(w, few_pages, &parts);
     if (is_far) {
         parts.tiers.store.remote_url = "redis://there";
         parts.tiers.always_load = true;
     }
-    sl_sampling_default(&parts.sampling);
-    const struct sl_host_model m = {
-        .ctx = w, .n_vocab = w->rig.n_vocab, .forward = forward, .page = page_of};
-    if (sl_host_runner_create(&m, SEATS, &w->host, &err) != 0)
-        fail_msg("%s", err.msg);
-    sl_host_runner_use(w->host, &parts.runner);
+    world_runner(w, &parts.runner);
     if (is_late)
         late_pages_use(&parts.runner, 5, NULL);
     if (sl_engine_start(&parts, &w->eng, &err) != 0)
@@ -243,16 +129,6 @@ static void run_each(struct world *w, const char *what)
             fail_msg("%s: %d tokens of %d were found", what, n_cached, p->n);
     }
 }
-
-static const struct {
-    const char *name;
-    int32_t few_pages; /* of a windowed or recurrent group */
-} models[] = {
-    {"qwen3", N_BLOCKS}, {"gemma3", 8},      {"gemma3", N_BLOCKS}, {"mistral", 12},
-    {"qwen3_5", 5},      {"qwen3_5", 24},    {"lfm2", 12},         {"mamba2", 12},
-    {"deepseek_v3", 1},  {"kimi_linear", 9}, {"lfm3", 12},         {"deepseek_v32", 1},
-    {"jet_nemotron", 9},
-};
 
 static void prompts_find_what_was_evicted_and_outlived(void **state)
 {
