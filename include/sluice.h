@@ -191,11 +191,12 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     float kv_offloading_size, kv_cache_disk_size;
     const char *kv_cache_dir;
     const char *kv_offloading_backend; /* NULL, or "native" */
-    /* Copies in a store that servers share: redis://[user:password@]host[:port][/db]. The password
-     * may be in REDISCLI_AUTH instead. Milliseconds that a question to it may take (default 100),
-     * times that a page was seen before it is written (1), seconds until it is forgotten there
-     * (86400; -1: never). Load "auto" (NULL): where that is expected to be faster than to compute,
-     * by what was measured; "always". */
+    /* Copies in a store that servers share: redis://[user:password@]host[:port][/db] or
+     * s3://bucket[/prefix] (docs/OPERATIONS.md has the variables for it). Redis' password may be in
+     * REDISCLI_AUTH instead. Milliseconds that a question to it may take (default 100), times that
+     * a page was seen before it is written (1), seconds until it is forgotten there (86400; -1:
+     * never). Load "auto" (NULL): where that is expected to be faster than to compute, by what was
+     * measured; "always". */
     const char *kv_remote_url, *kv_remote_load;
     int32_t kv_remote_timeout_ms, kv_remote_store_after, kv_remote_ttl_s;
     /* JSON as vLLM's --kv-transfer-config: {"kv_connector": "OffloadingConnector", "kv_role":

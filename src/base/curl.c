@@ -42,7 +42,7 @@ static int load_locked(struct sl_error *err)
     if (library == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "libcurl.so.4 is not here (Debian: apt-get install libcurl4 "
-                       "ca-certificates); downloads and traces need it, nothing else does");
+                       "ca-certificates); downloads, traces and buckets need it, nothing else");
     for (size_t i = 0; i < SL_COUNT(symbols); i++) {
         void *p = dlsym(library, symbols[i].name);
         if (p == NULL)

@@ -338,7 +338,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_FLOAT, 0, "kv-cache-disk-size", NULL, ENGINE(kv_cache_disk_size), 0, 1048576, "GIB",
      "their size (default: 16)"},
     {SL_FLAG_STR, 0, "kv-remote-url", NULL, ENGINE(kv_remote_url), 0, 0, "URL",
-     "copies of KV pages in redis://[user:password@]host[:port][/db]"},
+     "copies of KV pages: redis://HOST[:PORT][/DB] or s3://BUCKET"},
     {SL_FLAG_STR, 0, "kv-remote-load", NULL, ENGINE(kv_remote_load), 0, 0, "WHEN",
      "auto: if faster than to compute (default); always"},
     {SL_FLAG_INT, 0, "kv-remote-timeout", NULL, ENGINE(kv_remote_timeout_ms), 1, 60000, "MS",

@@ -558,7 +558,10 @@ static void urls_are_understood_or_refused(void **state)
                                        "redis://[::1]:6380/",
                                        "redis://u@h",
                                        "redis://:p@h",
-                                       "redis://a%40b:c%2Fd@h:65535"};
+                                       "redis://a%40b:c%2Fd@h:65535",
+                                       "s3://bucket",
+                                       "s3://buc.ket-1/",
+                                       "s3://bucket/a/B_9"};
     static const char *const bad[] = {"",
                                       "h:6379",
                                       "redis:h",
@@ -580,7 +583,13 @@ static void urls_are_understood_or_refused(void **state)
                                       "redis://[::1",
                                       "redis://[::1]6379",
                                       "rediss://u:secret@h",
-                                      "http://u:secret@h"};
+                                      "http://u:secret@h",
+                                      "s3:bucket",
+                                      "s3://b",
+                                      "s3://Bucket",
+                                      "s3://u:secret@bucket",
+                                      "s3://bucket//a",
+                                      "s3://bucket/a%20b"};
     struct sl_redis_url u;
     struct sl_error err;
     const struct sl_remote_kind *kind;
