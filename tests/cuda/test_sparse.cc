@@ -529,12 +529,19 @@ static void test_store()
     check_store(x);
 }
 
+static void part(const char *name, void (*test)())
+{
+    printf("%s\n", name);
+    test();
+}
+
 int main()
 {
-    test_store();
-    test_index();
-    test_attention();
-    test_odd();
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+    part("store", test_store);
+    part("index", test_index);
+    part("attention", test_attention);
+    part("numbers that are none", test_odd);
     printf("%ld rows checked, %ld compared bit for bit, in %ld runs: %d failures\n", n_rows_checked,
            n_rows_compared, n_runs, n_failures);
     return n_failures != 0;

@@ -23,6 +23,15 @@
 
 #define SL_GATHER_WARPS 2 /* that load half of a tile's dimensions */
 
+/* Registers of a thread that loads, and of one that multiplies. Together no more than the block was
+ * launched with: who takes waits for what others give. */
+#define SL_GATHER_REGS     40
+#define SL_GATHER_MUL_REGS 232
+#define SL_GATHER_LAUNCHED (65536 / (128 + SL_LATENT_WORKERS) / 8 * 8)
+static_assert(128 * SL_GATHER_REGS + SL_LATENT_WORKERS * SL_GATHER_MUL_REGS <=
+                  (128 + SL_LATENT_WORKERS) * SL_GATHER_LAUNCHED,
+              "registers of a block");
+
 /* What pages are multiplied as. */
 template <class KV> struct sl_gather_mul {
     typedef KV type;
@@ -313,7 +322,7 @@ static __global__ void __launch_bounds__(cfg::THREADS, 1)
     /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 128), 0);
     if (group == 0) {
-        sl_regs_give<32>();
+        sl_regs_give<SL_GATHER_REGS>();
         if (threadIdx.x < 32 * SL_GATHER_WARPS) {
             sl_gather_bring<KV, cfg, 0> x(g, bars);
             x.run(__ldcg(&g.a.cls->n_items));
@@ -327,7 +336,7 @@ static __global__ void __launch_bounds__(cfg::THREADS, 1)
         }
         return;
     }
-    sl_regs_take<240>();
+    sl_regs_take<SL_GATHER_MUL_REGS>();
     if (group == 1) {
         sl_latent_group<mul, cfg, 0> x(g.a, bars);
         x.run();
