@@ -74,8 +74,8 @@ static const model models[] = {
     {"deepseek-bf16", "deepseek_v2", 0, 0, 0, SL_DTYPE_BF16, 0, 0, nullptr, 0, 0, SL_ACT_COUNT},
     {"deepseek-q8_0", "deepseek_v2", 0, 0, 0, SL_DTYPE_Q8_0, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
     {"deepseek-fp8", "deepseek_v2", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "fp8", 0, 0, SL_ACT_COUNT},
-    {"sparse-bf16", "deepseek_v32", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
-    {"sparse-fp8", "deepseek_v32", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "fp8", 0, 0, SL_ACT_COUNT},
+    {"sparse-bf16", "glm_moe_dsa", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
+    {"sparse-fp8", "glm_moe_dsa", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "fp8", 0, 0, SL_ACT_COUNT},
 };
 
 static bool is_gguf(const model &m)
