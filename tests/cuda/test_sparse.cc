@@ -58,7 +58,7 @@ static rows_of attend(const sparse &x, const inputs &in, const std::vector<span_
     dev<int32_t> tables(in.tables), positions(in.positions), dtop(top);
     dev<float> q(in.q);
     dev<uint16_t> out(std::vector<uint16_t>((size_t)(in.n_tokens * width), 0x4242));
-    struct sl_cuda_attention_limits limits = {in.n_tokens, in.n_tokens, 20000, s.nq, 0, s.hd};
+    struct sl_cuda_attention_limits limits = {in.n_tokens, in.n_tokens, x.top_k, s.nq, 0, s.hd};
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
@@ -247,27 +247,59 @@ struct index_case {
     {
         return some(2, pos, head);
     }
-    double score(int pos, int key) const
+    /* All keys, and the scores of the row at pos. */
+    std::vector<float> keys() const
     {
-        double sum = 0;
-        for (int h = 0; h < n_heads; h++) {
-            double dot = 0;
+        std::vector<float> all;
+        for (int pos = 0; pos < len; pos++)
             for (int d = 0; d < dim; d++)
-                dot += (double)q(pos, h, d) * (double)k(key, d);
-            sum += (double)w(pos, h) * std::max(dot, 0.0);
+                all.push_back(k(pos, d));
+        return all;
+    }
+    std::vector<double> scores(int pos, const std::vector<float> &all) const
+    {
+        std::vector<double> sums;
+        std::vector<float> query;
+        for (int i = 0; i < n_heads * dim; i++)
+            query.push_back(q(pos, i / dim, i % dim));
+        for (int key = 0; key <= pos; key++) {
+            const float *row = &all[(size_t)(key * dim)];
+            double sum = 0;
+            for (int h = 0; h < n_heads; h++) {
+                double dot = 0;
+                for (int d = 0; d < dim; d++)
+                    dot += (double)query[(size_t)(h * dim + d)] * (double)row[d];
+                sum += (double)w(pos, h) * std::max(dot, 0.0);
+            }
+            sums.push_back(sum);
         }
-        return sum;
+        return sums;
     }
 };
+
+/* A step of spans of the one sequence. */
+static inputs step_of(const std::vector<span_of> &spans, const pages_of &p, int bs)
+{
+    inputs in;
+    for (const span_of &x : spans) {
+        in.spans.push_back({in.n_tokens, x.n, x.pos, (int32_t)in.tables.size(), 0});
+        for (int i = 0; i < (x.pos + x.n + bs - 1) / bs; i++)
+            in.tables.push_back(x.seq < 0 ? 0 : p.table[0][(size_t)i]);
+        for (int i = 0; i < x.n; i++)
+            in.positions.push_back(x.pos + i);
+        in.n_tokens += x.n;
+    }
+    return in;
+}
 
 /* Of spans of the sequence, some of them padding; rows_of_scores: that there is room for. */
 static std::vector<std::vector<int32_t>> choose(const index_case &x,
                                                 const std::vector<span_of> &spans, int n_sms,
                                                 int rows_of_scores)
 {
-    scene s = {x.dim, x.n_heads, 1, x.bs, 0, 0.0f, false, {x.len}, x.seed};
-    const inputs in = make_inputs(s, spans);
+    scene s = {x.dim, 1, 1, x.bs, 0, 0.0f, false, {x.len}, x.seed};
     pages_of p = make_pages(s, {0});
+    const inputs in = step_of(spans, p, x.bs);
     for (int pos = 0; pos < x.len; pos++) {
         std::vector<float> k((size_t)s.dim());
         for (int d = 0; d < x.dim; d++)
@@ -322,7 +354,8 @@ static std::vector<std::vector<int32_t>> choose(const index_case &x,
 }
 
 /* What a row at pos has chosen, against scores in double. */
-static void check_choice(const index_case &x, int pos, const std::vector<int32_t> &got)
+static void check_choice(const index_case &x, const std::vector<float> &keys, int pos,
+                         const std::vector<int32_t> &got)
 {
     std::vector<std::pair<double, int>> all;
     n_rows_checked++;
@@ -331,8 +364,9 @@ static void check_choice(const index_case &x, int pos, const std::vector<int32_t
             CHECK(i == -1, "a row at %d has chosen", pos);
         return;
     }
-    for (int key = 0; key <= pos; key++)
-        all.push_back({-x.score(pos, key), key}); /* of equal scores the lower position first */
+    const std::vector<double> scores = x.scores(pos, keys);
+    for (int key = 0; key <= pos; key++) /* of equal scores the lower position first */
+        all.push_back({-scores[(size_t)key], key});
     std::vector<std::pair<double, int>> sorted = all;
     std::sort(sorted.begin(), sorted.end());
     const double least = sorted[(size_t)x.top_k - 1].first, near = x.whole ? 0 : 1e-3;
@@ -355,10 +389,11 @@ static void check_choice(const index_case &x, int pos, const std::vector<int32_t
 static void check_index(const index_case &x, int from, int every)
 {
     const std::vector<span_of> whole = {{0, from, x.len - from}};
+    const std::vector<float> keys = x.keys();
     const auto all = choose(x, whole, 3, x.len - from);
     for (int t = 0; t < (int)all.size(); t++)
         if (t % every == 0 || t + 1 == (int)all.size())
-            check_choice(x, from + t, all[(size_t)t]);
+            check_choice(x, keys, from + t, all[(size_t)t]);
     const auto tight = choose(x, whole, 1, 1); /* a row at a time */
     const auto some = choose(x, whole, 2, 7);
     n_rows_compared += 2 * (long)all.size();
