@@ -28,7 +28,8 @@
 /* Of drafts by the length of their match, what is kept of right and wrong ones as others come. Who
  * finds no matches has all under the shortest. */
 #define KEEP_MATCHED 0.98f
-#define PLAIN_EVERY  32 /* steps, one has no drafts: what such a step takes stays known */
+#define PAYS_LATE    0.5 /* of what being late costs, drafts must be likely to bring */
+#define PLAIN_EVERY  32  /* steps, one has no drafts: what such a step takes stays known */
 
 static bool propose_may(const struct sl_seq *seq)
 {
@@ -175,6 +176,16 @@ static float propose_draft(const struct sl_rseq *rs, int32_t i)
     return rs->each * (rs->share != NULL && i < rs->n_most ? rs->share[i] : 1.0f);
 }
 
+/* Where steps follow one another, one with drafts comes late, and so does the one behind it. That
+ * is shared by all that draft; who does alone loses at most its own tokens. */
+static double propose_late(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    if (eng->max_flights == 1 || eng->drafter != NULL)
+        return 0;
+    const int32_t n = rs->seq.n_pending > 0 ? 2 : 1; /* steps */
+    return n * SL_MIN(eng->ahead.late_s / eng->sched.n_running, eng->fund.token_s);
+}
+
 /* How many drafts a sequence may have. They are looked for where they say how likely they are,
  * unless not even a certain one would be worth its row. */
 static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl_drafting step)
@@ -185,21 +196,26 @@ static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl
         return sl_draft_waiting(rs, most);
     if (rs->share == NULL || most == 0)
         return most;
-    if (sl_engine_prices_drafts(eng) && sl_fund_most(&eng->fund, rs->credit) == 0)
-        return 0;
+    const double left = sl_fund_most(&eng->fund, rs->credit);
+    if (sl_engine_prices_drafts(eng) && (left == 0 || left < propose_late(eng, rs)))
+        return 0; /* what a search costs would keep a draft from ever being paid */
     if (!sl_cost_draft(&eng->sched.cost, &step, rs->seq.n_computed, 0, 1.0))
         return 0;
     return find_drafts(eng, rs, most);
 }
 
-/* Where steps follow one another, one with drafts comes late, and so does the one behind it. That
- * is shared by all that draft; who does alone loses at most its own tokens. */
-static double propose_late(const struct sl_engine *eng, const struct sl_rseq *rs)
+/* Are all drafts of rs together likely to bring a good part of what it costs to be late? A trial of
+ * fewer is not worth what was saved for it. */
+static bool propose_pays(const struct sl_engine *eng, const struct sl_rseq *rs)
 {
-    if (eng->max_flights == 1 || eng->drafter != NULL)
-        return 0;
-    const int32_t n = rs->seq.n_pending > 0 ? 2 : 1; /* steps */
-    return n * SL_MIN(eng->ahead.late_s / eng->sched.n_running, eng->fund.token_s);
+    double comes = 1, tokens = 0;
+    if (!sl_engine_prices_drafts(eng) || rs->share == NULL)
+        return true;
+    for (int32_t i = 0; i < rs->n_worth; i++) {
+        comes *= (double)propose_draft(rs, i);
+        tokens += comes;
+    }
+    return tokens * eng->fund.token_s >= PAYS_LATE * propose_late(eng, rs);
 }
 
 /* May rs have one draft more in the step? Then the step has it. */
@@ -249,6 +265,11 @@ static void propose_worth(struct sl_engine *eng, int32_t room)
                 room--;
             }
         }
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        if (rs->n_worth > 0 && !propose_pays(eng, rs))
+            rs->n_worth = 0, rs->price = 0;
+    }
 }
 
 static void propose_pay(struct sl_engine *eng, struct sl_rseq *rs, double seconds)
