@@ -65,7 +65,7 @@ static int finish_connect(struct sl_peer *p, struct sl_peer_conn *c)
     if (poll(&poll_fd, 1, 0) == 0)
         return 0;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0 || error != 0) {
-        sl_peer_tell(p, c->job, error != 0 ? strerror(error) : "cannot be reached");
+        sl_peer_tell(p, c->job, error == ECONNREFUSED ? "does not listen" : "cannot be reached");
         return -1;
     }
     const struct sl_peer_job *j = c->job;

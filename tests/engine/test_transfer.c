@@ -5,6 +5,8 @@
  */
 #include "engine/tier_world.h"
 
+#include "base/log.h"
+
 #include <unistd.h>
 
 struct pair {
@@ -197,6 +199,7 @@ static void either_may_end(void **state)
 
 int main(void)
 {
+    sl_log_set_level(SL_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_computes_for_the_other),
         cmocka_unit_test(both_begin_at_once),
