@@ -71,7 +71,7 @@ int sl_s3_url_parse(const char *url, struct sl_s3_url *out, struct sl_error *err
                        "0-9, . and -");
     n_prefix -= n_prefix > 0 && prefix[n_prefix - 1] == '/';
     if (n_prefix > MOST_PREFIX || !is_plain(prefix, n_prefix, "ABCDEFGHIJKLMNOPQRSTUVWXYZ/_-") ||
-        strstr(prefix, "//"))
+        prefix[0] == '/' || strstr(prefix, "//") != NULL)
         return sl_fail(err, SL_EINVAL,
                        "kv-remote-url: the prefix must be %d of A-Z, a-z, 0-9, /, _ and - at most",
                        MOST_PREFIX);

@@ -9,6 +9,7 @@
 #include "tier/tier_rig.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define MS      UINT64_C(1000000)
@@ -96,6 +97,18 @@ static int far_ask(struct rig *r, int n, int32_t ends)
         n_found += sl_store_probe_found(p, i);
     sl_store_probe_give(r->store, p);
     return n_found > 0 ? n_found : -2;
+}
+
+/* The same, until it says what it should: a machine may be too busy to answer in time. */
+static void far_ask_until(struct rig *r, int n, int want)
+{
+    int got = -1;
+    for (int i = 0; i < 100 && got != want; i++) {
+        if (i > 0)
+            usleep(100000);
+        got = far_ask(r, n, -1);
+    }
+    assert_int_equal(got, want);
 }
 
 static void far_put_all(struct rig *r)
@@ -436,7 +449,7 @@ static void a_peer_that_hung_is_asked_again_later(void **state)
     assert_int_equal(far_stats(&b).unanswered, 1);
     peer_fails(&peer, PEER_WELL, "");
     assert_true(far_up(&b, true, 10000));
-    assert_int_equal(far_ask(&b, N_PAGES, -1), N_PAGES);
+    far_ask_until(&b, N_PAGES, N_PAGES);
     assert_int_equal(far_get_all(&b), N_PAGES);
     rig_close(&b);
     end_peer();
@@ -621,7 +634,8 @@ static pid_t start_redis(int port)
     snprintf(text, sizeof text, "%d", port);
     const pid_t pid = fork();
     if (pid == 0) {
-        if (freopen("/dev/null", "w", stdout) == NULL)
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* it does not outlive the test */
+        if (freopen("/dev/null", "w", stdout) == NULL || dup2(1, 2) != 2)
             _exit(126);
         (void)execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1",
                      "--save", "", "--requirepass", "sesame", "--maxmemory", "8mb", (char *)NULL);
@@ -665,13 +679,13 @@ static void likewise_through_redis_server(void **state)
     assert_int_equal(far_ask(&b, N_PAGES, -1), -2);
     kill(pid, SIGCONT);
     assert_true(far_up(&b, true, 10000));
-    assert_int_equal(far_ask(&b, N_PAGES, -1), N_PAGES);
+    far_ask_until(&b, N_PAGES, N_PAGES);
     kill(pid, SIGKILL);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(far_get_all(&b), 0);
     pid = start_redis(port); /* it has forgotten everything */
     assert_true(far_up(&b, true, 35000));
-    assert_int_equal(far_ask(&b, N_PAGES, -1), 1);
+    far_ask_until(&b, N_PAGES, 1);
     far_put_all(&b);
     far_settle(&b, N_PAGES);
     a = far_rig(64);
