@@ -254,7 +254,7 @@ static void same_bits(void **)
     }
 }
 
-/* Of more than 64 tokens products of BF16 write to all ranks what is gathered next, and so do sums
+/* Of more than 32 tokens products of BF16 write to all ranks what is gathered next, and so do sums
  * of experts. */
 static void many_tokens_of(const model &m, bool experts)
 {

@@ -166,7 +166,7 @@ static struct sl_cuda_lora lora_of(const struct sl_op_lora *lora, const void *x,
 }
 
 /* Of many tokens products write to all ranks what is gathered next. */
-#define SPREAD_TOKENS 64 /* more than those */
+#define SPREAD_TOKENS 32 /* more than those */
 
 /* l writes to s, and so to all ranks: true, if its kernel does. */
 static bool spread(struct sl_cuda *cu, struct sl_lin *l, const struct sl_spread *s, const void *out)
