@@ -284,6 +284,10 @@ static __device__ __forceinline__ void sl_wide_gate(float (&sum)[2][N / 8][4],
         sl_wide_store_mid<N>(sum, a, u, row, [&](float gate, float up) {
             return __fmul_rn(sl_act(a.act, gate), up);
         });
+    else if (!a.swiglu.late)
+        sl_wide_store_mid<N>(sum, a, u, row, [&](float gate, float up) {
+            return sl_expert_swiglu(a.swiglu, gate, up);
+        });
     else
         sl_wide_store_mid<N>(
             sum, a, u, row, [&](float gate, float up) { return sl_swiglu_of(a.swiglu, gate, up); });
