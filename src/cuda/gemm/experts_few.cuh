@@ -26,8 +26,7 @@
 #define SL_FEW_SINGLE    2 /* warps, where every pair is a tile: blocks spread better */
 #define SL_FEW_SUM_WARPS 8 /* experts at a time */
 #define SL_FEW_SWAP      (SL_FEW_WARPS / 2 * 32 * 16)
-#define SL_FEW_AHEAD     (28 << 20) /* bytes that L2 holds beside what else is read */
-#define SL_FEW_ZEROS     640        /* bytes, which lanes of absent rows read */
+#define SL_FEW_ZEROS     640 /* bytes, which lanes of absent rows read */
 
 /* A warp's way through one row block of one expert. Weights come and go by pieces of some 2 to 3
  * KB, of which a row block's last may be shorter. */
@@ -343,21 +342,6 @@ static __device__ __forceinline__ void sl_few_find_order(const sl_expert_pairs &
         order->n = __popc(all);
 }
 
-/* While gate and up are multiplied, memory brings what there is room for of down's weights to L2:
- * the first bytes of a row block of each expert. One lane of each warp. */
-static __device__ __forceinline__ void sl_few_ahead(const sl_expert_product &a, int32_t first,
-                                                    int32_t block, int at, int n_warps,
-                                                    int32_t n_bytes)
-{
-    const int32_t n = static_cast<int32_t>(gridDim.x * gridDim.y) * a.pairs.top_k;
-    const int32_t n_ahead = min(n_bytes, SL_FEW_AHEAD / n / 128 * 128);
-    for (; at < a.pairs.top_k && threadIdx.x % 32 == 0 && n_ahead > 0; at += n_warps) {
-        const uint8_t *stream = a.w[0].streams[sl_load_settled(a.pairs.experts + first + at)];
-        if (stream != nullptr) /* else another rank has it */
-            sl_prefetch_l2_bulk(stream + block * a.block_bytes, static_cast<uint32_t>(n_ahead));
-    }
-}
-
 #define SL_FEW_SUM_AHEAD 4 /* experts whose sums are read before they are added */
 #define SL_FEW_SUM_ROOM                         \
     (SL_EXPERTS_TOP_K * SL_CUDA_ROW_BLOCK * 4 + \
@@ -384,7 +368,6 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
     uint8_t *x = smem + room.x + static_cast<uint32_t>(warp) * room.pitch;
     uint8_t *ring = smem + room.ring + warp * walk::ring_bytes;
     sl_few_zeros(smem, static_cast<int>(threadIdx.x));
-    sl_few_ahead(a, first, block, warp, n_warps, a.n_k64 / walk::subs * F::unit_bytes);
     for (int32_t at = warp; at < top_k; at += n_warps) {
         const int32_t expert = sl_load_settled(a.pairs.experts + first + at);
         const bool here = sl_expert_is_here(a.pairs, expert);
