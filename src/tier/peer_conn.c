@@ -33,6 +33,7 @@ static void lose_asked(struct sl_peer *p, struct sl_peer_conn *c)
 {
     while (c->n_asked > 0) {
         const struct sl_peer_got *got = &c->asked[c->first_asked];
+        SL_ASSERT(got->room != NULL);
         sl_store_cancel(p->cfg.store, got->room);
         sl_peer_answered(c->job, got, false);
         c->first_asked = (c->first_asked + 1) % SL_MAX_PEER_WINDOW;
@@ -43,6 +44,7 @@ static void lose_asked(struct sl_peer *p, struct sl_peer_conn *c)
 void sl_peer_conn_close(struct sl_peer *p, struct sl_peer_conn *c)
 {
     const bool lost = c->n_asked > 0;
+    SL_ASSERT(c->fd >= 0 && c->job != NULL);
     lose_asked(p, c);
     if (lost) {
         pthread_mutex_lock(&p->lock);
@@ -134,6 +136,7 @@ static const char *refusal_of(uint32_t status)
 static int take_welcome(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
 {
     int r;
+    SL_ASSERT(c->state == WELCOME && c->n_asked == 0);
     do {
         r = take(c, &c->in.welcome, sizeof c->in.welcome, now);
         if (r <= 0)
@@ -256,6 +259,7 @@ static int take_body(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
 static void say_end(struct sl_peer_conn *c)
 {
     const struct sl_peer_ask end = {-1, 0};
+    SL_ASSERT(c->sent <= c->n_out);
     if (c->first && c->state == PULLING && c->sent == c->n_out)
         (void)sl_peer_send(c->fd, &end, sizeof end, NULL, 0);
 }

@@ -143,6 +143,7 @@ static int make_room(struct sl_peer_job *j, int32_t block, int32_t group, struct
 static int next_full(struct sl_peer_job *j, struct sl_peer_got *out)
 {
     const struct sl_page_layout *y = &j->peer->cfg.layout;
+    SL_ASSERT(j->phase == SL_PHASE_FULL && j->group < y->n_groups);
     while (j->block < j->n) {
         const int32_t block = j->block, group = j->group;
         if (++j->group == y->n_groups) {
@@ -198,6 +199,7 @@ static int next_state(struct sl_peer_job *j, struct sl_peer_got *out)
 static int next_window(struct sl_peer_job *j, struct sl_peer_got *out)
 {
     const struct sl_page_layout *y = &j->peer->cfg.layout;
+    SL_ASSERT(j->phase == SL_PHASE_WINDOW && j->n >= 0);
     while (j->block < j->n) {
         const int32_t block = j->block, group = j->group;
         if (++j->group == y->n_groups) {

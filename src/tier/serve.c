@@ -22,6 +22,7 @@ static bool may_accept(const struct sl_serve_thread *t)
 {
     const struct sl_serve *s = t->serve;
     const int n = atomic_load(&t->n_conns);
+    SL_ASSERT(n >= 0 && n <= SL_MAX_PEER_CONNS);
     for (int i = 0; i < s->n_threads; i++)
         if (atomic_load(&s->threads[i].n_conns) < n)
             return false;
@@ -193,6 +194,7 @@ void sl_serve_close(struct sl_serve *s)
 {
     if (s == NULL)
         return;
+    SL_ASSERT(s->n_started <= s->n_threads);
     atomic_store(&s->closing, true);
     for (int i = 0; i < s->n_started; i++) {
         sl_peer_ring(s->threads[i].bell);

@@ -77,6 +77,7 @@ static void sent_all(struct sl_serve *s, struct sl_serve_conn *c)
         sl_lease_read(c->lease, c->page_idx);
         pthread_mutex_unlock(&s->lock);
     }
+    SL_ASSERT(c->sent == c->n_head + c->n_page);
     c->n_head = c->n_page = c->sent = 0;
     c->page = NULL;
     c->page_idx = -1;
@@ -105,6 +106,7 @@ static int flush(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now)
 /* 1: all of it is there. */
 static int take(struct sl_serve_conn *c, void *to, size_t n)
 {
+    SL_ASSERT(c->got <= n);
     while (c->got < n) {
         ssize_t got = sl_peer_recv(c->fd, (uint8_t *)to + c->got, n - c->got);
         if (got <= 0)
@@ -148,6 +150,7 @@ static int32_t same_blocks(const struct sl_serve *s, const struct sl_serve_conn 
 
 static void find_lease(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now)
 {
+    SL_ASSERT(c->lease == NULL && c->tokens != NULL);
     pthread_mutex_lock(&s->lock);
     struct sl_lease *l = sl_lease_find(s, &c->hello.id);
     const bool failed = l != NULL && l->failed && l->n_blocks == 0;
