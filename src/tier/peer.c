@@ -107,7 +107,8 @@ static bool hand_over(struct sl_peer *p, struct sl_peer_conn *c)
 static void dial_job(struct sl_peer *p, struct sl_peer_job *j)
 {
     struct addrinfo *a = atomic_load(&j->cancelled) ? NULL : look_up(p, j);
-    const uint64_t most = SL_MIN(1 + job_bytes(p, j) / CONN_BYTES, (uint64_t)p->n_threads);
+    const uint64_t worth = p->cfg.conn_bytes > 0 ? p->cfg.conn_bytes : CONN_BYTES;
+    const uint64_t most = SL_MIN(1 + job_bytes(p, j) / worth, (uint64_t)p->n_threads);
     int n = 0;
     SL_ASSERT(j->n_conns == 0 && j->phase == SL_PHASE_FULL);
     j->n_conns = 1; /* this one's, so that none of the others is the last */
@@ -220,7 +221,7 @@ static void *peer_main(void *arg)
 static int start_threads(struct sl_peer *p, struct sl_error *err)
 {
     int rc = 0;
-    p->n_threads = SL_MIN(SL_MAX(sl_cpu_count() / 2, 1), SL_MAX_PEER_THREADS);
+    p->n_threads = sl_peer_n_threads(p->cfg.n_threads);
     for (int i = 0; i < SL_MAX_PEER_THREADS; i++)
         p->threads[i] = (struct sl_peer_thread){.peer = p, .bell = -1};
     for (int i = 0; rc == 0 && i < p->n_threads; i++)

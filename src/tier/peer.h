@@ -30,6 +30,8 @@ struct sl_peer_config {
                      int32_t block_size);
     void (*wake)(void *arg); /* a job is over */
     void *wake_arg;
+    int n_threads;       /* as in serve.h */
+    uint64_t conn_bytes; /* of a job that are worth a connection; 0: 32 MB */
 };
 
 struct sl_peer_want {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tier/peer_wire.h"
 
+#include "base/check.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -94,6 +95,12 @@ ssize_t sl_peer_recv(int fd, void *to, size_t n)
     SL_ASSERT(n > 0);
     ssize_t got = recv(fd, to, n, MSG_DONTWAIT);
     return got == 0 ? -1 : result_of(got);
+}
+
+int sl_peer_n_threads(int wanted)
+{
+    const int n = wanted > 0 ? wanted : sl_cpu_count() / 2;
+    return SL_MIN(SL_MAX(n, 1), SL_MAX_PEER_THREADS);
 }
 
 /* ---- bells */

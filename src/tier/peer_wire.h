@@ -80,6 +80,8 @@ void sl_peer_tune(int fd);
 ssize_t sl_peer_send(int fd, const void *head, size_t n_head, const void *body, size_t n_body);
 ssize_t sl_peer_recv(int fd, void *to, size_t n);
 
+int sl_peer_n_threads(int wanted); /* 0: as many as the machine is for */
+
 /* Something to poll that another thread can make ready. */
 SL_MUST_CHECK int sl_peer_bell(int *fd, struct sl_error *err);
 void sl_peer_ring(int fd);

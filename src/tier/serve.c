@@ -156,7 +156,7 @@ static void *serve_main(void *arg)
 static int start_threads(struct sl_serve *s, struct sl_error *err)
 {
     int rc = 0;
-    s->n_threads = SL_MIN(SL_MAX(sl_cpu_count() / 2, 1), SL_MAX_PEER_THREADS);
+    s->n_threads = sl_peer_n_threads(s->cfg.n_threads);
     for (int i = 0; i < SL_MAX_PEER_THREADS; i++)
         s->threads[i] = (struct sl_serve_thread){.serve = s, .bell = -1};
     for (int i = 0; rc == 0 && i < s->n_threads; i++)

@@ -39,6 +39,7 @@ struct sl_serve_config {
     struct sl_netlist peers;
     uint64_t host_bytes; /* of the store */
     uint32_t lease_ms;   /* behind the end of a request */
+    int n_threads;       /* 0: half as many as processors, SL_MAX_PEER_THREADS at most */
 };
 
 struct sl_serve_stats {

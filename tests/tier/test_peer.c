@@ -38,6 +38,8 @@ struct pair {
     uint64_t pages_p;
 };
 
+static int n_threads; /* of both sides */
+
 static void put_tail(uint8_t *tail, const struct sl_hash128 *before, const int32_t *tokens,
                      int32_t block_size)
 {
@@ -53,6 +55,7 @@ static void open_serve(struct pair *t, int port)
                                   .host = "127.0.0.1",
                                   .port = port,
                                   .host_bytes = t->p.cfg.host_bytes,
+                                  .n_threads = n_threads,
                                   .lease_ms = t->lease_ms != 0 ? t->lease_ms : 30000};
     assert_int_equal(sl_netlist_read(t->peers_p, "peers", &cfg.peers, &err), 0);
     if (sl_serve_open(&cfg, &t->serve, &err) != 0)
@@ -86,6 +89,8 @@ static void pair_open(struct pair *t)
     struct sl_peer_config cfg = {.store = t->d.store,
                                  .layout = t->layout,
                                  .put_tail = put_tail,
+                                 .n_threads = n_threads,
+                                 .conn_bytes = 60000,
                                  .wake = rig_wake,
                                  .wake_arg = &t->d};
     assert_int_equal(sl_netlist_read(t->peers_d, "peers", &cfg.peers, &err), 0);
@@ -712,5 +717,8 @@ int main(void)
         cmocka_unit_test(strange_bytes_harm_nobody),
         cmocka_unit_test(a_changed_byte_is_never_believed),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = 0;
+    for (n_threads = 1; n_threads <= 4; n_threads += 3)
+        n_failed += cmocka_run_group_tests(tests, NULL, NULL);
+    return n_failed;
 }
