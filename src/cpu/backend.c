@@ -180,7 +180,7 @@ static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_
     if (scales != NULL)
         out->scales = *scales;
     if (use != SL_USE_ROWS)
-        out->layout = (int32_t)sl_cpu_layout_of(sl_cpu(be), dtype);
+        out->layout = (int16_t)sl_cpu_layout_of(sl_cpu(be), dtype);
     return out->layout == SL_LAYOUT_ROWS ? 0 : backend_pack(sl_cpu(be), out, err);
 }
 

@@ -43,13 +43,13 @@ static inline float sl_scale_at(const struct sl_scales *s, int64_t n_cols, int64
 /* A matrix as the backend's kernel wants it; made by sl_backend.weight_create. */
 struct sl_weight {
     enum sl_dtype dtype;
-    int32_t layout; /* backend's own */
+    int16_t layout; /* backend's own */
+    bool owned;     /* repacked copy, freed by weight_destroy; else it borrows the mapping */
     int64_t n_rows; /* N */
     int64_t n_cols; /* K, a multiple of the format's block */
     const void *data;
     size_t row_bytes; /* of a row in the file's format */
     size_t n_bytes;
-    bool owned;      /* repacked copy, freed by weight_destroy; else it borrows the mapping */
     int32_t of_rows; /* of the whole matrix, where this is a rank's part of one; 0: it is whole.
                         What bits depend on goes by this, so that a part has those of the whole */
     int32_t of_cols; /* likewise, of a part by columns: whole segments (sl_op_linear.apart) */
