@@ -131,6 +131,8 @@ static uint64_t driver_free(void)
     return left;
 }
 
+static int n_far; /* figures that are not within two percent of the plan */
+
 static void near(const char *model, const char *what, uint64_t plan, uint64_t used,
                  const std::string &parts)
 {
@@ -139,8 +141,7 @@ static void near(const char *model, const char *what, uint64_t plan, uint64_t us
     printf("%-36s %-16s plan %10.3f MB (%s)  used %10.3f MB  %+6.2f %%\n", model, what,
            static_cast<double>(plan) / 1e6, parts.c_str(), static_cast<double>(used) / 1e6, more);
     fflush(stdout);
-    if (more > 2.0 || more < -2.0)
-        fail_msg("%s, %s: what is used is not within 2 %% of the plan", model, what);
+    n_far += more > 2.0 || more < -2.0;
 }
 
 /* by_driver: allocations are large beside the driver's granules. */
@@ -168,6 +169,7 @@ static void plans_are_true(void **)
         s.model = path.c_str();
         check(s, false);
     }
+    assert_int_equal(n_far, 0);
 }
 
 #ifndef SL_CUDA_SIM
@@ -214,15 +216,17 @@ static std::string write_large(const large &l)
     return path;
 }
 
-/* Pages as large as their rooms; steps of the default size, which are most of the rest. */
+/* A pool as a GPU has that serves one model: the driver gives whole granules of 2 MB, and takes
+ * some hundred MB for kernels and graphs, whatever the pool is. */
 static void driver_agrees(void **)
 {
     for (const char *model : {DRAFTS "llama", DRAFTS "qwen3_5"}) /* contexts, kernels */
         check({model, nullptr, 64, 8, 96, 4 << 20}, false);
     for (const large &l : larges) {
         const std::string path = write_large(l);
-        check({path.c_str(), nullptr, 0, 0, 2048, 4ull << 30}, true);
+        check({path.c_str(), nullptr, 0, 0, 2048, 24ull << 30}, true);
     }
+    assert_int_equal(n_far, 0);
 }
 
 #endif

@@ -37,7 +37,8 @@ static __device__ __forceinline__ float sl_expert_gated(const sl_expert_product 
 
 /* sl_swiglu_of with a limit on the gate itself, for numbers that are neither tiny nor huge as those
  * of models are: the quotient of g and 1 + sl_exp(-alpha g) without the branches that a division
- * has, by the steps of sl_act, so that several outputs are worked on side by side. */
+ * has, by the steps of sl_act, so that several outputs are worked on side by side. Few rows divide
+ * (sl_expert_gated), with which tests compare it. */
 static __device__ __forceinline__ float sl_expert_swiglu(const sl_swiglu &s, float gate, float up)
 {
     const float u = up > s.limit ? s.limit : up < -s.limit ? -s.limit : up; /* NaN stays */

@@ -108,19 +108,28 @@ static __device__ __forceinline__ void sl_experts_store_mid(float (&sum)[2][NT /
                                    : 0.0f;
 #pragma unroll
     for (int i = 0; i < NT / 2; i++) {
-        float *g = &sum[0][i / 4][i % 4], up = sum[1][i / 4][i % 4];
+        float *g = &sum[0][i / 4][i % 4], *up = &sum[1][i / 4][i % 4];
         if (bias[0] != nullptr) {
             *g = __fadd_rn(*g, of_row[0][i / 2 % 2]);
-            up = __fadd_rn(up, of_row[1][i / 2 % 2]);
+            *up = __fadd_rn(*up, of_row[1][i / 2 % 2]);
         }
         if (a.in_weights != nullptr) { /* columns are places, as sl_lin_store has them */
             const int at = 8 * (i / 4) + 2 * static_cast<int>(threadIdx.x % 4) + i % 2;
             const float w =
                 at < u.tile.n ? sl_expert_weight(a.in_weights, a.pairs, u.tile.first + at) : 0.0f;
             *g = __fmul_rn(w, *g);
-            up = __fmul_rn(w, up);
+            *up = __fmul_rn(w, *up);
         }
-        *g = sl_expert_gated(a, *g, up);
+    }
+    if (a.swiglu.limit > 0.0f && !a.swiglu.late) {
+#pragma unroll
+        for (int i = 0; i < NT / 2; i++)
+            sum[0][i / 4][i % 4] =
+                sl_expert_swiglu(a.swiglu, sum[0][i / 4][i % 4], sum[1][i / 4][i % 4]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < NT / 2; i++)
+            sum[0][i / 4][i % 4] = sl_expert_gated(a, sum[0][i / 4][i % 4], sum[1][i / 4][i % 4]);
     }
     sl_lin_store<__nv_bfloat16, NT / 8>(sum[0], a.mid, a.n_rows, nullptr, a.n_rows, block,
                                         u.tile.first, u.tile.first + u.tile.n);
