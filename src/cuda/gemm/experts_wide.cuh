@@ -97,8 +97,7 @@ static __device__ __forceinline__ void sl_wide_bring_x(const sl_expert_product &
 /* ------------------------------------------------------------------ consumers */
 
 template <class S> struct sl_wide_view : sl_wg_view<S> {
-    bool lower;   /* of sixteen rows, of gate and of up, these are the group's */
-    int32_t meet; /* behind this step the other group begins, once; -1: it has */
+    bool lower; /* of sixteen rows, of gate and of up, these are the group's */
 };
 
 /* Fragments of eight rows of gate and the same eight of up: of sixteen the upper ones (LOWER 0) or
@@ -174,13 +173,6 @@ static __device__ __forceinline__ void sl_wide_issue(float (&sum)[2][N / 8][4],
         sl_wg_free_w(v);
 }
 
-/* The second group begins when the first one is two steps ahead, and stays so far behind: one
- * stores while the other has the tensor cores for itself. */
-static __device__ __forceinline__ uint64_t *sl_wide_start_bar(uint8_t *smem)
-{
-    return reinterpret_cast<uint64_t *>(smem) + 4 * SL_WG_MAX_RING;
-}
-
 /* As sl_wg_walk. */
 template <class S, class F, bool GATED, int N>
 static __device__ __forceinline__ void sl_wide_walk(float (&sum)[2][N / 8][4], sl_wide_view<S> &v,
@@ -199,8 +191,6 @@ static __device__ __forceinline__ void sl_wide_walk(float (&sum)[2][N / 8][4], s
         sl_wide_issue<S, N>(sum, odd, v, k + 1);
         sl_wgmma_wait<1>();
         sl_wg_free_x(v);
-        if (k == v.meet)
-            sl_mbar_arrive_warp(sl_wide_start_bar(v.smem));
         if (n > 2)
             sl_wide_load_a<S, F, GATED>(even, v, k + 2);
     }
@@ -345,9 +335,6 @@ static __device__ __forceinline__ void sl_wide_consume(const sl_expert_product &
         return;
     sl_experts_unit next = sl_experts_find<S>(a, id);
     v.lower = group == 1;
-    v.meet = group == 0 && a.n_k64 > 1 ? 0 : -1;
-    if (group == 1 && a.n_k64 > 1)
-        sl_mbar_wait(sl_wide_start_bar(smem), 0);
     for (; id < n_units; id += step) {
         const sl_experts_unit u = next;
         if (!F::coded && id + step < n_units) /* ahead; what decodes has no registers for it */
@@ -363,7 +350,6 @@ static __device__ __forceinline__ void sl_wide_consume(const sl_expert_product &
             sl_wide_unit<S, F, GATED, SL_WIDE_HALF>(a, u, v, group);
             break;
         }
-        v.meet = -1;
         if (F::coded && id + step < n_units)
             next = sl_experts_find<S>(a, id + step);
     }
@@ -376,8 +362,6 @@ __global__ void __launch_bounds__(384, 1)
 {
     typedef sl_wide_shape<F> S;
     SL_SMEM(uint8_t, smem);
-    if (threadIdx.x == 0)
-        sl_mbar_init(sl_wide_start_bar(smem), 4 * SL_WARP_ARRIVALS);
     sl_wg_init<S>(smem, 8, 1);
     if (GATED) /* only then the kernel of down may look for its tiles */
         sl_grid_wait();
