@@ -216,6 +216,9 @@ static void start(struct world *w, const struct pair *p, bool drafts, struct set
 {
     const bool tight = how.tight;
     const bool lora = strcmp(p->model, DRAFTS "llama") == 0;
+    /* of a pool of a device states get a smaller part */
+    const bool states = device != NULL && strstr(p->model, "qwen3_5") != NULL;
+    const uint64_t tight_bytes = w->tight_bytes * (states ? 3 : 1);
     struct sl_error err;
     const struct sl_engine_config cfg = {.model = p->model,
                                          .speculative_config = drafts ? p->speculative : NULL,
@@ -227,7 +230,7 @@ static void start(struct world *w, const struct pair *p, bool drafts, struct set
                                          .device = device,
                                          .max_itl_ms = how.priced ? 1000 : -1,
                                          .enable_lora = lora,
-                                         .kv_cache_bytes = tight ? w->tight_bytes : 8 << 20};
+                                         .kv_cache_bytes = tight ? tight_bytes : 8 << 20};
     w->adapter = NULL;
     if (sl_engine_create(&cfg, &w->eng, &err) != 0)
         give_up(p->name, &err);
@@ -372,7 +375,7 @@ int main(int argc, char **argv)
         run_pair(&pairs[i], o.n / (int64_t)SL_COUNT(pairs), o.seed + 1000000 * i, &s);
         print_sum(pairs[i].name, &s);
         add_sum(&total, &s);
-        if (s.drafted == 0) {
+        if (s.generations > 0 && s.drafted == 0) {
             printf("test_identity: %s drafts nothing\n", pairs[i].name);
             return 1;
         }
@@ -385,5 +388,5 @@ int main(int argc, char **argv)
     }
     printf("test_identity: %lld generations, %lld differ\n", (long long)total.generations,
            (long long)total.differ);
-    return total.differ > 0 || total.generations == 0;
+    return total.differ > 0 || (total.generations == 0 && n_parts == 1);
 }
