@@ -246,6 +246,59 @@ static void test_refused(void **state)
     refuse("falcon_h1", NULL, 2, "the recurrent state of falcon_h1 cannot be divided");
 }
 
+/* Bytes that a loaded rank has allocated for weights. */
+static uint64_t allocated_bytes(const struct sl_model *m)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct sl_param *p = &m->params[i];
+        n += p->vec != NULL ? p->vec_bytes : p->loaded && p->mat.owned ? p->mat.n_bytes : 0;
+    }
+    return n;
+}
+
+static void uneven_experts(struct sl_hparams *hp)
+{
+    hp->n_heads = hp->n_kv_heads = 8;
+    hp->n_experts = 5;
+    hp->expert_intermediate = 64;
+}
+
+/* The plan has as much for each rank as the one with the most experts takes. */
+static void test_plan(void **state)
+{
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_backend *be = NULL;
+    const struct sl_cpu_config cpu = {.n_threads = 1};
+    struct sl_synth s = {
+        .name = "qwen3moe", .dtype = SL_DTYPE_Q8_0, .format = SL_CKPT_GGUF, .seed = 5};
+    const char *path = OUT "/ranks_plan.gguf";
+    uint64_t planned = 0, mapped = 0, most = 0, least = UINT64_MAX;
+    assert_int_equal(sl_synth_shape(s.name, "tiny", &s.hp, &err), 0);
+    uneven_experts(&s.hp);
+    assert_int_equal(sl_synth_write(&s, path, &err), 0);
+    for (int32_t rank = 0; rank < 4; rank++) {
+        struct sl_ckpt *ckpt = NULL;
+        struct sl_model *m = NULL;
+        if (sl_ckpt_open(path, &ckpt, &err) != 0 || sl_model_open(ckpt, &m, &err) != 0)
+            fail_msg("%s", err.msg);
+        sl_model_divide_experts(m);
+        if (sl_model_set_rank(m, rank, 4, &err) != 0 || sl_cpu_create(&cpu, &be, &err) != 0)
+            fail_msg("%s", err.msg);
+        sl_model_weight_memory(m, be, &planned, &mapped);
+        if (sl_model_load(m, be, NULL, NULL, &err) != 0)
+            fail_msg("%s", err.msg);
+        most = SL_MAX(most, allocated_bytes(m));
+        least = SL_MIN(least, allocated_bytes(m));
+        sl_model_close(m);
+        be->vt->destroy(be);
+        sl_ckpt_close(ckpt);
+    }
+    assert_true(least < most); /* one rank has two experts */
+    assert_int_equal(planned, 4 * most);
+}
+
 /* Each rank has its share of the experts in memory, and no other. */
 static void test_memory(void **state)
 {
@@ -277,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_plan),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
