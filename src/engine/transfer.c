@@ -82,6 +82,9 @@ int sl_transfer_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, s
     if (strlen(host) >= sizeof info->host)
         return sl_fail(err, SL_EINVAL, "kv-transfer-host: longer than %zu bytes",
                        sizeof info->host - 1);
+    if (c->serves && (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0))
+        return sl_fail(err, SL_EINVAL,
+                       "kv-transfer-host: others are told this address, so %s will not do", host);
     t->peers = c->peers;
     *info = (struct sl_kv_transfer_info){
         .serves = c->serves, .asks = c->asks, .bootstrap_port = c->bootstrap_port};

@@ -228,6 +228,7 @@ def test_callers_that_are_not_on_the_list():
     (["--kv-transfer-peers", "*"], "--disaggregation-mode"),
     (["--disaggregation-mode", "decode", "--kv-transfer-peers", "1.2.3.4/40"], "kv-transfer-peers"),
     (["--disaggregation-mode", "prefill", *ANY_PORT, "--kv-transfer-host", "192.0.2.77"], "192.0.2.77"),
+    (["--disaggregation-mode", "prefill", *ANY_PORT, "--kv-transfer-host", "0.0.0.0"], "kv-transfer-host"),
     (["--disaggregation-mode", "prefill", "--no-enable-prefix-caching"], "prefix caching"),
     (["--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_x"}'], "kv_role"),
 ])
