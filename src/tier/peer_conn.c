@@ -267,7 +267,8 @@ static void say_end(struct sl_peer_conn *c)
 static int pull(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
 {
     int r = 1;
-    for (int i = 0; r > 0 && i < PAGES_AT_GO; i++) {
+    /* With nothing asked for, nothing would come that wakes it: it goes on. */
+    for (int i = 0; r > 0 && (i < PAGES_AT_GO || c->n_asked == 0); i++) {
         int more = c->sent == c->n_out ? fill_asks(c, now) : 1;
         if (more < 0 && c->n_asked == 0) {
             say_end(c);
