@@ -229,7 +229,9 @@ static bool is_worth(const struct sl_engine *eng, const struct sl_tier_load *l, 
     if (t->always_load || !(rate > 0))
         return true;
     for (int32_t g = 0; g < eng->kv.n_groups; g++) {
-        const int32_t first = SL_MAX(first_needed(eng, g, depth), SL_MIN(l->n_local, depth));
+        int32_t first = first_needed(eng, g, depth);
+        if (g == 0) /* the others' are rarely where the last rows see them */
+            first = SL_MAX(first, SL_MIN(l->n_local, depth));
         bytes += (double)(depth - first) * (double)t->page_bytes[g];
     }
     for (int64_t pos = (int64_t)known * eng->kv.block_size, n; pos < last; pos += n) {

@@ -48,6 +48,7 @@ struct sl_store {
     int32_t due[FAKE_GETS], n_gets, n_kept;
     bool opened;
     struct sl_store_probe probes[FAKE_PROBES];
+    uint64_t n_asked, n_far; /* questions to the remote tier; pages that came from there */
     struct sl_store_stats stats;
 };
 
@@ -59,6 +60,7 @@ struct fake_faults {
     int32_t corrupt; /* of other tokens than those of their name */
     bool hang;       /* no page ever comes */
     int32_t far;     /* are in the remote tier only when they are stored */
+    double rate;     /* bytes a second of it; 0: known at times only */
     int32_t silent;  /* questions to it that are never answered, of 1,000 too */
 };
 
@@ -201,6 +203,7 @@ static inline void fake_answer(struct sl_store_get *g)
     g->inside = p;
     g->page = p->bytes;
     g->from = p->far ? SL_TIER_REMOTE : SL_TIER_HOST;
+    fake.n_far += p->far;
     p->far = false;
     fake.stats.hits++;
     atomic_store(&g->state, SL_STORE_HERE);
@@ -330,6 +333,7 @@ void sl_store_probe_send(struct sl_store *s, struct sl_store_probe *p, int32_t e
 {
     SL_ASSERT(s->opened && p->taken && !p->sent && ends < s->cfg.n_groups);
     p->sent = true;
+    s->n_asked++;
     p->ends = ends;
     p->due = 1 + (int32_t)sl_rng_below(&fake_rng, (uint64_t)fake_faults.delay + 1);
     p->late = p->due;
@@ -357,6 +361,8 @@ void sl_store_probe_give(struct sl_store *s, struct sl_store_probe *p)
 
 double sl_store_remote_rate(struct sl_store *s)
 {
+    if (fake_faults.rate > 0)
+        return fake_faults.rate;
     return s->cfg.remote_url != NULL && fake_chance(300) ? 1e9 : 0;
 }
 

@@ -8,7 +8,8 @@
 #include "engine/tier_world.h"
 
 static bool is_late; /* engines that are started copy beside their steps */
-static bool is_far;  /* they have a remote tier, where all pages are that the pool has lost */
+static bool asks_what_is_worth;
+static bool is_far; /* they have a remote tier, where all pages are that the pool has lost */
 
 static void start(struct world *w, int32_t few_pages)
 {
@@ -17,7 +18,8 @@ static void start(struct world *w, int32_t few_pages)
     world_parts(w, few_pages, &parts);
     if (is_far) {
         parts.tiers.store.remote_url = "redis://there";
-        parts.tiers.always_load = true;
+        parts.tiers.always_load = !asks_what_is_worth;
+        parts.max_itl_ms = asks_what_is_worth ? 1000 : 0; /* else nobody learns what steps take */
     }
     world_runner(w, &parts.runner);
     if (is_late)
@@ -242,6 +244,31 @@ static void likewise_of_a_remote_tier(void **state)
     is_far = false;
 }
 
+/* Pages come from a remote tier only where that is faster than to compute them. */
+static void a_slow_remote_tier_is_left_alone(void **state)
+{
+    static struct world w;
+    (void)state;
+    is_far = asks_what_is_worth = true;
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        open_world(&w, models[i].name, models[i].few_pages);
+        run_all(&w, models[i].name); /* from here on it is known what steps take */
+        fake_faults.rate = 1;
+        fake.n_asked = 0;
+        for (int round = 0; round < 3; round++) {
+            evict_all(&w);
+            run_all(&w, models[i].name);
+        }
+        assert_true(fake.n_asked == 0 && fake.n_far == 0);
+        fake_faults.rate = 1e15;
+        evict_all(&w);
+        run_all(&w, models[i].name);
+        assert_true(fake.n_asked > 0 && fake.n_far > 0);
+        close_world(&w);
+    }
+    is_far = asks_what_is_worth = false;
+}
+
 static const struct sl_sys *real_sys;
 static uint64_t ahead_ns;
 
@@ -298,6 +325,7 @@ int main(void)
         cmocka_unit_test(a_request_that_loads_can_be_cancelled),
         cmocka_unit_test(a_store_that_hangs_is_waited_for_so_long),
         cmocka_unit_test(likewise_of_a_remote_tier),
+        cmocka_unit_test(a_slow_remote_tier_is_left_alone),
         cmocka_unit_test(likewise_of_a_device_that_copies_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
