@@ -55,8 +55,10 @@ static __device__ __forceinline__ sl_gather_place sl_gather_from(sl_gather_place
 }
 
 /* 32 rows, from `first` on, of a slot; dimensions of panels FROM .. TO - 1. A warp calls begin,
- * waits for its copies, and calls end with what begin gave. dim: of a row, padded. */
+ * waits for its copies, and calls end with what begin gave. dim: of a row, padded. WHOLE: all rows
+ * are there and as wide as ours. */
 template <class KV, class cfg, int FROM, int TO> struct sl_gather_rows {
+    template <bool WHOLE>
     static __device__ __forceinline__ uint32_t begin(const uint8_t *keys, sl_gather_place place,
                                                      int dim, uint8_t *slot, int first)
     {
@@ -70,7 +72,7 @@ template <class KV, class cfg, int FROM, int TO> struct sl_gather_rows {
 #pragma unroll
             for (int p = FROM; p < TO; p++) {
                 const int piece = p * 8 + (lane & 7);
-                const bool there = at != SL_GATHER_NOWHERE && piece * 16 < bytes;
+                const bool there = WHOLE || (at != SL_GATHER_NOWHERE && piece * 16 < bytes);
                 sl_cp_async16(to + p * cfg::PANEL,
                               there ? from + sl_kv_piece(bytes, in_tile, piece) : keys, there);
             }
@@ -96,6 +98,7 @@ template <class cfg, int FROM, int AT_ONCE> struct sl_gather_codes {
         const int i = lane % LANES;
         return slot + (FROM + i / 8) * cfg::PANEL + row * 128 + i % 8 * 16;
     }
+    template <bool WHOLE>
     static __device__ __forceinline__ void begin(const uint8_t *keys, sl_gather_place place,
                                                  int dim, uint8_t *slot, int first)
     {
@@ -104,7 +107,7 @@ template <class cfg, int FROM, int AT_ONCE> struct sl_gather_codes {
         for (int i = 0; i < 32; i += ROWS) {
             const sl_gather_place at = sl_gather_from(place, i + lane / LANES);
             const int in_tile = static_cast<int>(at & 15);
-            const bool there = at != SL_GATHER_NOWHERE && piece * 16 < dim;
+            const bool there = WHOLE || (at != SL_GATHER_NOWHERE && piece * 16 < dim);
             sl_cp_async16(waits(slot, first + i + lane / LANES, lane),
                           there ? keys + (at - static_cast<unsigned>(in_tile)) +
                                       sl_kv_piece(dim, in_tile, piece)
@@ -146,6 +149,7 @@ template <class cfg, int FROM, int TO> struct sl_gather_rows<struct sl_kv_fp8, c
     typedef sl_gather_codes<cfg, TO - 1, 1> last;
 
     /* Gives the scale of the lane's row: 0, which makes zeros, where nothing lies. */
+    template <bool WHOLE>
     static __device__ __forceinline__ uint32_t begin(const uint8_t *keys, sl_gather_place place,
                                                      int dim, uint8_t *slot, int first)
     {
@@ -153,9 +157,9 @@ template <class cfg, int FROM, int TO> struct sl_gather_rows<struct sl_kv_fp8, c
         uint32_t scale = 0;
         if (place != SL_GATHER_NOWHERE)
             scale = __ldcg(reinterpret_cast<const uint16_t *>(scales) + (place & 15));
-        many::begin(keys, place, dim, slot, first);
+        many::template begin<WHOLE>(keys, place, dim, slot, first);
         if (N > MANY)
-            last::begin(keys, place, dim, slot, first);
+            last::template begin<WHOLE>(keys, place, dim, slot, first);
         return scale;
     }
     static __device__ __forceinline__ void end(uint32_t scale, uint8_t *slot, int first)
@@ -235,7 +239,12 @@ template <class KV, class cfg, int H> struct sl_gather_bring {
         row_pos = next_pos;
         row_page = page_of(w, row_pos);
         next_pos = t + 2 < to ? position(t + 2) : -1;
-        const uint32_t held = rows::begin(a.keys, place, dim, bars.smem + slot * cfg::SLOT, first);
+        uint8_t *to_slot = bars.smem + slot * cfg::SLOT;
+        uint32_t held;
+        if (dim == cfg::KD && __all_sync(0xFFFFFFFFu, place != SL_GATHER_NOWHERE))
+            held = rows::template begin<true>(a.keys, place, cfg::KD, to_slot, first);
+        else
+            held = rows::template begin<false>(a.keys, place, dim, to_slot, first);
         sl_cp_async_commit();
         rows::ask(a.keys, place_of(row_pos, row_page), dim);
         return held;
