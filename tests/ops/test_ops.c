@@ -528,7 +528,8 @@ static void test_activation_range(void **state)
             struct sl_backend *be = backend(isa, 1);
             struct sl_weight wg = weight_of(be, &gate), wu = weight_of(be, &ones);
             struct red_buf out = red_alloc(N);
-            struct sl_op_linear_gated_act a = {&x, 1, &wg, &wu, (enum sl_act)act, 1, out.p, NULL};
+            struct sl_op_linear_gated_act a = {&x, 1,     &wg,  &wu, (enum sl_act)act,
+                                               1,  out.p, NULL, NULL};
             be->vt->linear_gated_act(be, &a);
             red_check(&out, true, "activation");
             assert_true(isnan(out.p[2]) && out.p[1] == INFINITY);
@@ -671,7 +672,7 @@ static void test_threads(void **state)
             fail_msg("%s", err.msg);
         struct sl_weight w = weight_of(be, &m);
         for (int i = 0; i < (counts[c] > 24 ? 20 : QUICK ? 100 : 300); i++) {
-            struct sl_op_linear a = {x, 256, &w, NULL, 8, out, 512, NULL};
+            struct sl_op_linear a = {x, 256, &w, NULL, 8, out, 512, NULL, NULL, false};
             memset(out, 0xFF, 8 * 512 * sizeof *out);
             be->vt->linear(be, &a);
             if (c == 0 && i == 0)
@@ -701,7 +702,7 @@ static void test_no_allocation_in_ops(void **state)
     float *x = floats(&rng, 8 * 256, 1.0), out[8 * 64];
     struct sl_backend *be = backend(0, 2);
     struct sl_weight w = weight_of(be, &m);
-    struct sl_op_linear a = {x, 256, &w, NULL, 8, out, 64, NULL};
+    struct sl_op_linear a = {x, 256, &w, NULL, 8, out, 64, NULL, NULL, false};
     uint64_t before = sl_alloc_guard_count();
     sl_alloc_guard_arm(true);
     be->vt->linear(be, &a);
