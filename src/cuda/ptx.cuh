@@ -589,14 +589,6 @@ static __device__ __forceinline__ void sl_prefetch_l2(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
 }
 
-/* n_bytes from p on, both multiples of 16, go to L2. */
-static __device__ __forceinline__ void sl_prefetch_l2_bulk(const void *p, uint32_t n_bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(p)),
-                 "r"(n_bytes)
-                 : "memory");
-}
-
 /* Barrier 1..15 among n_threads (a multiple of 32) of the block; 0 is __syncthreads'. */
 static __device__ __forceinline__ void sl_bar_sync(int id, int n_threads)
 {

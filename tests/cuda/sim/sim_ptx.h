@@ -379,9 +379,6 @@ static inline uint4 sl_ldg_stream16(const void *p, SL_SIM_AT)
 static inline void sl_prefetch_l2(const void *)
 {
 }
-static inline void sl_prefetch_l2_bulk(const void *, uint32_t)
-{
-}
 static inline void sl_bar_sync(int id, int n_threads, SL_SIM_AT)
 {
     sl_sim_barrier(id, n_threads, SL_SIM_HERE);
