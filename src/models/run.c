@@ -921,8 +921,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
     const bool streams = m->hp.n_streams > 0; /* whose rows are gathered behind the last layer */
-    /* all rows go through the end of the last layer, to be pooled, for a drafter, or as its MLP
-     * mixes them */
+    /* all rows go through the last layer: to be pooled, for a drafter, or as its MLP mixes them */
     const bool keeps_end = sl_run_keeps_end(r) || m->layers[last].shifts_ffn,
                all = m->facts.whole || keeps_end;
 
