@@ -332,8 +332,10 @@ static void stages_say(void **)
     assert_int_equal(s.n_stages, 2);
     for (int i = 0; i < 2; i++) {
         printf("stage %d: %.3f s busy, %.3f s waiting\n", i, s.stage_busy_s[i], s.stage_wait_s[i]);
+        assert_true(s.stage_busy_s[i] + s.stage_wait_s[i] > 0);
+#ifndef SL_CUDA_SIM /* which does the work of a step when somebody waits for it */
         assert_true(s.stage_busy_s[i] > 0);
-        assert_true(s.stage_wait_s[i] >= 0);
+#endif
     }
 }
 
