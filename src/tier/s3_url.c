@@ -18,6 +18,7 @@ bool sl_s3_url_is(const char *url)
 
 static bool is_plain(const char *s, size_t n, const char *besides)
 {
+    SL_ASSERT(s != NULL && besides != NULL);
     for (size_t i = 0; i < n; i++) {
         const bool letter = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9');
         if (!letter && (s[i] == '\0' || strchr(besides, s[i]) == NULL))
