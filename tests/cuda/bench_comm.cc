@@ -421,8 +421,8 @@ static uint32_t next_size(uint32_t bytes)
 
 static void table_of_gathers()
 {
-    printf("%8s %8s %8s %8s %8s %8s push, 32 and 64 | in place, blocks %8s %8s\n", "bytes", "limit",
-           "lines", "behind", "in place", "behind", "16", "32");
+    printf("%8s %8s %8s %8s %8s %8s %8s | in place, blocks %8s %8s\n", "bytes", "limit", "lines",
+           "behind", "in place", "behind", "written", "16", "32");
     for (uint32_t bytes = 4096; bytes <= MOST; bytes = next_size(bytes)) {
         const double write = time_of(WRITE_ONLY, bytes, 0, BLOCKS);
         printf("%8u", bytes);
@@ -434,8 +434,7 @@ static void table_of_gathers()
             if (small == 0)
                 break;
         }
-        for (int blocks = 32; blocks <= 64; blocks *= 2)
-            cell(time_of(GATHER, bytes, 0, blocks, true));
+        cell(time_of(GATHER, bytes, 0, BLOCKS, true));
         printf(" |                 ");
         for (int blocks = 16; blocks <= 32 && bytes >= 65536; blocks *= 2)
             cell(time_of(GATHER, bytes, 0, blocks));

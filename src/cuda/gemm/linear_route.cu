@@ -163,8 +163,6 @@ static int32_t n_row_blocks(const struct sl_lin *l)
 static bool deep_pays(const struct sl_lin *l, int n_sms)
 {
     int32_t blocks = n_row_blocks(l);
-    if (l->n_segs == 2) /* of a rank: half as many warps read, whose rings then hold most of it */
-        return blocks > n_sms && blocks <= n_sms * 4;
     return l->n_segs > 1 && l->n_k64 >= DEEP_K64 && blocks > n_sms &&
            blocks <= n_sms * (8 / l->n_segs);
 }
@@ -203,8 +201,6 @@ static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms
     case SL_LIN_DIRECT:
         if (l->n > 8)
             return two_eights_pay(l, n_sms);
-        if (r->layout == SL_CUDA_BF16 && l->n_segs == 2 && !l->gated)
-            return !deep_pays(l, n_sms);
         return r->layout != SL_CUDA_BF16 || l->n_segs > 1;
     case SL_LIN_TALL:
         return tall_pays(l, n_sms);

@@ -559,11 +559,10 @@ __global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + (BLOCKS == 1 ? SL_STRE
 
 /* ------------------------------------------------------------------ host */
 
-/* Sizes for l with slots of slot_bytes, stage_steps each, and `blocks` blocks an SM; returns the
- * grid. */
+/* Sizes for l with slots of slot_bytes and `blocks` blocks an SM; returns the grid. */
 static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_lin *l,
-                                           int slot_bytes, int stage_steps, int blocks,
-                                           sl_stream_plan *p, size_t *smem)
+                                           int slot_bytes, int blocks, sl_stream_plan *p,
+                                           size_t *smem)
 {
     p->n_items = 0;
     for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
@@ -587,9 +586,6 @@ static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_li
     p->n_bufs = SL_MIN(p->n_bufs, p->n_chunks);
     room -= p->n_bufs * p->buf_bytes;
     p->slots = SL_MIN(room / ring, SL_STREAM_SLOTS);
-    /* More slots than a warp fills would only keep the kernel ahead from sharing the SM. */
-    const int most_steps = l->seg_k64 * SL_CEIL_DIV(share, p->teams);
-    p->slots = SL_MAX(2, SL_MIN(p->slots, SL_CEIL_DIV(most_steps, stage_steps)));
     SL_ASSERT(p->slots >= 2);
     p->act_offset = (uint32_t)(SL_STREAM_HEADER + p->slots * ring);
     p->swap_offset = p->act_offset + (uint32_t)(p->n_bufs * p->buf_bytes);
@@ -601,8 +597,7 @@ template <class F, int BLOCKS> static void sl_stream_launch(struct sl_cuda *cu, 
 {
     sl_stream_plan p;
     size_t smem;
-    unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes,
-                                        F::stage_units * (F::unit_k / 64), BLOCKS, &p, &smem);
+    unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes, BLOCKS, &p, &smem);
     unsigned warps = (unsigned)(p.teams * p.team + p.fetchers + 1);
     sl_launch(cu, sl_stream_kernel<F, BLOCKS>, dim3(grid), dim3(32 * warps), smem, *l, p);
 }
