@@ -111,6 +111,9 @@ extern "C" int sl_cuda_report(struct sl_cuda *, struct sl_error *)
 {
     return SL_EDEVICE;
 }
+void sl_cuda_use(struct sl_cuda *)
+{
+} /* there is one device */
 extern "C" void sl_cuda_stage(struct sl_cuda *c, void *dst, const void *src, size_t n)
 {
     MUST(cudaMemcpyAsync(dst, src, n, cudaMemcpyHostToDevice, c->stream));
