@@ -165,13 +165,13 @@ static void find_lease(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now
         return;
     }
     c->waits = false;
-    const int32_t n = c->lease != NULL ? same_blocks(s, c) : 0;
+    c->n_same = c->lease != NULL ? same_blocks(s, c) : 0;
     welcome(s, c,
-            failed      ? SL_PEER_FAILED
-            : l == NULL ? SL_PEER_GONE
-            : n == 0    ? SL_PEER_OTHER
-                        : SL_PEER_OK,
-            n);
+            failed           ? SL_PEER_FAILED
+            : l == NULL      ? SL_PEER_GONE
+            : c->n_same == 0 ? SL_PEER_OTHER
+                             : SL_PEER_OK,
+            c->n_same);
     sl_free(c->tokens);
     c->tokens = NULL;
 }
@@ -182,7 +182,7 @@ static void find_lease(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now
 static int take_asks(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now)
 {
     int r = 1;
-    SL_ASSERT(c->lease != NULL && c->n_asks >= 0);
+    SL_ASSERT(c->lease != NULL && c->n_asks >= 0 && c->n_same <= c->lease->n_blocks);
     while (c->n_asks < SL_MAX_PEER_WINDOW && (r = take(c, &c->ask, sizeof c->ask)) > 0) {
         if (c->ask.block == -1) {
             pthread_mutex_lock(&s->lock);
@@ -191,7 +191,7 @@ static int take_asks(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now)
             sl_peer_ring(s->threads[0].bell);
             return -1;
         }
-        if (c->ask.block < 0 || c->ask.block >= c->lease->n_blocks || c->ask.group < 0 ||
+        if (c->ask.block < 0 || c->ask.block >= c->n_same || c->ask.group < 0 ||
             c->ask.group >= s->cfg.layout.n_groups)
             return -1;
         if (c->n_asks == 0)

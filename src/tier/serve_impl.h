@@ -39,6 +39,7 @@ struct sl_serve_conn {
     int fd;
     int state;              /* of serve_conn.c */
     struct sl_lease *lease; /* a user */
+    int32_t n_same;         /* blocks of it whose tokens were shown: only those are served */
     struct sl_peer_hello hello;
     int32_t *tokens;
     size_t got; /* bytes of hello, then of tokens, then of the ask that comes */

@@ -623,6 +623,49 @@ static void strange_bytes_harm_nobody(void **state)
     pair_close(&t);
 }
 
+/* What comes when a peer that shows the tokens of n blocks asks for one: 0 is the end. */
+static ssize_t ask_after(struct pair *t, int32_t n, int32_t block, struct sl_peer_page *page)
+{
+    struct {
+        struct sl_peer_hello hello;
+        int32_t tokens[N_BLOCKS * BLOCK];
+    } all = {.hello = {.magic = SL_PEER_MAGIC,
+                       .root = t->layout.root,
+                       .id = t->id,
+                       .block_size = BLOCK,
+                       .n_blocks = n}};
+    const struct sl_peer_ask ask = {block, 0};
+    const size_t n_all = offsetof(__typeof__(all), tokens) + (size_t)(n * BLOCK) * sizeof(int32_t);
+    struct sl_peer_welcome w;
+    int fd = dial(sl_serve_port(t->serve));
+    memcpy(all.tokens, t->tokens, sizeof all.tokens);
+    assert_int_equal(send(fd, &all, n_all, MSG_NOSIGNAL), (ssize_t)n_all);
+    assert_int_equal(send(fd, &ask, sizeof ask, MSG_NOSIGNAL), (ssize_t)sizeof ask);
+    assert_int_equal(recv(fd, &w, sizeof w, MSG_WAITALL), (ssize_t)sizeof w);
+    assert_int_equal(w.status, SL_PEER_OK);
+    assert_int_equal(w.n_blocks, n);
+    ssize_t got = recv(fd, page, sizeof *page, MSG_WAITALL);
+    close(fd);
+    return got;
+}
+
+static void only_what_was_shown_is_served(void **state)
+{
+    (void)state;
+    struct pair t = {0};
+    struct sl_peer_page page;
+    pair_open(&t);
+    put_all(&t);
+    offer(&t);
+    assert_int_equal(ask_after(&t, 5, 4, &page), (ssize_t)sizeof page);
+    assert_int_equal(page.status, SL_PEER_OK);
+    assert_int_equal(page.block, 4);
+    assert_true(ask_after(&t, 5, 5, &page) <= 0);
+    assert_true(ask_after(&t, 5, N_BLOCKS - 1, &page) <= 0);
+    sl_lease_over(t.lease, 0, false);
+    pair_close(&t);
+}
+
 /* Stands between the two and changes one byte of what the service says, or cuts it there. */
 struct between {
     int listen_fd, port, to_port;
@@ -758,6 +801,7 @@ int main(void)
         cmocka_unit_test(a_lease_keeps_its_pages),
         cmocka_unit_test(what_was_read_may_go),
         cmocka_unit_test(strange_bytes_harm_nobody),
+        cmocka_unit_test(only_what_was_shown_is_served),
         cmocka_unit_test(a_changed_byte_is_never_believed),
     };
     int n_failed = 0;
