@@ -172,18 +172,14 @@ static void forward(void *arg, const struct sl_step *st)
 void sl_cuda_comm_check(struct sl_cuda *)
 {
 }
-void sl_cuda_pipe_await(struct sl_cuda *, const struct sl_batch *)
-{
-}
-void sl_cuda_pipe_take(struct sl_cuda *, int32_t)
-{
-}
-void sl_cuda_pipe_send(struct sl_cuda *, int32_t)
-{
-}
-void sl_cuda_pipe_chosen(struct sl_cuda *, int32_t, int32_t)
-{
-}
+#define STAGE(name, ...)                                    \
+    void sl_cuda_pipe_##name(struct sl_cuda *, __VA_ARGS__) \
+    {                                                       \
+    }
+STAGE(await, const struct sl_batch *)
+STAGE(take, int32_t)
+STAGE(send, int32_t)
+STAGE(chosen, int32_t, int32_t)
 extern "C" {
 bool sl_cuda_attention_supports(int32_t head_dim, int32_t group)
 {
