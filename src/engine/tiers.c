@@ -42,7 +42,8 @@ static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
     const struct sl_kv_node *n = &kv->tree.nodes[node];
     const struct sl_store_key key = {n->name, group};
     const int32_t page = sl_group_page(&kv->groups[group], node);
-    struct sl_hash128 before = {0};
+    const struct sl_hash128 before =
+        n->parent != SL_NO_NODE ? kv->tree.nodes[n->parent].name : n->name;
     struct sl_error err;
     SL_ASSERT(n->in_tree && !n->dead && n->lasts && page != SL_NO_PAGE);
     if (sl_store_has(t->store, &key))
@@ -55,8 +56,6 @@ static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
     }
     const size_t n_bytes = t->page_bytes[group];
     SL_ASSERT(n_bytes > 0 && page < kv->groups[group].pool.n_ids);
-    if (n->parent != SL_NO_NODE)
-        before = kv->tree.nodes[n->parent].name;
     memcpy(room + n_bytes, &before, sizeof before);
     memcpy(room + n_bytes + sizeof before, kv->tree.tokens + (size_t)node * (size_t)kv->block_size,
            (size_t)kv->block_size * sizeof(int32_t));
@@ -358,7 +357,6 @@ static bool block_is_here(const struct sl_tier_load *l)
 static bool place_page(struct sl_engine *eng, struct sl_request *req, struct sl_tier_ask *a,
                        bool is_new)
 {
-    static const struct sl_hash128 none;
     struct sl_tiers *t = &eng->tiers;
     struct sl_kv_blocks *b = &req->seqs[0].seq.blocks;
     const struct sl_tier_load *l = &req->load;
@@ -370,8 +368,8 @@ static bool place_page(struct sl_engine *eng, struct sl_request *req, struct sl_
         return true; /* it was there, or somebody computed it meanwhile */
     if (atomic_load_explicit(&a->get.state, memory_order_acquire) != SL_STORE_HERE)
         return false;
-    if (!same_tail(&eng->kv, a->get.page + t->page_bytes[group],
-                   a->block > 0 ? &l->names[a->block - 1] : &none, load_tokens(eng, req, a->block)))
+    if (!same_tail(&eng->kv, a->get.page + t->page_bytes[group], &l->names[SL_MAX(a->block - 1, 0)],
+                   load_tokens(eng, req, a->block)))
         return false;
     const int32_t page =
         full ? b->pages[group][a->block] : sl_kv_place(&eng->kv, b, group, a->block);

@@ -25,7 +25,8 @@ struct sl_peer_config {
     struct sl_store *store;
     struct sl_page_layout layout;
     struct sl_netlist peers; /* that may be asked */
-    /* What the store has behind a page: the name of the block before it (zeros: none), tokens. */
+    /* What the store has behind a page: the name of the block before it (of the first one its own),
+     * tokens. */
     void (*put_tail)(uint8_t *tail, const struct sl_hash128 *before, const int32_t *tokens,
                      int32_t block_size);
     void (*wake)(void *arg); /* a job is over */

@@ -233,7 +233,6 @@ static int take_body(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
     const struct sl_page_layout *y = &p->cfg.layout;
     const struct sl_peer_job *j = c->job;
     const size_t n = y->page_bytes[got->group];
-    static const struct sl_hash128 none;
     SL_ASSERT(c->in_page && c->n_asked > 0 && got->room != NULL);
     int r = take(c, got->room, n, now);
     if (r <= 0)
@@ -248,7 +247,7 @@ static int take_body(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
     pthread_mutex_unlock(&p->lock);
     if (!good)
         return -1;
-    p->cfg.put_tail(got->room + n, got->block > 0 ? &j->names[got->block - 1] : &none,
+    p->cfg.put_tail(got->room + n, &j->names[SL_MAX(got->block - 1, 0)],
                     j->tokens + (size_t)got->block * (size_t)y->block_size, y->block_size);
     settle(p, c, true);
     return 1;

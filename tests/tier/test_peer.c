@@ -165,7 +165,6 @@ static uint64_t ask(struct pair *t, const struct sl_peer_want *want)
 /* Does the second store have the page, byte for byte what the first had, with its own tail? */
 static bool came(struct pair *t, int32_t block, int32_t group)
 {
-    static const struct sl_hash128 none;
     uint8_t tail[TAIL], *right = malloc(t->p.cfg.page_bytes[group]);
     struct sl_store_get get;
     rig_begin(&t->d, (uint64_t)(NAMES_D + block), group, &get);
@@ -174,8 +173,7 @@ static bool came(struct pair *t, int32_t block, int32_t group)
         struct sl_store_key key = rig_key((uint64_t)(NAMES_P + block), group);
         const size_t n = t->layout.page_bytes[group];
         rig_fill(&t->p, &key, right);
-        put_tail(tail, block > 0 ? &t->names_d[block - 1] : &none, t->tokens + block * BLOCK,
-                 BLOCK);
+        put_tail(tail, &t->names_d[block > 0 ? block - 1 : 0], t->tokens + block * BLOCK, BLOCK);
         assert_memory_equal(get.page, right, n);
         assert_memory_equal(get.page + n, tail, TAIL);
     }
