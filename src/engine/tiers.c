@@ -43,7 +43,7 @@ static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
     const struct sl_store_key key = {n->name, group};
     const int32_t page = sl_group_page(&kv->groups[group], node);
     const struct sl_hash128 before =
-        n->parent != SL_NO_NODE ? kv->tree.nodes[n->parent].name : n->name;
+        sl_tail_before(n->parent != SL_NO_NODE ? &kv->tree.nodes[n->parent].name : NULL, &n->name);
     struct sl_error err;
     SL_ASSERT(n->in_tree && !n->dead && n->lasts && page != SL_NO_PAGE);
     if (sl_store_has(t->store, &key))
@@ -368,7 +368,9 @@ static bool place_page(struct sl_engine *eng, struct sl_request *req, struct sl_
         return true; /* it was there, or somebody computed it meanwhile */
     if (atomic_load_explicit(&a->get.state, memory_order_acquire) != SL_STORE_HERE)
         return false;
-    if (!same_tail(&eng->kv, a->get.page + t->page_bytes[group], &l->names[SL_MAX(a->block - 1, 0)],
+    const struct sl_hash128 before =
+        sl_tail_before(a->block > 0 ? &l->names[a->block - 1] : NULL, &l->names[a->block]);
+    if (!same_tail(&eng->kv, a->get.page + t->page_bytes[group], &before,
                    load_tokens(eng, req, a->block)))
         return false;
     const int32_t page =

@@ -53,7 +53,7 @@ struct sl_tiers_config {
 
 /* Behind the bytes of a page in the store. */
 struct sl_tier_tail {
-    struct sl_hash128 before; /* the name of the block before it; its own, if it begins a prompt */
+    struct sl_hash128 before; /* the name of the block before it; see sl_tail_before */
     int32_t tokens[];
 };
 

@@ -247,8 +247,10 @@ static int take_body(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
     pthread_mutex_unlock(&p->lock);
     if (!good)
         return -1;
-    p->cfg.put_tail(got->room + n, &j->names[SL_MAX(got->block - 1, 0)],
-                    j->tokens + (size_t)got->block * (size_t)y->block_size, y->block_size);
+    const struct sl_hash128 before =
+        sl_tail_before(got->block > 0 ? &j->names[got->block - 1] : NULL, &j->names[got->block]);
+    p->cfg.put_tail(got->room + n, &before, j->tokens + (size_t)got->block * (size_t)y->block_size,
+                    y->block_size);
     settle(p, c, true);
     return 1;
 }

@@ -54,6 +54,14 @@ struct sl_store_key {
     int32_t group;
 };
 
+/* What a page says is before its block: the name of that block; of the first one of a prompt its
+ * own name, turned over, since the namespace is in it and no block behind it says the same. */
+static inline struct sl_hash128 sl_tail_before(const struct sl_hash128 *before,
+                                               const struct sl_hash128 *own)
+{
+    return before != NULL ? *before : (struct sl_hash128){.lo = ~own->lo, .hi = ~own->hi};
+}
+
 struct sl_store_stats { /* of one tier, since it was opened */
     uint64_t n_pages, n_bytes, capacity_bytes;
     uint64_t ready_bytes;  /* of the host's memory, that pages may lie in by now */

@@ -173,7 +173,9 @@ static bool came(struct pair *t, int32_t block, int32_t group)
         struct sl_store_key key = rig_key((uint64_t)(NAMES_P + block), group);
         const size_t n = t->layout.page_bytes[group];
         rig_fill(&t->p, &key, right);
-        put_tail(tail, &t->names_d[block > 0 ? block - 1 : 0], t->tokens + block * BLOCK, BLOCK);
+        const struct sl_hash128 before =
+            sl_tail_before(block > 0 ? &t->names_d[block - 1] : NULL, &t->names_d[block]);
+        put_tail(tail, &before, t->tokens + block * BLOCK, BLOCK);
         assert_memory_equal(get.page, right, n);
         assert_memory_equal(get.page + n, tail, TAIL);
     }
