@@ -182,8 +182,10 @@ static void act_cancel(struct world *w, uint64_t seed)
 static void check_order(struct world *w)
 {
     const struct sl_sched *s = &w->eng->sched;
-    /* The step behind one that fails is done again, which leaves alone who was not in it. */
-    bool redone = w->failed_turn != 0 && w->n_turns_engine <= w->failed_turn + 1;
+    /* Steps behind one that fails are done again, which leaves alone who was not in them: one of
+     * them, or of groups as many as are in flight. */
+    const uint64_t behind = (uint64_t)SL_MAX(w->eng->max_flights - 1, 1);
+    bool redone = w->failed_turn != 0 && w->n_turns_engine <= w->failed_turn + behind;
     for (int32_t c = 0; c < MAX_CLIENTS; c++) {
         struct client *cl = &w->clients[c];
         for (int32_t i = 0; cl->req != NULL && i < cl->req->n_seqs; i++) {
