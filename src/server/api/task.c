@@ -35,7 +35,8 @@ static void deinit_task(struct sl_task *t)
 
 static void refuse(struct sl_conn *c, const struct sl_task *t)
 {
-    sl_transfers_refused(t->served->eng, t->root);
+    if (t->served != NULL) /* a model's task, unlike that of the whole server */
+        sl_transfers_refused(t->served->eng, t->root);
     sl_reply_refusal(c, &t->refusal);
 }
 
