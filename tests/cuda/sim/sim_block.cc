@@ -537,6 +537,16 @@ static void leave_cluster(sim_block *b)
     b->cluster = nullptr;
 }
 
+/* Has what b was made with used again. */
+static void give_back(sim_block *b)
+{
+    for (int i = 0; i < b->n_threads; i++)
+        sim_fiber_free(&b->threads[i].fiber);
+    sim_poison(b->smem, b->grid->k.smem);
+    leave_cluster(b);
+    spare_blocks.push_back(b);
+}
+
 /* Runs b until it ends, waits for others, or lets another block on. True: it ended. */
 static bool run_block(sim_block *b)
 {
@@ -553,9 +563,7 @@ static bool run_block(sim_block *b)
         sim_fail("the block ended with bulk copies under way, one from %s:%d",
                  sim_short_file(b->bulks[0].at.file), b->bulks[0].at.line);
     }
-    sim_poison(b->smem, b->grid->k.smem);
-    leave_cluster(b);
-    spare_blocks.push_back(b);
+    give_back(b);
     return true;
 }
 
@@ -643,9 +651,7 @@ void sim_grid_drop(sim_grid *g)
     for (sim_block *b : g->active) {
         for (int i = 0; i < b->n_threads; i++)
             sim_unpoison(b->threads[i].fiber.stack, b->threads[i].fiber.stack_size);
-        sim_poison(b->smem, g->k.smem);
-        leave_cluster(b);
-        spare_blocks.push_back(b);
+        give_back(b);
     }
     delete g;
 }

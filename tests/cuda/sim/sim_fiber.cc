@@ -3,6 +3,8 @@
  */
 #include "sim_internal.h"
 
+#include <cerrno>
+#include <cstring>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -47,17 +49,29 @@ void sim_fiber_host(sim_fiber *f)
     f->stack_size = size;
 }
 
+/* Stacks that no thread has. They are not a block's: Linux lets a process have some 65,000 mappings, a
+ * stack is two, and each of the blocks that ranks ever had under way may once have had 1,024 threads. */
+static std::vector<char *> &spare_stacks = *new std::vector<char *>();
+
+static char *new_stack()
+{
+    size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    void *m = mmap(nullptr, SIM_STACK_SIZE + page, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (m == MAP_FAILED || mprotect(m, page, PROT_NONE))
+        sim_fail("no memory for the stack of a thread: %s", strerror(errno));
+    return static_cast<char *>(m) + page;
+}
+
 void sim_fiber_make(sim_fiber *f, void (*entry)())
 {
-    if (!f->stack) {
-        size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-        void *m = mmap(nullptr, SIM_STACK_SIZE + page, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-        if (m == MAP_FAILED || mprotect(m, page, PROT_NONE))
-            sim_fail("no memory for the stack of a thread");
-        f->stack = static_cast<char *>(m) + page;
-        f->stack_size = SIM_STACK_SIZE;
+    if (spare_stacks.empty()) {
+        f->stack = new_stack();
+    } else {
+        f->stack = spare_stacks.back();
+        spare_stacks.pop_back();
     }
+    f->stack_size = SIM_STACK_SIZE;
     /* Stacks a power of two apart would all use the same few lines of the cache. */
     size_t colour = reinterpret_cast<uintptr_t>(f->stack) / SIM_STACK_SIZE % 16 * 1088;
     void **sp = reinterpret_cast<void **>(f->stack + f->stack_size - colour);
@@ -67,6 +81,12 @@ void sim_fiber_make(sim_fiber *f, void (*entry)())
         *--sp = nullptr;
     f->sp = sp;
     f->fake = nullptr;
+}
+
+void sim_fiber_free(sim_fiber *f)
+{
+    spare_stacks.push_back(f->stack);
+    f->stack = nullptr;
 }
 
 void sim_fiber_switch(sim_fiber *from, sim_fiber *to, bool from_ends)

@@ -105,7 +105,7 @@ struct sim_fiber {
 #define SIM_STACK_SIZE (256u << 10)
 void sim_fiber_host(sim_fiber *f);
 void sim_fiber_make(sim_fiber *f, void (*entry)());
-void sim_fiber_free(sim_fiber *f);
+void sim_fiber_free(sim_fiber *f); /* another may have its stack */
 void sim_fiber_switch(sim_fiber *from, sim_fiber *to, bool from_ends);
 void sim_fiber_entered(); /* first thing on a new stack */
 
@@ -208,7 +208,7 @@ struct sim_block {
     sim_order order;
     int starved;
     uint32_t ready_warps;
-    sim_thread *threads; /* SIM_MAX_THREADS, kept with their stacks */
+    sim_thread *threads; /* SIM_MAX_THREADS */
     sim_warp warps[32];
     sim_barrier bars[16];
     std::vector<sim_mbar> mbars;
