@@ -49,8 +49,9 @@ void sim_fiber_host(sim_fiber *f)
     f->stack_size = size;
 }
 
-/* Stacks that no thread has. They are not a block's: Linux lets a process have some 65,000 mappings, a
- * stack is two, and each of the blocks that ranks ever had under way may once have had 1,024 threads. */
+/* Stacks that no thread has. They are not a block's: Linux lets a process have some 65,000
+ * mappings, a stack is two, and each of the blocks that ranks ever had under way may once have had
+ * 1,024 threads. */
 static std::vector<char *> &spare_stacks = *new std::vector<char *>();
 
 static char *new_stack()
