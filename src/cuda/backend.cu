@@ -9,6 +9,7 @@
 #include "cuda/gemm/linear.h"
 #include "cuda/gemm/weight.h"
 #include "cuda/sample/sample.h"
+#include "cuda/slab.h"
 #include "cuda/step/step.h"
 
 #include <stdio.h>
@@ -214,6 +215,7 @@ static const struct sl_device_vt device_vtable = {
     supports,
     sample_scratch,
     sl_cuda_sample,
+    sl_cuda_weights_to_come,
     sl_cuda_load_end,
     download,
     memory,

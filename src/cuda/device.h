@@ -91,6 +91,8 @@ struct sl_cuda {
                          array, read before it is written in a step */
     char name[64];    /* of the device */
     size_t own_bytes; /* device memory taken through sl_cuda_alloc now */
+    struct sl_cuda_slab *slabs; /* of matrices (slab.h) */
+    uint64_t weights_to_come;   /* bytes of matrices that are still to be made */
     struct sl_cuda_counts counts;
     const void *asks[SL_CUDA_ASKS]; /* kernels that may have smem_max (launch.cuh), hashed */
     struct sl_cuda_kept_route routes[SL_CUDA_ROUTES]; /* hashed by shape */

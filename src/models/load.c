@@ -528,6 +528,16 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
     return 0;
 }
 
+/* Tells a device what comes. */
+static void announce(const struct sl_model *m, struct sl_backend *be)
+{
+    uint64_t allocated, mapped;
+    if (be->vt->device == NULL)
+        return;
+    sl_model_weight_memory(m, be, &allocated, &mapped);
+    be->vt->device->load_begin(be, allocated / (uint64_t)m->n_ranks);
+}
+
 int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                   void *progress_arg, struct sl_error *err)
 {
@@ -552,6 +562,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc != 0)
         return rc;
     m->be = be;
+    announce(m, be);
     for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];
         if (!is_wanted(m, p, m->stage))

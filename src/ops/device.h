@@ -167,6 +167,8 @@ struct sl_device_vt {
     size_t (*sample_scratch)(struct sl_backend *be, int32_t max_n, int32_t n_vocab);
     /* Enqueues the choice of tokens; like an operation it neither waits nor fails. */
     void (*sample)(struct sl_backend *be, const struct sl_op_sample *args);
+    /* Matrices of about n_bytes in all are made next: memory is taken for many at a time. */
+    void (*load_begin)(struct sl_backend *be, uint64_t n_bytes);
     /* Everything uploaded and packed has arrived; frees what only loading needs. */
     int (*load_end)(struct sl_backend *be, struct sl_error *err);
     /* Copies device memory to the host when everything before is done. Not for the step loop. */

@@ -17,11 +17,13 @@
 
 extern "C" {
 #include "base/sys.h"
+#include "cuda/cuda.h"
 #include "sluice.h"
 #include "synth/synth.h"
 
 #include <cmocka.h>
 }
+#include "cuda/slab.h"
 #include "golden_model.h"
 
 #define DRAFTS "tests/golden/drafts/"
@@ -172,6 +174,51 @@ static void plans_are_true(void **)
     assert_int_equal(n_far, 0);
 }
 
+/* A matrix of whole megabytes is not alone in what the driver gives, and what was taken for many
+ * goes back with the last of them, in whatever order they go. */
+static void matrices_share_slabs(void **)
+{
+    static const size_t mb = 1 << 20, n_bytes[] = {3 * mb, 3 * mb, 3 * mb, 600 << 10, 3 * mb, 1000};
+    const size_t n = sizeof n_bytes / sizeof *n_bytes;
+    struct sl_error err = {};
+    struct sl_backend *be = nullptr;
+    struct sl_cuda_config cfg = {};
+    cfg.n_copy_threads = 1;
+    if (sl_cuda_create(&cfg, &be, &err) != 0)
+        fail_msg("%s", err.msg);
+    struct sl_cuda *cu = sl_cuda(be);
+    const size_t before = cu->own_bytes;
+    for (int seed = 0; seed < 20; seed++) {
+        std::vector<uint8_t *> at;
+        uint64_t sum = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += n_bytes[i];
+        sl_cuda_weights_to_come(be, seed % 2 == 0 ? sum : 0);
+        const uint64_t allocs = cu->counts.device_allocs;
+        for (size_t i = 0; i < n; i++) {
+            at.push_back(static_cast<uint8_t *>(sl_cuda_weight_alloc(cu, n_bytes[i])));
+            assert_non_null(at[i]);
+            assert_int_equal(reinterpret_cast<uintptr_t>(at[i]) % 256, 0);
+            assert_int_equal(cudaMemset(at[i], static_cast<int>(i), n_bytes[i]), cudaSuccess);
+        }
+        for (size_t i = 0; i < n; i++) /* none lies in another */
+            for (size_t j = 0; j < i; j++)
+                assert_true(at[i] + n_bytes[i] <= at[j] || at[j] + n_bytes[j] <= at[i]);
+        if (seed % 2 == 0) { /* all of the large ones in one, and the small one */
+            assert_int_equal(cu->counts.device_allocs - allocs, 2);
+            assert_true(cu->own_bytes - before < sum + 2 * mb);
+        }
+        for (size_t k = 0; k < n; k++) {
+            const size_t i =
+                (k * 5 + static_cast<size_t>(seed)) % n; /* 5 and 6 have no factor in common */
+            sl_cuda_weight_free(cu, at[i], n_bytes[i]);
+        }
+        assert_int_equal(cu->own_bytes, before);
+        assert_null(cu->slabs);
+    }
+    be->vt->destroy(be);
+}
+
 #ifndef SL_CUDA_SIM
 
 struct large {
@@ -235,6 +282,7 @@ int main()
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_are_true),
+        cmocka_unit_test(matrices_share_slabs),
 #ifndef SL_CUDA_SIM
         cmocka_unit_test(driver_agrees),
 #endif

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "cuda/gemm/linear.h"
 #include "cuda/launch.cuh"
+#include "cuda/slab.h"
 
 #include <string.h>
 
@@ -258,18 +259,18 @@ int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl
         SL_ROUND_UP((size_t)count_scales(scales, n_rows, n_cols) * sizeof(float), PACK_ALIGN);
     uint8_t *temp = NULL;
     memset(out, 0, sizeof *out);
-    void *dst = sl_cuda_alloc(cu, n_bytes);
+    void *dst = sl_cuda_weight_alloc(cu, n_bytes);
     if (dst == NULL)
         return sl_cuda_no_memory(cu, n_bytes, "a matrix", err);
     if (w8a8 && cu->fp8_room == NULL &&
         (cu->fp8_room = (uint8_t *)sl_cuda_alloc(cu, SL_LIN_FP8_BYTES)) == NULL) {
-        sl_cuda_free(cu, dst, n_bytes);
+        sl_cuda_weight_free(cu, dst, n_bytes);
         return sl_cuda_no_memory(cu, SL_LIN_FP8_BYTES, "activations as FP8", err);
     }
     if (w8a8 && cu->fp8_room_bytes == 0)
         cu->fp8_room_bytes = SL_LIN_FP8_BYTES;
     if (packed && (temp = (uint8_t *)sl_cuda_pack_buffer(cu, temp_bytes)) == NULL) {
-        sl_cuda_free(cu, dst, n_bytes);
+        sl_cuda_weight_free(cu, dst, n_bytes);
         return sl_cuda_no_memory(cu, temp_bytes, "packing matrices", err);
     }
     out->dtype = dtype;
@@ -294,6 +295,6 @@ int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl
 void sl_cuda_weight_destroy(struct sl_backend *be, struct sl_weight *w)
 {
     if (w->owned)
-        sl_cuda_free(sl_cuda(be), const_cast<void *>(w->data), w->n_bytes);
+        sl_cuda_weight_free(sl_cuda(be), const_cast<void *>(w->data), w->n_bytes);
     memset(w, 0, sizeof *w);
 }
