@@ -8,6 +8,7 @@ import http.client
 import importlib.util
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -131,34 +132,99 @@ def url(server):
     return f"http://127.0.0.1:{server.port}"
 
 
-def test_vllm_router(servers):
+# Routers look at servers every second, and ask one again a second after it failed.
+SOON = ["--health-check-interval-secs", "1", "--health-success-threshold", "1", "--cb-timeout-duration-secs", "1",
+        "--cb-success-threshold", "1", "--request-timeout-secs", "30"]
+
+
+def vllm_router(p, d, *more):
+    return Router("vllm_router", "--vllm-pd-disaggregation", "--prefill", url(p), "--decode", url(d), "--kv-connector",
+                  "nixl", "--policy", "round_robin", *more).wait()
+
+
+def sglang_router(p, d, *more):
+    return Router("sglang_router", "--pd-disaggregation", "--prefill", url(p), str(pages_port(p)), "--decode", url(d),
+                  "--policy", "round_robin", *more).wait()
+
+
+def smg(p, d, *more):
+    router = Router("smg", "--pd-disaggregation", "--policy", "round_robin", *(more or ["--disable-health-check"]))
+    deadline = time.monotonic() + 60
+    for server, kind in ((p, "prefill"), (d, "decode")):
+        worker = {"url": url(server), "worker_type": kind, "kv_connector": "NixlConnector"}
+        while True:
+            try:
+                status, _ = router.json("POST", "/workers", worker)
+                if status in (200, 201, 202):
+                    break
+            except OSError:
+                status = 0
+            assert time.monotonic() < deadline and router.process.poll() is None, (status, router.log())
+            time.sleep(0.3)
+    return router.wait()
+
+
+ROUTERS = [vllm_router, sglang_router, smg]
+
+
+@pytest.mark.parametrize("start", ROUTERS)
+def test_answers(servers, start):
     p, d, _ = servers
-    with Router("vllm_router", "--vllm-pd-disaggregation", "--prefill", url(p), "--decode", url(d), "--kv-connector",
-                "nixl", "--policy", "round_robin") as router:
-        compare(router.wait(), servers, "vllm-router")
+    with start(p, d) as router:
+        compare(router, servers, start.__name__)
 
 
-def test_sglang_router(servers):
-    p, d, _ = servers
-    with Router("sglang_router", "--pd-disaggregation", "--prefill", url(p), str(pages_port(p)), "--decode", url(d),
-                "--policy", "round_robin") as router:
-        compare(router.wait(), servers, "sglang-router")
+class Slot:
+    """A server that is killed now and then, and comes back where it was."""
+
+    def __init__(self, *flags):
+        self.flags = [MODEL, *flags, "--served-model-name", "storyteller"]
+        self.server = Server(*self.flags, "--port", str(free_port()))
+
+    def kill(self):
+        port = self.server.port
+        self.server.process.kill()
+        self.server.__exit__(None, None, None)
+        self.server = Server(*self.flags, "--port", str(port))
 
 
-def test_smg(servers):
-    p, d, _ = servers
-    with Router("smg", "--pd-disaggregation", "--policy", "round_robin", "--disable-health-check") as router:
-        workers = [{"url": url(p), "worker_type": "prefill", "kv_connector": "NixlConnector"},
-                   {"url": url(d), "worker_type": "decode", "kv_connector": "NixlConnector"}]
-        deadline = time.monotonic() + 60
-        for w in workers:
-            while True:
-                try:
-                    status, _ = router.json("POST", "/workers", w)
-                    if status in (200, 201, 202):
-                        break
-                except OSError:
-                    status = 0
-                assert time.monotonic() < deadline and router.process.poll() is None, (status, router.log())
-                time.sleep(0.3)
-        compare(router.wait(), servers, "smg")
+@pytest.mark.parametrize("start", ROUTERS)
+def test_kills(servers, start):
+    one, r = servers[2], random.Random(3)
+    slots = [Slot(*PREFILL, "--disaggregation-bootstrap-port", str(free_port())), Slot(*DECODE)]
+    right, wrong, refused = [], [], []
+
+    def ask(item):
+        k, body = item
+        try:
+            status, got = router.json("POST", "/v1/completions", body)
+        except (OSError, http.client.HTTPException, ValueError):
+            status, got = 0, None
+        if status != 200:
+            refused.append(status)
+        elif said(got) == said(one.json("POST", "/v1/completions", body)[1]):
+            right.append(k)
+        else:
+            wrong.append((k, got))
+
+    try:
+        with start(slots[0].server, slots[1].server, *SOON) as router, ThreadPoolExecutor(6) as pool:
+            items = list(enumerate(bodies(f"kills {start.__name__}")))
+            for at in range(0, N, 40):
+                asked = [pool.submit(ask, item) for item in items[at:at + 40]]
+                time.sleep(r.random() * 0.5)
+                r.choice(slots).kill()
+                for a in asked:
+                    a.result(timeout=60)  # it ended
+                n, deadline = len(right), time.monotonic() + 60  # service comes back
+                while len(right) == n:
+                    assert time.monotonic() < deadline, router.log()
+                    ask(items[at])
+                    time.sleep(0.1)
+        assert not wrong and all(status == 0 or status >= 500 for status in refused), (wrong, refused)
+        print(f"{start.__name__}: {len(right)} answers, all right; {len(refused)} requests got none")
+        for slot in slots:
+            assert slot.server.metric("sluice:invariant_violations_total") == 0
+    finally:
+        for slot in slots:
+            slot.server.__exit__(None, None, None)
