@@ -141,6 +141,10 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * reads most weights in a step reads as few as can be. */
     int32_t pipeline_parallel_size;
     const char *pipeline_parallel_layers;
+    /* This engine is number data_parallel_rank of data_parallel_size in this process that serve the
+     * same model: each has GPUs of its own, in their order, or its share of the CPU's threads and
+     * of the RAM. Default 1: it is alone. */
+    int32_t data_parallel_size, data_parallel_rank;
     /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
      * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
      * find at master_addr and master_port. Default 1: all in this process. */
@@ -255,6 +259,8 @@ struct sl_model_info {
     int32_t n_kv_groups;
     struct sl_kv_group_info kv_groups[SL_KV_GROUPS];
     int32_t max_num_seqs, max_num_batched_tokens, n_threads;
+    int32_t n_ranks, n_stages;      /* that the model is divided among; 0: it has no weights */
+    int32_t data_parallel_rank;     /* as configured */
     int32_t num_speculative_tokens; /* most that are drafted behind a sequence; 0: none */
     const char *speculative_method; /* of speculative_config; NULL: none */
     const char *speculative_model;  /* that drafts; NULL: none */
@@ -502,6 +508,8 @@ SL_MUST_CHECK int sl_request_submit(struct sl_engine *eng, const struct sl_reque
                                     struct sl_request **out, struct sl_error *err);
 /* Would sl_request_submit say SL_EBUSY now? Cheap, to refuse early. */
 bool sl_engine_is_full(const struct sl_engine *eng);
+int32_t sl_engine_n_open(
+    const struct sl_engine *eng); /* requests that are submitted and not over */
 void sl_request_cancel(struct sl_request *req);
 /* 1: *out filled (call again), 0: nothing new now. Never blocks. */
 SL_MUST_CHECK int sl_request_read(struct sl_request *req, struct sl_chunk *out);

@@ -146,6 +146,34 @@ int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given,
     return rc;
 }
 
+int sl_cli_models_replicate(struct sl_cli_served_models *m, int32_t n, struct sl_error *err)
+{
+    if (n <= 1)
+        return 0;
+    struct sl_engine_config *cfg = &m->all[0].cfg;
+    SL_ASSERT(n <= SL_CLI_MAX_MODELS && m->n > 0);
+    if (m->n > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "--data-parallel-size: replicas are of one model, not of several");
+    if (cfg->nnodes > 1)
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "--data-parallel-size: replicas whose ranks are processes (--nnodes) are not "
+            "there yet");
+    if (cfg->disaggregation_mode != NULL)
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "--data-parallel-size: --disaggregation-mode is for a server with one engine");
+    cfg->data_parallel_size = n;
+    for (m->replicas = true; m->n < n; m->n++) {
+        struct sl_cli_served *one = &m->all[m->n];
+        one->cfg = *cfg;
+        one->cfg.data_parallel_rank = m->n;
+        one->names[0] = m->all[0].names[0]; /* all else stays the first one's */
+    }
+    return 0;
+}
+
 /* As vLLM and SGLang print it: benchmark scripts look for these words. */
 static void log_kv_tokens(const struct sl_model_info *info)
 {
@@ -202,7 +230,7 @@ static int open_one(struct sl_cli_served_models *m, int i, struct sl_error *err)
     one->cfg.shared = m->shared;
     int rc = sl_engine_create(&one->cfg, &one->eng, err);
     if (rc != 0)
-        return m->n > 1 ? sl_error_prefix(err, rc, "%.80s", shown_name(one)) : rc;
+        return m->n > 1 && !m->replicas ? sl_error_prefix(err, rc, "%.80s", shown_name(one)) : rc;
     const struct sl_model_info *info = sl_engine_info(one->eng);
     log_start(info, (double)(sl_now_ns() - t0) * 1e-9);
     log_kv_tokens(info);
@@ -215,7 +243,7 @@ static int open_one(struct sl_cli_served_models *m, int i, struct sl_error *err)
 int sl_cli_models_open(struct sl_cli_served_models *m, struct sl_error *err)
 {
     int rc = 0;
-    if (m->n > 1)
+    if (m->n > 1 && !m->replicas)
         rc = sl_shared_create(m->all[0].cfg.kv_cache_bytes, m->n, &m->shared, err);
     for (int i = 0; i < m->n && rc == 0; i++)
         rc = open_one(m, i, err);

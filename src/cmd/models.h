@@ -24,6 +24,7 @@ struct sl_cli_served {
 struct sl_cli_served_models {
     struct sl_cli_served all[SL_CLI_MAX_MODELS];
     int n;                    /* at least 1 */
+    bool replicas;            /* of one model */
     struct sl_shared *shared; /* NULL: there is one model */
     struct sl_cli_base bases[SL_CLI_MAX_MODELS];
 };
@@ -39,6 +40,9 @@ SL_MUST_CHECK int sl_cli_models_read(struct sl_cli_served_models *m, const char 
                                      int n_given, const struct sl_engine_config *base,
                                      const struct sl_hub_config *hub, int argc, char **argv,
                                      int first_for, struct sl_error *err);
+/* n engines of the one model, instead of one; 0 or 1: as it is. */
+SL_MUST_CHECK int sl_cli_models_replicate(struct sl_cli_served_models *m, int32_t n,
+                                          struct sl_error *err);
 /* Starts the engines. An error names the model. */
 SL_MUST_CHECK int sl_cli_models_open(struct sl_cli_served_models *m, struct sl_error *err);
 void sl_cli_models_close(struct sl_cli_served_models *m);

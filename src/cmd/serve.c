@@ -37,6 +37,7 @@ struct serve_flags {
     const char *model;     /* instead of the first argument, as vLLM's and llama-server's */
     const char *for_model; /* --help shows it; models.c reads it */
     bool null_model, auto_tools, allow_pull;
+    int32_t n_replicas;
     struct sl_server_model more[SL_CLI_MAX_MODELS];
     char key_text[8192];
     const char *key_items[MAX_ITEMS];
@@ -69,6 +70,8 @@ static const struct sl_flag flags[] = {
      "let API keys share one prefix cache (default: one each)"},
     {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
      "name for requests to use; may be repeated (default: MODEL)"},
+    {SL_FLAG_INT, 0, "data-parallel-size", "dp-size", SERVE(n_replicas), 1, SL_MAX_REPLICAS, "N",
+     "engines of the model, each with its own GPUs (default: 1)"},
     {SL_FLAG_STR, 0, "for", NULL, SERVE(for_model), 0, 0, "NAME FLAGS",
      "engine and adapter flags for one of several models, at the end"},
     {SL_FLAG_PAIR_LIST, 0, "lora-modules", "lora-paths", SERVE(lora_modules), 0, 0, "N=DIR ...",
@@ -310,6 +313,7 @@ static int configure(struct serve_flags *f, struct sl_engine_config *engine, str
     }
     if (cfg->ssl_keyfile != NULL && cfg->ssl_certfile == NULL)
         return sl_fail(err, SL_EINVAL, "--ssl-keyfile needs --ssl-certfile");
+    cfg->replicas = f->n_replicas > 1;
     rc = sl_cli_lora_modules_check(&f->lora_modules, err);
     if (rc == 0)
         rc = sl_server_config_check(cfg, err);
@@ -337,6 +341,10 @@ static void set_names(struct serve_flags *f, struct sl_cli_served_models *m)
     }
     cfg->served_names = m->bases[0].names;
     cfg->n_served_names = m->bases[0].n_names;
+    for (int i = 1; i < m->n && m->replicas; i++) {
+        m->bases[i].names = m->bases[0].names;
+        m->bases[i].n_names = m->bases[0].n_names;
+    }
     for (int i = 1; i < m->n; i++)
         f->more[i - 1] = (struct sl_server_model){
             .eng = m->bases[i].eng, .names = m->bases[i].names, .n_names = m->bases[i].n_names};
@@ -367,16 +375,28 @@ static int follow(const struct sl_cli_served_models *m, struct sl_error *err)
     return sl_rank_follow(&m->all[0].cfg, err);
 }
 
+/* Each replica has all of them. */
+static int load_adapters(const struct serve_flags *f, const struct sl_cli_served_models *m,
+                         struct sl_error *err)
+{
+    const bool replicas = f->server.replicas;
+    int rc = 0;
+    for (int at = 0; at < (replicas ? m->n : 1) && rc == 0; at++) {
+        char *names[SL_FLAG_LIST_MAX] = {0};
+        rc = sl_cli_lora_modules(&f->lora_modules, m->bases + at, replicas ? 1 : m->n, names, err);
+        for (int i = 0; i < f->lora_modules.n; i++)
+            sl_free(names[i]);
+    }
+    return rc;
+}
+
 static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct sl_error *err)
 {
     int rc = sl_cli_models_open(m, err);
     if (rc == 0)
         set_names(f, m);
-    char *adapters[SL_FLAG_LIST_MAX] = {0};
     if (rc == 0)
-        rc = sl_cli_lora_modules(&f->lora_modules, m->bases, m->n, adapters, err);
-    for (int i = 0; i < f->lora_modules.n; i++)
-        sl_free(adapters[i]);
+        rc = load_adapters(f, m, err);
     end_loading(f);
     if (rc == 0)
         rc = check_json_style(f, m->all[0].eng, err);
@@ -434,6 +454,8 @@ static int serve_run(int argc, char **argv)
     if (rc == 0)
         rc =
             sl_cli_models_read(&models, given, n_given, &engine, &hub, argc, argv, first_for, &err);
+    if (rc == 0)
+        rc = sl_cli_models_replicate(&models, f.n_replicas, &err);
     struct sl_hub_config pulls = {.download_dir = hub.download_dir, .offline = hub.offline};
     if (f.allow_pull)
         f.server.pull = &pulls;

@@ -439,6 +439,13 @@ bool sl_engine_is_full(const struct sl_engine *eng)
            atomic_load_explicit(&eng->n_queued_tokens, memory_order_relaxed) >= MAX_QUEUED_TOKENS;
 }
 
+int32_t sl_engine_n_open(const struct sl_engine *eng)
+{
+    const int n = atomic_load_explicit(&eng->n_open, memory_order_relaxed);
+    SL_ASSERT(n >= 0);
+    return n;
+}
+
 void sl_engine_unqueue(struct sl_engine *eng, int32_t n_prompt)
 {
     int n = atomic_fetch_sub(&eng->n_queued, 1);

@@ -48,7 +48,7 @@ static void log_model(const struct sl_activity *a, int32_t i, double seconds)
            "%s%sAvg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, "
            "Running: %d reqs, Waiting: %d reqs, KV cache usage: %.1f%%, "
            "Prefix cache hit rate: %.1f%%",
-           s->n_models > 1 ? s->models[i].name : "", s->n_models > 1 ? ": " : "", prompt,
+           s->n_models > 1 ? s->models[i].label : "", s->n_models > 1 ? ": " : "", prompt,
            generation, st.n_running, st.n_waiting,
            percent(st.n_pages - st.n_pages_free - st.n_pages_cached, st.n_pages),
            percent((double)(now.prefix_hits - was.prefix_hits),

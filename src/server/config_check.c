@@ -29,6 +29,10 @@ static int check_file_storage(const struct sl_server_config *cfg, struct sl_erro
 
 int sl_server_config_check(const struct sl_server_config *cfg, struct sl_error *err)
 {
+    if (cfg->replicas && (cfg->lora_updates || cfg->weight_updates))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "data_parallel_size: adapters and weights cannot be changed while several "
+                       "replicas serve (--allow-runtime-lora-updating, --allow-weight-updates)");
     int rc = sl_formats_check(cfg->tool_call_parser, cfg->reasoning_parser, err);
     if (rc == 0)
         rc = check_request_log(cfg, err);

@@ -33,6 +33,7 @@ struct sl_server {
     const struct sl_server_config *cfg;
     struct sl_served *models; /* [n_models] at least one */
     int32_t n_models;
+    struct sl_replicas *replicas; /* NULL: models are different ones, or there is one */
     int64_t t_created_s;
     struct sl_loop *loops;
     struct sl_workers *workers; /* for what takes long */

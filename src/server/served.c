@@ -161,19 +161,29 @@ bool sl_served_shows(const struct sl_served *m, const char *given)
     return served_is_shown(m, given, &name);
 }
 
+int32_t sl_served_n_named(const struct sl_server *s)
+{
+    return s->replicas != NULL ? 1 : s->n_models;
+}
+
 struct sl_served *sl_served_find(const struct sl_server *s, const char *given)
 {
+    const int32_t n = sl_served_n_named(s);
     struct sl_served *found = NULL;
     const char *name;
-    for (int32_t i = 0; i < s->n_models; i++) {
+    for (int32_t i = 0; i < s->n_models && s->replicas != NULL; i++) {
+        if (strcmp(s->models[i].label, given) == 0)
+            return &s->models[i];
+    }
+    for (int32_t i = 0; i < n; i++) {
         if (served_is_shown(&s->models[i], given, &name))
             return &s->models[i];
     }
-    for (int32_t i = 0; i < s->n_models; i++) {
+    for (int32_t i = 0; i < n; i++) {
         if (sl_adapter_known(s->models[i].eng, given))
             return &s->models[i];
     }
-    for (int32_t i = 0; i < s->n_models; i++) {
+    for (int32_t i = 0; i < n; i++) {
         if (!sl_served_has_name(&s->models[i], given, &name))
             continue;
         if (found != NULL) /* two answer to it: neither is meant */
@@ -215,11 +225,12 @@ static void put_adapter_name(void *arg, const struct sl_adapter_info *info)
 
 static void put_names(struct name_list *l, const struct sl_server *s)
 {
-    for (int32_t i = 0; i < s->n_models; i++) {
+    const int32_t n = sl_served_n_named(s);
+    for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < sl_served_n_names(&s->models[i]); k++)
             served_put_name(l, sl_served_name_at(&s->models[i], k));
     }
-    for (int32_t i = 0; i < s->n_models; i++)
+    for (int32_t i = 0; i < n; i++)
         sl_adapter_each(s->models[i].eng, put_adapter_name, l);
     sl_buf_puts(&l->b, l->more ? ", ..." : "");
     sl_buf_putc(&l->b, '\0');
@@ -255,7 +266,7 @@ int sl_served_pick(const struct sl_server *s, const json_t *root, const char *me
     const json_t *v = json_object_get(root, member);
     const char *given = NULL;
     *out = &s->models[0];
-    if (s->n_models == 1)
+    if (sl_served_n_named(s) == 1)
         return 0;
     if (v == NULL || json_is_null(v))
         return refuse_missing(s, member, r);

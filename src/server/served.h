@@ -21,6 +21,8 @@ struct sl_served {
     int32_t n_names;
     char *path;                  /* of the model, absolute; NULL: bundled */
     char own[256];               /* the name where none was given: that of the folder or file */
+    const char *label;           /* its name in figures: of a replica NAME@RANK */
+    char replica[280];           /* that, or nothing */
     struct sl_sampling defaults; /* the model's sampling values */
     struct sl_formats formats;   /* how its answers are read */
     struct sl_kv_publisher *kv_publisher; /* NULL: none */
@@ -39,11 +41,14 @@ const char *sl_served_name_at(const struct sl_served *m, int32_t i);
 bool sl_served_has_name(const struct sl_served *m, const char *given, const char **name);
 bool sl_served_shows(const struct sl_served *m, const char *given); /* one of the names shown */
 /* The model a name stands for: a name that is shown, one of an adapter, or one that only one model
- * answers to; NULL: none. */
+ * answers to; of replicas the first one, or that of a label. NULL: none. */
 struct sl_served *sl_served_find(const struct sl_server *s, const char *given);
+/* How many of the server's models have names of their own: of replicas the first. */
+int32_t sl_served_n_named(const struct sl_server *s);
 /* No model takes a request now. */
 bool sl_served_all_full(const struct sl_server *s);
-/* The model that root's member of this name names. Where there is one model it is that one,
+/* The model that root's member of this name names. Where there is one model (of replicas the first)
+ * it is that one,
  * whatever the member says, which is looked at later; else it has to be there. */
 SL_MUST_CHECK int sl_served_pick(const struct sl_server *s, const json_t *root, const char *member,
                                  struct sl_served **out, struct sl_refusal *r);

@@ -24,6 +24,7 @@
 #include "server/loop.h"
 #include "server/notify.h"
 #include "server/page/history.h"
+#include "server/replicas.h"
 #include "trace/exporter.h"
 
 #include <errno.h>
@@ -303,6 +304,23 @@ static bool is_taken(const struct sl_server *s, const char *name)
     return false;
 }
 
+static void label(struct sl_served *m, int32_t rank)
+{
+    m->label = m->name;
+    if (rank < 0)
+        return;
+    snprintf(m->replica, sizeof m->replica, "%.260s@%d", m->name, rank);
+    m->label = m->replica;
+}
+
+static int start_replicas(struct sl_server *s, struct sl_error *err)
+{
+    if (!s->cfg->replicas)
+        return 0;
+    s->replicas = sl_replicas_create(s->models, s->n_models);
+    return s->replicas != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
+}
+
 /* The engine the server is run with is the first of its models. */
 static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_error *err)
 {
@@ -320,9 +338,9 @@ static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_err
         if (rc != 0)
             return rc;
         struct sl_served *served = &s->models[s->n_models];
-        if (served->n_names == 0 && is_taken(s, served->name))
+        if (!cfg->replicas && served->n_names == 0 && is_taken(s, served->name))
             sl_served_use_path(served); /* two folders of one name */
-        for (int32_t i = 0; i < sl_served_n_names(served); i++) {
+        for (int32_t i = 0; i < sl_served_n_names(served) && !cfg->replicas; i++) {
             const char *name = sl_served_name_at(served, i);
             if (is_taken(s, name)) { /* by those before it */
                 rc = sl_fail(err, SL_EINVAL, "two models have the name '%.150s'", name);
@@ -330,6 +348,7 @@ static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_err
                 return rc;
             }
         }
+        label(served, cfg->replicas ? s->n_models : -1);
     }
     return 0;
 }
@@ -375,6 +394,8 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     if (rc != 0)
         return rc;
     rc = init_models(s, eng, err);
+    if (rc == 0)
+        rc = start_replicas(s, err);
     if (rc != 0)
         return rc;
     rc = sl_responses_create(cfg->max_stored_bytes, &s->responses, err);
@@ -449,6 +470,7 @@ static void tear_down(struct acceptor *a)
     }
     sl_free(s->loops);
     sl_exporter_stop(s->exporter); /* no thread adds to it any more */
+    sl_replicas_destroy(s->replicas);
     for (int32_t i = 0; i < s->n_models; i++)
         sl_served_deinit(&s->models[i]);
     sl_free(s->models);

@@ -41,6 +41,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const struct sl_server_model *more; /* models beside the one that the server is run with; then
                                            every request says which it means */
     int32_t n_more;
+    bool replicas; /* all of them are one model: any answers a request (replicas.h) */
     const char *const *allowed_origins; /* CORS; "*" = any; none: no CORS headers */
     int32_t n_allowed_origins;
     int32_t n_http_threads;

@@ -6,6 +6,10 @@
  */
 #include <cuda_runtime.h>
 
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
+
 #include <csetjmp>
 #include <cstdarg>
 #include <cstdio>
@@ -219,6 +223,46 @@ static void matrices_share_slabs(void **)
     be->vt->destroy(be);
 }
 
+/* Replica 1 of two takes nothing of the GPU of replica 0. */
+static void replicas_have_gpus(void **)
+{
+    struct sl_error err = {};
+    struct sl_engine *eng = nullptr;
+    size_t left[2] = {}, now[2] = {}, all = 0;
+    int n = 0;
+#ifdef SL_CUDA_SIM
+    sl_sim_set_devices(2);
+#endif
+    assert_int_equal(cudaGetDeviceCount(&n), cudaSuccess);
+    if (n < 2) {
+        printf("skip: there is one GPU\n");
+        return;
+    }
+    const std::string path = golden_with_tokenizer("llama3", "memory_");
+    for (int rank = 0; rank < 2; rank++) {
+        struct sl_engine_config cfg = config_of({path.c_str(), nullptr, 64, 8, 96, 64 << 20});
+        cfg.device = rank == 0 ? "cuda" : "cuda:0,1"; /* both mean the same */
+        cfg.data_parallel_size = 2, cfg.data_parallel_rank = rank;
+        for (int i = 0; i < 2; i++)
+            assert_true(cudaSetDevice(i) == cudaSuccess &&
+                        cudaMemGetInfo(&left[i], &all) == cudaSuccess);
+        if (sl_engine_create(&cfg, &eng, &err) != 0)
+            fail_msg("%s", err.msg);
+        generate(eng, 3);
+        for (int i = 0; i < 2; i++)
+            assert_true(cudaSetDevice(i) == cudaSuccess &&
+                        cudaMemGetInfo(&now[i], &all) == cudaSuccess);
+        assert_int_equal(left[1 - rank], now[1 - rank]);
+        assert_true(left[rank] - now[rank] > 64 << 20);
+        sl_engine_destroy(eng);
+    }
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    struct sl_engine_config cfg = config_of({path.c_str(), nullptr, 64, 8, 96, 1 << 20});
+    cfg.device = "cuda:0", cfg.data_parallel_size = 2;
+    assert_int_not_equal(sl_engine_create(&cfg, &eng, &err), 0);
+    assert_non_null(strstr(err.msg, "data_parallel_size of 2"));
+}
+
 #ifndef SL_CUDA_SIM
 
 struct large {
@@ -283,6 +327,7 @@ int main()
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_are_true),
         cmocka_unit_test(matrices_share_slabs),
+        cmocka_unit_test(replicas_have_gpus),
 #ifndef SL_CUDA_SIM
         cmocka_unit_test(driver_agrees),
 #endif

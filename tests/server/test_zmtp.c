@@ -137,10 +137,16 @@ static const struct sl_model_info info = {
 static void expect(const struct sl_kv_event *e, int32_t n, bool arrays, int32_t n_events,
                    const char *bytes, size_t n_bytes)
 {
+    struct sl_model_info of_rank = info;
     struct sl_buf b = {0};
     assert_int_equal(sl_kv_batch_put(&b, e, n, &info, 1.5, arrays), n_events);
     assert_int_equal(b.n_bytes, n_bytes);
     assert_memory_equal(b.data, bytes, n_bytes);
+    sl_buf_clear(&b);
+    of_rank.data_parallel_rank = 3; /* the last of the three */
+    assert_int_equal(sl_kv_batch_put(&b, e, n, &of_rank, 1.5, arrays), n_events);
+    assert_memory_equal(b.data, bytes, n_bytes - 1);
+    assert_int_equal(b.data[n_bytes - 1], 3);
     sl_buf_deinit(&b);
 }
 

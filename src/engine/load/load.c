@@ -479,6 +479,7 @@ static int load_everything(struct sl_loaded *l, const struct sl_engine_config *c
     parts->max_itl_ms = cfg->max_itl_ms == 0 ? DEFAULT_ITL_MS : SL_MAX(cfg->max_itl_ms, 0);
     if (cfg->null_model) {
         sl_loaded_null_info(l, cfg, &parts->info);
+        parts->info.data_parallel_rank = cfg->data_parallel_rank;
         sl_null_runner_init(&l->null_runner, parts->info.n_vocab, &parts->runner);
         return 0;
     }
@@ -499,6 +500,7 @@ static int load_everything(struct sl_loaded *l, const struct sl_engine_config *c
         return rc;
     const struct sl_model_facts *f = sl_model_facts(l->model);
     sl_loaded_info(l, &parts->info);
+    parts->info.data_parallel_rank = cfg->data_parallel_rank;
     parts->eos_ids = f->eos;
     parts->n_eos_ids = f->n_eos;
     sl_loaded_runner(l, &parts->runner);

@@ -22,6 +22,11 @@ uint64_t sl_load_weights_memory(const struct sl_engine_config *cfg)
     return given != 0 ? given : ram / 2;
 }
 
+static int all_threads(const struct sl_engine_config *cfg)
+{
+    return cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
+}
+
 int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
                 struct sl_backend **out, struct sl_error *err)
 {
@@ -37,13 +42,14 @@ int sl_load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *c
         return rc;
     struct sl_cpu_config cpu = {
         .n_threads = cfg->n_threads, .isa = isa, .exact = cfg->exact_weights, .numa = numa};
+    if (cfg->data_parallel_size > 1)
+        cpu.n_threads = SL_MAX(all_threads(cfg) / cfg->data_parallel_size, 1);
     if (cfg->offload_folder != NULL) {
         cpu.offload_folder = cfg->offload_folder;
         cpu.weights_memory_bytes = sl_load_weights_memory(cfg) / (uint64_t)SL_MAX(f->n_ranks, 1);
     }
     if (f->n_ranks > 1 && cfg->nnodes <= 1) { /* each has its share of the threads */
-        const int n_threads =
-            cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
+        const int n_threads = cpu.n_threads != 0 ? cpu.n_threads : all_threads(cfg);
         cpu.n_threads = SL_MAX(n_threads / f->n_ranks, 1);
         cpu.rank = f->rank;
         cpu.n_ranks = f->n_ranks;
@@ -81,10 +87,10 @@ static int read_gpus(const char *device, int gpus[SL_MAX_RANKS], int *n, struct 
     return 0;
 }
 
-/* Which of them: in the order of ranks, or of stages. */
-static int32_t gpu_of(const struct sl_model_facts *f)
+/* Which of them: in the order of replicas, and of each in the order of ranks, or of stages. */
+static int32_t gpu_of(const struct sl_model_facts *f, const struct sl_engine_config *cfg)
 {
-    return f->n_stages > 1 ? f->stage : f->rank;
+    return cfg->data_parallel_rank * sl_model_n_parts(f) + (f->n_stages > 1 ? f->stage : f->rank);
 }
 
 static const char *parts_flag(const struct sl_model_facts *f)
@@ -93,32 +99,38 @@ static const char *parts_flag(const struct sl_model_facts *f)
 }
 
 /* The GPU of a rank, or of a stage. */
-static int pick_gpu(const char *device, const struct sl_model_facts *f, int *out,
-                    struct sl_error *err)
+static int pick_gpu(const char *device, const struct sl_model_facts *f,
+                    const struct sl_engine_config *cfg, int *out, struct sl_error *err)
 {
-    const int n_parts = sl_model_n_parts(f);
+    const int n_replicas = SL_MAX(cfg->data_parallel_size, 1);
+    const int n_parts = sl_model_n_parts(f) * n_replicas, gpu = gpu_of(f, cfg);
     int gpus[SL_MAX_RANKS], n = 0;
-    SL_ASSERT(strncmp(device, "cuda", 4) == 0 && gpu_of(f) < n_parts);
+    SL_ASSERT(strncmp(device, "cuda", 4) == 0 && gpu < n_parts);
     if (strcmp(device, "cuda") != 0) {
         int rc = read_gpus(device, gpus, &n, err);
         if (rc == 0 && n != n_parts)
             rc = sl_fail(err, SL_EINVAL,
-                         "device: '%.40s' has %d GPUs for a %s of %d: each %s has one", device, n,
-                         parts_flag(f), n_parts, f->n_stages > 1 ? "stage" : "rank");
-        *out = rc == 0 ? gpus[gpu_of(f)] : -1;
+                         "device: '%.40s' has %d GPUs for a %s of %d and a data_parallel_size of "
+                         "%d: each %s of each replica has one",
+                         device, n, parts_flag(f), sl_model_n_parts(f), n_replicas,
+                         f->n_stages > 1 ? "stage" : "rank");
+        *out = rc == 0 ? gpus[gpu] : -1;
         return rc;
     }
-    *out = sl_cuda_find_nth(gpu_of(f));
+    *out = sl_cuda_find_nth(gpu);
     if (*out >= 0 || n_parts == 1) {
         *out = SL_MAX(*out, 0); /* without one, create says why */
         return 0;
     }
-    while (n < gpu_of(f) && sl_cuda_find_nth(n) >= 0)
+    while (n < gpu && sl_cuda_find_nth(n) >= 0)
         n++;
     return sl_fail(err, SL_EUNSUPPORTED,
                    "%s: %d %ss want a GPU each, and there %s %d that this build has kernels for; "
                    "ranks on the CPU (device cpu) are threads or processes",
-                   parts_flag(f), n_parts, f->n_stages > 1 ? "stage" : "rank",
+                   sl_model_n_parts(f) == 1 ? "data_parallel_size" : parts_flag(f), n_parts,
+                   sl_model_n_parts(f) == 1 ? "replica"
+                   : f->n_stages > 1        ? "stage"
+                                            : "rank",
                    n == 1 ? "is" : "are", n);
 }
 
@@ -133,7 +145,7 @@ static int load_cuda(const char *device, const struct sl_model_facts *f,
             err, SL_EUNSUPPORTED,
             "nnodes: ranks that are processes compute on CPUs (device cpu); several GPUs "
             "of one machine are ranks of one process (tensor_parallel_size alone)");
-    int rc = pick_gpu(device, f, &cuda.device, err);
+    int rc = pick_gpu(device, f, cfg, &cuda.device, err);
     return rc != 0 ? rc : sl_cuda_create(&cuda, out, err);
 }
 

@@ -85,6 +85,8 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
         .speculative_model = p->speculative.model[0] != '\0' ? p->speculative.model : NULL,
         .max_num_batched_tokens = p->max_num_batched_tokens,
         .n_threads = l->backend->vt->n_threads(l->backend) * f->n_ranks,
+        .n_ranks = SL_MAX(f->n_ranks, 1),
+        .n_stages = SL_MAX(f->n_stages, 1),
         .weight_dtype = f->weight_dtype,
         .kv_dtype = sl_dtype_info(p->kv.dtype)->name,
         .isa = l->backend->vt->isa(l->backend),

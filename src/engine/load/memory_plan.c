@@ -649,7 +649,7 @@ static int plan_memory(const struct sl_model_facts *f, struct sl_backend *be,
     float share =
         cfg->gpu_memory_utilization != 0 ? cfg->gpu_memory_utilization : DEVICE_UTILIZATION;
     p->on_device = be->vt->device != NULL;
-    p->ram_bytes = sl_ram_bytes();
+    p->ram_bytes = sl_ram_bytes() / (uint64_t)SL_MAX(cfg->data_parallel_size, 1);
     uint64_t taken = cfg->shared != NULL ? sl_shared_taken(cfg->shared) : 0;
     p->ram_bytes -= p->ram_bytes > 0 ? SL_MIN(taken, p->ram_bytes - 1) : 0;
     if (!p->on_device)

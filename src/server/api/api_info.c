@@ -158,12 +158,15 @@ void sl_api_server_info(struct sl_conn *c)
     const struct sl_model_info *info = sl_engine_info(m->eng);
     sl_engine_stats(m->eng, &st);
     const int64_t n_tokens = (int64_t)info->n_pages * info->block_size;
+    const struct sl_server *s = c->loop->server;
+    const int dp_size = s->replicas != NULL ? (int)s->n_models : 1;
     sl_reply_tree(
         c, json_pack(
                "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
                " s:i, s:i, s:s, s:s, s:s?, s:s?, s:i}",
                "model_id", m->name, "served_model_name", m->name, "model_path", info->model_path,
-               "version", SLUICE_VERSION, "tp_size", 1, "dp_size", 1, "pp_size", 1, "is_embedding",
+               "version", SLUICE_VERSION, "tp_size", SL_MAX((int)info->n_ranks, 1), "dp_size",
+               dp_size, "pp_size", SL_MAX((int)info->n_stages, 1), "is_embedding",
                info->n_pooled > 0, "context_length", (int)info->max_model_len,
                "max_total_num_tokens", (json_int_t)n_tokens, "max_total_tokens",
                (json_int_t)n_tokens, "max_running_requests", (int)info->max_num_seqs, "page_size",

@@ -118,7 +118,7 @@ void sl_api_models(struct sl_conn *c)
     sl_buf_puts(&b, anthropic ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
     struct adapter_list l = {.b = &b, .anthropic = anthropic};
     const char *last = "";
-    for (int32_t k = 0; k < s->n_models; k++) {
+    for (int32_t k = 0; k < sl_served_n_named(s); k++) {
         l.m = &s->models[k];
         l.last[0] = '\0';
         for (int32_t i = 0; i < sl_served_n_names(l.m); i++) {
@@ -176,7 +176,7 @@ void sl_api_health(struct sl_conn *c)
         if (sl_engine_health(s->models[i].eng, &err) == 0)
             continue;
         if (s->n_models > 1)
-            snprintf(body, sizeof body, "%.100s: %s\n", s->models[i].name, err.msg);
+            snprintf(body, sizeof body, "%.100s: %s\n", s->models[i].label, err.msg);
         else
             snprintf(body, sizeof body, "%s\n", err.msg);
     }

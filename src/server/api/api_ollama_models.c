@@ -106,7 +106,7 @@ void sl_api_ollama_tags(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
     struct list l = {.models = json_array(), .ok = true};
-    for (int32_t i = 0; i < s->n_models; i++) {
+    for (int32_t i = 0; i < sl_served_n_named(s); i++) {
         l.m = &s->models[i];
         for (int32_t k = 0; k < sl_served_n_names(l.m); k++)
             ollama_models_add(&l, sl_served_name_at(l.m, k), "", s->t_created_s * 1000000000);
@@ -127,7 +127,7 @@ void sl_api_ollama_ps(struct sl_conn *c)
     const struct sl_server *s = c->loop->server;
     json_t *models = json_array();
     bool ok = true;
-    for (int32_t i = 0; i < s->n_models; i++) {
+    for (int32_t i = 0; i < sl_served_n_named(s); i++) {
         const struct sl_served *m = &s->models[i];
         const struct sl_model_info *info = sl_engine_info(m->eng);
         if (sl_engine_sleep_level(m->eng) > 0)

@@ -44,10 +44,16 @@ static const struct sl_task_kind sleep_kinds[2][2] = {
     {{prepare_sleep, finish_empty}, {prepare_sleep, finish_empty}},
     {{prepare_sleep, finish_empty}, {prepare_sleep, finish_empty}}};
 
+/* one: the model that was named, and with it its replicas; NULL: all. */
+static bool is_meant(const struct sl_server *s, const struct sl_served *one, int32_t i)
+{
+    return one == NULL || one == &s->models[i] || s->replicas != NULL;
+}
+
 /* Is the task about model i? */
 static bool concerns(const struct sl_task *t, int32_t i)
 {
-    return t->served == NULL || t->served == &t->server->models[i];
+    return is_meant(t->server, t->served, i);
 }
 
 static void prepare_sleep(struct sl_task *t)
@@ -114,7 +120,7 @@ void sl_api_wake_up(struct sl_conn *c)
 static bool is_asleep(const struct sl_server *s, const struct sl_served *one)
 {
     for (int32_t i = 0; i < s->n_models; i++) {
-        if ((one == NULL || one == &s->models[i]) && sl_engine_sleep_level(s->models[i].eng) == 0)
+        if (is_meant(s, one, i) && sl_engine_sleep_level(s->models[i].eng) == 0)
             return false;
     }
     return true;

@@ -7,6 +7,7 @@
 #include "server/api/kv_transfer.h"
 #include "server/http/reply.h"
 #include "server/http/route.h"
+#include "server/replicas.h"
 
 #define MAX_TASKS 256 /* that wait for a worker */
 
@@ -91,6 +92,7 @@ static void start_large(struct sl_conn *c, const struct sl_task_kind *kind,
     t->conn = c;
     t->loop = c->loop;
     t->key = c->key;
+    t->rank = sl_replicas_rank(sl_http_header(c->parser, SL_RANK_HEADER));
     t->owned_body = c->parser->body;
     c->parser->body = (struct sl_buf){.max_bytes = t->owned_body.max_bytes};
     t->body = (struct sl_str){t->owned_body.data, t->owned_body.n_bytes};
@@ -129,6 +131,7 @@ void sl_task_start_for(struct sl_conn *c, const struct sl_task_kind *kind, struc
                         .served = served,
                         .body = {body->data, body->n_bytes},
                         .key = c->key,
+                        .rank = sl_replicas_rank(sl_http_header(c->parser, SL_RANK_HEADER)),
                         .at_once = true};
     kind->prepare(&t);
     if (!t.later)
@@ -148,6 +151,8 @@ int sl_task_parse(struct sl_task *t)
 {
     int rc =
         t->root != NULL ? 0 : sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    if (rc == 0 && t->server->replicas != NULL)
+        return sl_replicas_pick(t->server->replicas, t->root, t->rank, &t->served, &t->refusal);
     return rc != 0 ? rc : sl_served_pick(t->server, t->root, "model", &t->served, &t->refusal);
 }
 

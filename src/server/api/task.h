@@ -27,6 +27,7 @@ struct sl_task {
     struct sl_served *served; /* the model that answers; the first one until sl_task_parse */
     struct sl_str body;
     int key;           /* of the API keys; see sl_route_key */
+    int32_t rank;      /* of the replicas, as the header has it (replicas.h) */
     bool at_once;      /* on the connection's thread: nothing may take long */
     bool other_fields; /* the body has fields besides those of sl_task_params */
     bool later;        /* prepare asks for a worker after all */

@@ -229,6 +229,6 @@ int32_t sl_kv_batch_put(struct sl_buf *b, const struct sl_kv_event *events, int3
         else
             kv_batch_begin(&w, "AllBlocksCleared", 0);
     }
-    put_uint(b, 0);
+    put_uint(b, (uint64_t)info->data_parallel_rank);
     return n_events;
 }

@@ -824,11 +824,11 @@ static void engine_metrics(struct out *o, const struct sl_metrics_model *m,
         engine_aliases(o, m);
 }
 
-static void label(struct out *o, const char *model_name)
+static void label(struct out *o, const struct sl_metrics_model *m)
 {
     o->labels.n_bytes = 0;
-    SL_PUT(&o->labels, "engine=\"0\",model_name=\"");
-    put_label_value(&o->labels, model_name);
+    sl_buf_printf(&o->labels, "engine=\"%d\",model_name=\"", m->info->data_parallel_rank);
+    put_label_value(&o->labels, m->name);
     sl_buf_putc(&o->labels, '"');
 }
 
@@ -887,7 +887,7 @@ static void of_models(struct sl_buf *b, const struct sl_metrics_in *in, model_fn
         b->failed |= texts == NULL;
     }
     for (int32_t i = 0; i < in->n_models && !b->failed; i++) {
-        label(&o, in->models[i].name);
+        label(&o, &in->models[i]);
         if (texts != NULL) {
             o.b = &texts[i].text;
             o.families = &texts[i].families;
@@ -910,8 +910,9 @@ static void of_models(struct sl_buf *b, const struct sl_metrics_in *in, model_fn
 void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
 {
     struct out o = {.b = b};
-    label(&o, in->models[0].name);
-    if (in->n_models > 1) { /* of the server: no model's */
+    label(&o, &in->models[0]);
+    if (in->n_models > 1 &&
+        in->models[1].info->data_parallel_rank == 0) { /* of the server: no model's */
         o.labels.n_bytes = 0;
         SL_PUT(&o.labels, "engine=\"0\"");
     }

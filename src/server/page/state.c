@@ -277,7 +277,7 @@ static void put_models(struct sl_buf *b, const struct sl_server *s)
         const struct sl_served *m = &s->models[i];
         sl_engine_stats(m->eng, &st);
         sl_buf_putc(b, '{');
-        state_put_text(b, "id", m->name);
+        state_put_text(b, "id", m->label);
         state_put_int(b, "generates", sl_engine_info(m->eng)->n_pooled == 0);
         state_put_int(b, "chat", sl_engine_has_chat_template(m->eng));
         state_put_int(b, "running", st.n_running);
