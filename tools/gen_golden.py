@@ -389,6 +389,9 @@ LATENT = dict(
 )
 
 
+LATENT_DENSE = {k: v for k, v in LATENT.items() if "expert" not in k and "moe" not in k}
+
+
 def sharper(factor, m, **more):  # so that scores, cosines or both grow
     return dict(rope_type="yarn", rope_theta=500.0, factor=factor, mscale_all_dim=m, beta_fast=4.0,
                 original_max_position_embeddings=16, **more)
@@ -466,6 +469,51 @@ EXPERTS = {
              rope_parameters=sharper(8.0, 1.0, mscale=1.0, llama_4_scaling_beta=0.3)),
         torch.bfloat16,
         "new",
+    ),
+    "youtu": (
+        "Youtu",
+        dict(LATENT_DENSE, q_lora_rank=20, num_hidden_layers=2, tie_word_embeddings=False,
+             rope_parameters=sharper(16.0, 1.0, mscale=1.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "youtu_tied": (  # one product makes queries
+        "Youtu",
+        dict(LATENT_DENSE, q_lora_rank=None, num_hidden_layers=2, qk_nope_head_dim=20, v_head_dim=12, kv_lora_rank=16,
+             rms_norm_eps=0.01, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "axk1": (  # as released: without a bias of the choice
+        "AXK1",
+        dict(LATENT, q_lora_rank=16, n_group=4, topk_group=2, num_experts_per_tok=3,
+             mlp_layer_types=["dense", "sparse", "sparse"], rope_parameters=sharper(40.0, 1.0, mscale=1.0)),
+        torch.bfloat16,
+        "released",
+    ),
+    "axk1_v5": (
+        "AXK1",
+        dict(LATENT, q_lora_rank=16, n_group=1, topk_group=1, n_routed_experts=5, num_hidden_layers=2, num_attention_heads=3,
+             num_key_value_heads=3, mlp_layer_types=["sparse", "dense"], norm_topk_prob=False, rms_norm_eps=0.01,
+             rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "solar_open": (
+        "SolarOpen",
+        dict(SPARSE, head_dim=16, num_hidden_layers=2, n_routed_experts=8, moe_intermediate_size=8, n_shared_experts=2,
+             n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=1.5, attention_bias=True,
+             rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=8.0, beta_fast=4.0, beta_slow=1.0,
+                                  original_max_position_embeddings=16)),
+        torch.bfloat16,
+        "new",
+    ),
+    "solar_open_one": (  # as a GGUF can say it, which is one of GLM-4.5
+        "SolarOpen",
+        dict(SPARSE, head_dim=16, num_hidden_layers=2, n_routed_experts=5, moe_intermediate_size=16, n_shared_experts=1,
+             routed_scaling_factor=1.5, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "old",
     ),
     "afmoe": (  # three layers are windowed and rotated, the fourth neither
         "Afmoe",
@@ -1932,6 +1980,10 @@ def generate(name, seed):
         model = getattr(transformers, of_class)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
+    if spelling == "released":  # A.X-K1: nothing is added to the scores that choose
+        for name_of, bias in model.named_buffers():
+            if name_of.endswith("e_score_correction_bias"):
+                bias.zero_()
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()
               if not k.endswith("e_score_correction_bias")}
     packed = to_mxfp4(stored, generator) if name == "gpt_oss_mxfp4" else None
@@ -1993,6 +2045,9 @@ def generate(name, seed):
             activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[FP8_ROWS, 128])
     if family == "GPTNeoX" and spelling == "old":
         stored = {"embed_out.weight" if k == "lm_head.weight" else k: v for k, v in stored.items()}
+    if spelling == "released":  # without it; and with a norm that the dense layer does not use
+        stored = {k: v for k, v in stored.items() if not k.endswith("e_score_correction_bias")}
+        stored["model.layers.0.post_mlp_layernorm.weight"] = torch.ones(config.hidden_size, dtype=dtype)
     if spelling == "kimi":  # transformers saves the MLP of a layer without experts by the name of those with some
         stored = {k if "experts" in k or "_proj" not in k else k.replace("block_sparse_moe", "mlp"): v
                   for k, v in stored.items()}

@@ -93,6 +93,7 @@ DECODERS = {
     "phi3": (gguf.MODEL_ARCH.PHI3, False, 0),
     "phi3_long": (gguf.MODEL_ARCH.PHI3, False, 0),
     "glm4_moe_air": (gguf.MODEL_ARCH.GLM4_MOE, False, 0),
+    "solar_open_one": (gguf.MODEL_ARCH.GLM4_MOE, False, 0),
     "minimax_m2": (gguf.MODEL_ARCH.MINIMAXM2, False, 0),
     "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
@@ -110,6 +111,7 @@ DECODERS = {
     "deepseek_v2": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
     "deepseek_v3": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
     "glm4_moe_lite": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
+    "youtu": (gguf.MODEL_ARCH.DEEPSEEK2, False, 0),
     "mistral4": (gguf.MODEL_ARCH.MISTRAL4, False, 0),
     "glm_moe_dsa": (gguf.MODEL_ARCH.GLM_DSA, False, 0),
 }
@@ -147,7 +149,7 @@ def latent_keys(writer, config, whole):
     if config.get("n_group"):
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
-    if config["model_type"] not in ("deepseek_v2", "mistral4"):
+    if config["model_type"] not in ("deepseek_v2", "mistral4", "youtu"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "index_topk" in config:
         writer.add_indexer_head_count(config["index_n_heads"])
@@ -328,7 +330,7 @@ def add_experts(writer, config):
             "num_dense_layers", config.get("mlp_layer_types", []).count("dense"))))
         writer.add_expert_weights_scale(config.get("routed_scaling_factor", config.get("route_scale")))
         writer.add_expert_weights_norm(config.get("norm_topk_prob", True))
-    if config["model_type"] in ("afmoe", "exaone_moe", "glm4_moe", "minimax_m2"):
+    if config["model_type"] in ("afmoe", "exaone_moe", "glm4_moe", "minimax_m2", "solar_open"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 

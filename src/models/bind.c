@@ -102,16 +102,20 @@ static const struct sl_ckpt_tensor *bind_find(const struct sl_model *m, const ch
     return t;
 }
 
-static bool bind_shows(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w, int32_t layer)
+static bool bind_shows(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w, bool gguf,
+                       int32_t layer)
 {
     for (int fused = 0; fused < 2; fused++) {
-        const char *pattern = sl_bind_pattern(w, true, fused != 0);
+        const char *pattern = sl_bind_pattern(w, gguf, fused != 0);
         char name[SL_MAX_TENSOR_NAME];
         if (pattern == NULL)
             continue;
         sl_bind_name(pattern, layer, 0, name);
-        if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
-            return true;
+        const char *spellings[] = {name, name + (gguf ? 0 : sl_bind_optional_prefix(name))};
+        for (int i = 0; i < 2; i++)
+            if (sl_ckpt_find(ckpt, spellings[i]) != NULL ||
+                sl_ckpt_unsupported(ckpt, spellings[i]) != NULL)
+                return true;
     }
     return false;
 }
@@ -125,14 +129,25 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
         const struct sl_weight_desc *w = &desc->weights[i];
         if (w->when == 0)
             continue;
-        if (w->slot >= SL_SLOT_FIRST_GLOBAL && bind_shows(ckpt, w, 0))
+        if (w->slot >= SL_SLOT_FIRST_GLOBAL && bind_shows(ckpt, w, true, 0))
             has |= w->when;
         for (int32_t l = 0; l < n_layers && w->slot < SL_SLOT_FIRST_GLOBAL; l++)
-            if (bind_shows(ckpt, w, l))
+            if (bind_shows(ckpt, w, true, l))
                 layers[l] |= w->when;
     }
     for (int32_t l = 0; l < n_layers; l++)
         has |= layers[l];
+    return has;
+}
+
+unsigned sl_bind_hf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                        unsigned shown, int32_t n_layers)
+{
+    unsigned has = 0;
+    for (int32_t i = 0; i < desc->n_weights; i++)
+        for (int32_t l = 0; l < n_layers && (desc->weights[i].when & shown) != 0; l++)
+            if (bind_shows(ckpt, &desc->weights[i], false, l))
+                has |= desc->weights[i].when & shown;
     return has;
 }
 

@@ -848,6 +848,7 @@ struct sl_model_name { /* one member of a family: how files call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
     unsigned has;       /* tensors every checkpoint of it has */
     unsigned gguf_has;  /* bits of every GGUF, which does not say them */
+    unsigned hf_shown;  /* bits that tensors say of a folder, as those of a GGUF do */
     int32_t head_dim;   /* default in config.json; 0 = hidden / heads */
     double rope_theta;  /* default in config.json; 0 = the table's */
     bool no_head;       /* gives its last layer's output, not logits */

@@ -920,6 +920,8 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
                        hp->n_layers, hp->n_nextn);
     if (rc == 0 && !hp->from_gguf && name->hf_config != NULL)
         head_of_file(ckpt, hp);
+    if (rc == 0 && !hp->from_gguf)
+        hp->has |= sl_bind_hf_has(ckpt, desc, name->hf_shown, hp->n_layers);
     if (rc == 0 && hp->from_gguf) {
         hp->n_layers -= hp->n_nextn;
         hp->has |= name->gguf_has | sl_bind_gguf_has(ckpt, desc, hp->n_layers, hp->layer_has);

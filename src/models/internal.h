@@ -257,6 +257,9 @@ void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out)
  * those of each layer. */
 unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
                           int32_t n_layers, uint32_t *layers);
+/* Likewise those of `shown` that a folder's tensors show. */
+unsigned sl_bind_hf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                        unsigned shown, int32_t n_layers);
 
 /* quant_config.c: what quantization_config says, to hp->scale_rows, scale_cols, int4, int4_group.
  */

@@ -791,6 +791,31 @@ static const struct edit deepseek_v2_edits[] = {
     {"q_lora_rank", "16", SL_EFORMAT, "q_a_proj.weight\" is missing"},
 };
 
+static const struct edit youtu_edits[] = {
+    {"n_routed_experts", "8", SL_EUNSUPPORTED, "n_routed_experts is 8: not supported"},
+    {"rope_interleave", "false", SL_EUNSUPPORTED, "rope_interleave is false: not supported"},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+    {"tie_word_embeddings", NULL, 0, NULL}, /* tied; the file's head is not used */
+};
+
+static const struct edit axk1_edits[] = {
+    {"scoring_func", "\"softmax\"", SL_EUNSUPPORTED, "scoring_func"},
+    {"moe_layer_freq", "2", SL_EUNSUPPORTED, "moe_layer_freq is 2: not supported, must be 1"},
+    {"n_group", NULL, SL_EFORMAT,
+     "config.json: n_group: 3 of 8 experts cannot be chosen from 2 of 8"},
+    {"mlp_layer_types", "[\"sparse\", \"sparse\", \"sparse\"]", SL_EFORMAT,
+     "\"model.layers.0.mlp.gate.weight\" is missing"},
+};
+
+static const struct edit solar_open_edits[] = {
+    {"first_k_dense_replace", "1", SL_EUNSUPPORTED, "first_k_dense_replace is 1: not supported"},
+    {"use_qk_norm", "true", SL_EUNSUPPORTED, "use_qk_norm is true: not supported"},
+    {"attention_bias", "true", SL_EFORMAT, "q_proj.bias\" is missing"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.5}", SL_EUNSUPPORTED,
+     "partial_rotary_factor"},
+    {"intermediate_size", NULL, 0, NULL},
+};
+
 static const struct edit glm_moe_dsa_edits[] = {
     {"index_topk", "0", SL_EFORMAT, "index_topk is 0, must be 1 to"},
     {"index_n_heads", "null", SL_EFORMAT, "index_n_heads is missing"},

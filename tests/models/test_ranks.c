@@ -63,6 +63,7 @@ static const struct variant variants[] = {
     {.name = "deepseek_v2", .dtype = SL_DTYPE_Q8_0},                        /* latent attention */
     {.name = "deepseek_v3", .dtype = SL_DTYPE_BF16, .n_experts = 16},
     {.name = "glm4_moe_lite", .dtype = SL_DTYPE_F16, .n_experts = 8},
+    {.name = "axk1", .dtype = SL_DTYPE_BF16, .n_experts = 8}, /* a norm behind the experts */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
