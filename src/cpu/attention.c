@@ -36,7 +36,8 @@
 struct job {
     struct sl_cpu *cpu;
     const struct sl_op_attention *a;
-    const struct sl_span *spans; /* at most SL_MAX_SEQS of the batch */
+    const struct sl_cpu_blocks *blocks; /* NULL: rows see what lies in their pages */
+    const struct sl_span *spans;        /* at most SL_MAX_SEQS of the batch */
     int32_t n_spans;
     int32_t dim, v_dim; /* of keys and values, padded to whole vectors, zeros behind */
     size_t k_tile_bytes, v_tile_bytes;
@@ -184,9 +185,20 @@ static size_t head_bytes(const struct job *j, bool values)
     return (size_t)(j->a->kv.block_size / SL_KV_TILE) * tile_bytes(j, values);
 }
 
+/* Where in the sequence a position of chosen blocks is. */
+static int32_t attention_chosen(const struct job *j, const struct block *b, int32_t pos)
+{
+    const struct sl_cpu_blocks *c = j->blocks;
+    const int32_t *top = c->top + ((int64_t)b->token * j->a->n_kv_heads + b->kv_head) * c->top_k;
+    SL_DCHECK(b->n_rows == 1 && b->n_kv == 1 && pos / c->block < c->top_k);
+    return top[pos / c->block] * c->block + pos % c->block;
+}
+
 static const uint8_t *tile_at(const struct job *j, const struct block *b, bool values, int32_t pos)
 {
     const struct sl_kv_view *kv = &j->a->kv;
+    if (j->blocks != NULL)
+        pos = attention_chosen(j, b, pos);
     const size_t tile = (size_t)(pos % kv->block_size / SL_KV_TILE);
     return kv->pool + (size_t)b->pages[pos / kv->block_size] * kv->page_bytes +
            (values ? kv->v_offset : kv->k_offset) + (size_t)b->kv_head * head_bytes(j, values) +
@@ -594,7 +606,8 @@ static void attention_cut(struct job *j, int32_t max_rows, int32_t max_splits)
     }
     /* several key heads in a block of few queries, as long as there are items for all threads */
     int32_t per_head = j->n_block_rows * j->n_block_heads;
-    j->n_block_kv = per_head <= FEW_QUERIES ? SL_MIN(most / per_head, n_kv) : 1;
+    j->n_block_kv =
+        per_head <= FEW_QUERIES && j->blocks == NULL ? SL_MIN(most / per_head, n_kv) : 1;
     while (j->n_block_kv > 1 && j->cpu->n_threads > 1 &&
            (int64_t)row_blocks * SL_CEIL_DIV(n_kv, j->n_block_kv) * max_splits <
                MIN_ITEMS * j->cpu->n_threads)
@@ -625,14 +638,17 @@ static void attend_spans(struct job *j)
         sl_cpu_run(j->cpu, whole_block, j, j->n_blocks, work);
 }
 
-void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
+void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
+                   const struct sl_cpu_blocks *blocks)
 {
     const int32_t v_dim = sl_v_dim(a->head_dim, a->v_dim);
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && v_dim <= SL_MAX_HEAD_DIM &&
               a->n_heads % a->n_kv_heads == 0 && a->kv.block_size % SL_KV_TILE == 0);
     SL_ASSERT(!a->chunks || (a->window > 0 && !a->whole));
     SL_ASSERT(!a->v_in_k || (a->n_kv_heads == 1 && v_dim <= a->head_dim));
-    struct job j = {.cpu = sl_cpu(be), .a = a};
+    SL_ASSERT(blocks == NULL || (!a->whole && a->window == 0 && a->skip_factor == 0 &&
+                                 blocks->block % SL_KV_TILE == 0));
+    struct job j = {.cpu = cpu, .a = a, .blocks = blocks};
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.v_dim = sl_kv_padded_dim(v_dim);
     j.k_tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->head_dim);
@@ -644,4 +660,9 @@ void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
         j.n_spans = SL_MIN(a->batch->n_spans - i, SL_MAX_SEQS);
         attend_spans(&j);
     }
+}
+
+void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
+{
+    sl_cpu_attend(sl_cpu(be), a, NULL);
 }

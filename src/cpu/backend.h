@@ -74,6 +74,17 @@ void sl_cpu_run(struct sl_cpu *cpu, sl_thread_pool_fn fn, void *arg, int64_t n_i
  * lower. */
 void sl_cpu_index_top(const float *x, int32_t n, int32_t top_k, int32_t *top);
 
+/* What key heads see of a row, in blocks that lie side by side: [T, n_kv_heads, top_k] blocks,
+ * ascending. Spans have one row, whose position is that among the blocks of its list. */
+struct sl_cpu_blocks {
+    const int32_t *top;
+    int32_t top_k, block;
+};
+
+/* attention.c: the same over such blocks, read where they are; NULL: of all that rows see. */
+void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
+                   const struct sl_cpu_blocks *blocks);
+
 /* sum_parts.c: out[n] += shared[n], times the sigmoid of *logit unless that is NULL. */
 void sl_cpu_add_shared(const struct sl_cpu *cpu, const float *shared, const float *logit, int64_t n,
                        float *out);

@@ -233,9 +233,18 @@ static void index_row(void *arg, uint32_t t, int thread_idx)
     const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
     struct sl_attn_scratch *scratch = &j->cpu->attn_scratch[thread_idx];
     float *row = scratch->query;
-    for (int32_t h = 0; h < a->n_heads && cs != NULL; h++)
-        rope_rotate(a->rope, cs, a->q + ((int64_t)t * a->n_heads + h) * a->dim);
-    j->cpu->k.layernorm(a->k + (int64_t)t * a->dim, a->norm, a->norm_bias, a->eps, a->dim, row);
+    for (int32_t h = 0; h < a->n_heads; h++) {
+        float *q = a->q + ((int64_t)t * a->n_heads + h) * a->dim;
+        if (a->q_norm != NULL)
+            j->cpu->k.rmsnorm(q, a->q_norm, a->eps, a->dim, q);
+        if (cs != NULL)
+            rope_rotate(a->rope, cs, q);
+    }
+    const float *k = a->k + (int64_t)t * a->dim;
+    if (a->norm_bias != NULL)
+        j->cpu->k.layernorm(k, a->norm, a->norm_bias, a->eps, a->dim, row);
+    else
+        j->cpu->k.rmsnorm(k, a->norm, a->eps, a->dim, row);
     if (cs != NULL)
         rope_rotate(a->rope, cs, row);
     memset(row + a->dim, 0, (size_t)(dim - a->dim) * sizeof *row);

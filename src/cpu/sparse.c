@@ -11,15 +11,22 @@
  * there is one order of sums for both, and all its kernels serve. Rows of a span that see no more
  * than top_k positions share one copy of these. A copy moves 2 D bytes of a row, in which each head
  * multiplies about 2 D numbers: with 16 heads and more it is less than a tenth of the time.
+ *
+ * Where blocks are chosen, a score is the largest of the block's products, which needs no order,
+ * and whole tiles lie side by side already: attention reads them where they are.
  */
 #include "cpu/backend.h"
 
 #include "base/check.h"
 #include "cpu/place.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- scores */
+
+_Static_assert(SL_INDEX_BLOCK == SL_CPU_SPLIT, "blocks lie in one split");
 
 struct score_job {
     struct sl_cpu *cpu;
@@ -29,6 +36,12 @@ struct score_job {
     int32_t dim;             /* padded */
     size_t tile_bytes;
 };
+
+/* Whether a row at `pos` sees all there is up to its own position. */
+static bool sparse_sees_all(int32_t top_k, int32_t block, int32_t pos)
+{
+    return pos / SL_MAX(block, 1) < top_k;
+}
 
 static int32_t sparse_pos_of(const struct sl_batch *b, int32_t t)
 {
@@ -68,6 +81,41 @@ static const void *sparse_load_queries(const struct score_job *j, int32_t t, int
     return narrow ? (const void *)s->query16 : s->query;
 }
 
+/* The largest of n numbers, NaN being none: in any order the same. A zero of either sign is taken
+ * as the same by those who compare. */
+static float sparse_max(const float *x, int n)
+{
+    float most[SL_KV_TILE], all = -INFINITY;
+    for (int i = 0; i < SL_KV_TILE; i++)
+        most[i] = -INFINITY;
+    int at = 0;
+    for (; at + SL_KV_TILE <= n; at += SL_KV_TILE)
+        for (int i = 0; i < SL_KV_TILE; i++)
+            most[i] = x[at + i] > most[i] ? x[at + i] : most[i];
+    for (; at < n; at++)
+        most[0] = x[at] > most[0] ? x[at] : most[0];
+    for (int i = 0; i < SL_KV_TILE; i++)
+        all = SL_MAX(all, most[i]);
+    return all;
+}
+
+/* Of the scores of n_h queries from h on in a split: those of its blocks, as the row at `pos` sees
+ * them. */
+static void sparse_score_blocks(const struct score_job *j, int32_t row, int32_t h, int32_t n_h,
+                                int32_t from, int32_t pos, const float *score)
+{
+    const struct sl_op_index_select *a = j->a;
+    const int64_t ld = j->ld / a->n_heads;
+    const int32_t n = SL_MIN(pos + 1 - from, SL_CPU_SPLIT), own = pos / a->block;
+    for (int32_t i = 0; i < n_h; i++)
+        for (int32_t at = 0; at < n; at += a->block) {
+            const int32_t block = (from + at) / a->block;
+            const float most = sparse_max(score + i * SL_CPU_SPLIT + at, SL_MIN(a->block, n - at));
+            a->scores[row * j->ld + (h + i) * ld + block] =
+                block > own - a->n_local ? INFINITY : SL_MIN(most, FLT_MAX);
+        }
+}
+
 static void sparse_score(void *arg, uint32_t item, int thread_idx)
 {
     const struct score_job *j = arg;
@@ -77,7 +125,7 @@ static void sparse_score(void *arg, uint32_t item, int thread_idx)
                   pos = sparse_pos_of(a->batch, t);
     struct sl_attn_scratch *s = &j->cpu->attn_scratch[thread_idx];
     const uint8_t *tiles[SL_ATTN_TILES + SL_ATTN_AHEAD];
-    if (from > pos || pos < a->top_k)
+    if (from > pos || sparse_sees_all(a->top_k, a->block, pos))
         return;
     const int n = SL_CEIL_DIV(SL_MIN(pos + 1 - from, SL_CPU_SPLIT), SL_KV_TILE);
     const int32_t most = SL_MIN(SL_ATTN_QUERY, SL_ATTN_FLOATS / j->dim);
@@ -88,8 +136,11 @@ static void sparse_score(void *arg, uint32_t item, int thread_idx)
         const int32_t n_h = SL_MIN(most, a->n_heads - h);
         j->cpu->attn.scores[a->kv.dtype](&keys, sparse_load_queries(j, t, h, n_h, s), n_h,
                                          s->score);
-        j->cpu->k.index_sum(s->score, a->w + (int64_t)t * a->n_heads + h, n_h, n * SL_KV_TILE,
-                            h > 0, a->scores + row * j->ld + from);
+        if (a->block > 0)
+            sparse_score_blocks(j, row, h, n_h, from, pos, s->score);
+        else
+            j->cpu->k.index_sum(s->score, a->w + (int64_t)t * a->n_heads + h, n_h, n * SL_KV_TILE,
+                                h > 0, a->scores + row * j->ld + from);
     }
     if (j->cpu->attn.end != NULL)
         j->cpu->attn.end(&s->shape);
@@ -152,8 +203,19 @@ static void sparse_choose(void *arg, uint32_t row, int thread_idx)
     const struct score_job *j = arg;
     const int32_t t = j->first + (int32_t)row, pos = sparse_pos_of(j->a->batch, t), k = j->a->top_k;
     (void)thread_idx;
-    if (pos >= k)
+    if (!sparse_sees_all(k, 0, pos))
         sl_cpu_index_top(j->a->scores + row * j->ld, pos + 1, k, j->a->top + (int64_t)t * k);
+}
+
+static void sparse_choose_blocks(void *arg, uint32_t row, int thread_idx)
+{
+    const struct score_job *j = arg;
+    const struct sl_op_index_select *a = j->a;
+    const int32_t t = j->first + (int32_t)row, pos = sparse_pos_of(a->batch, t);
+    (void)thread_idx;
+    for (int32_t h = 0; h < a->n_heads && !sparse_sees_all(a->top_k, a->block, pos); h++)
+        sl_cpu_index_top(a->scores + row * j->ld + h * (j->ld / a->n_heads), pos / a->block + 1,
+                         a->top_k, a->top + ((int64_t)t * a->n_heads + h) * a->top_k);
 }
 
 void sl_cpu_index_select(struct sl_backend *be, const struct sl_op_index_select *a)
@@ -161,20 +223,24 @@ void sl_cpu_index_select(struct sl_backend *be, const struct sl_op_index_select 
     struct score_job j = {.cpu = sl_cpu(be), .a = a};
     int32_t longest = 0, n;
     SL_ASSERT(a->kv.dtype == sl_index_dtype(a->kv.dtype) && a->dim <= SL_MAX_HEAD_DIM);
+    SL_ASSERT(a->block == 0 ||
+              (sl_index_block_fits(a->block) && a->n_local > 0 && a->n_local <= a->top_k));
     j.dim = sl_kv_padded_dim(a->dim);
     j.tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->dim);
     for (int32_t i = 0; i < a->batch->n_spans; i++)
         longest = SL_MAX(longest, a->batch->spans[i].pos + a->batch->spans[i].n);
-    if (longest <= a->top_k)
+    if (sparse_sees_all(a->top_k, a->block, longest - 1))
         return;
-    j.ld = sl_index_scores(longest);
-    j.n_splits = (int32_t)(j.ld / SL_CPU_SPLIT);
+    j.n_splits = (int32_t)(sl_index_scores(longest) / SL_CPU_SPLIT);
+    j.ld = a->block > 0 ? sl_index_block_scores(longest, a->block, a->n_heads)
+                        : sl_index_scores(longest);
     SL_ASSERT(a->n_scores >= j.ld);
     for (j.first = 0; j.first < a->batch->n_tokens; j.first += n) {
         n = (int32_t)SL_MIN(a->batch->n_tokens - j.first, a->n_scores / j.ld);
         n = SL_MIN(n, INT32_MAX / j.n_splits);
-        sl_cpu_run(j.cpu, sparse_score, &j, (int64_t)n * j.n_splits, n * j.ld * a->n_heads * j.dim);
-        sl_cpu_run(j.cpu, sparse_choose, &j, n, 8 * n * j.ld);
+        sl_cpu_run(j.cpu, sparse_score, &j, (int64_t)n * j.n_splits,
+                   n * sl_index_scores(longest) * a->n_heads * j.dim);
+        sl_cpu_run(j.cpu, a->block > 0 ? sparse_choose_blocks : sparse_choose, &j, n, 8 * n * j.ld);
     }
 }
 
@@ -245,11 +311,47 @@ static void sparse_add_span(struct gather_job *j, int32_t t, int32_t n, int32_t 
     j->n++;
 }
 
+/* Rows that see all of their pages, with the bits of attention; then each of the others by itself,
+ * over its blocks. Both sorts of spans take turns in the room, which has one for each row. */
+static void sparse_attend_blocks(struct sl_cpu *cpu, const struct sl_op_sparse_attention *a)
+{
+    const int32_t n_all = a->top_k * a->block;
+    const struct sl_cpu_blocks blocks = {a->top, a->top_k, a->block};
+    struct sl_span *spans = a->room;
+    struct sl_batch batch = *a->all.batch;
+    struct sl_op_attention all = a->all;
+    all.batch = &batch;
+    all.skip_factor = 0;
+    batch.spans = spans;
+    for (int some = 0; some < 2; some++) {
+        batch.n_spans = 0;
+        for (int32_t i = 0; i < a->all.batch->n_spans; i++) {
+            struct sl_span s = a->all.batch->spans[i];
+            const int32_t n = SL_MIN(SL_MAX(n_all - s.pos, 0), s.n), pos = s.pos, rows = s.n;
+            s.n = some ? 1 : n;
+            if (!some && n > 0)
+                spans[batch.n_spans++] = s;
+            for (int32_t r = n; some && r < rows; r++) {
+                s.first = a->all.batch->spans[i].first + r;
+                s.pos = n_all - a->block + (pos + r) % a->block; /* of all blocks but the last */
+                spans[batch.n_spans++] = s;
+            }
+        }
+        SL_ASSERT((size_t)batch.n_spans * sizeof *spans <= a->room_bytes);
+        if (batch.n_spans > 0)
+            sl_cpu_attend(cpu, &all, some ? &blocks : NULL);
+    }
+}
+
 void sl_cpu_sparse_attention(struct sl_backend *be, const struct sl_op_sparse_attention *a)
 {
     const struct sl_op_attention *all = &a->all;
     const size_t one = sl_sparse_room(all->kv.dtype, all->head_dim, a->top_k, 1);
     struct gather_job j = {.cpu = sl_cpu(be), .a = a};
+    if (a->block > 0) {
+        sparse_attend_blocks(sl_cpu(be), a);
+        return;
+    }
     SL_ASSERT(all->v_in_k && all->window == 0 && !all->whole && all->sinks == NULL);
     SL_ASSERT(a->top_k > 0 && a->room_bytes >= one);
     j.n_most = (int32_t)SL_MIN(a->room_bytes / one, (size_t)SL_MAX_STEP_TOKENS);

@@ -646,12 +646,20 @@ struct sl_op_scale_logits { /* x = s x, or cap tanh(s x / cap) */
  * The row attends to the top_k positions up to its own with the largest scores; of equal scores the
  * lower position counts as larger, NaN as less than any number. A factor above 0 that all scores
  * have in common changes nothing, so there is none. A row that sees no more than top_k positions
- * attends to all, and has no scores. */
+ * attends to all, and has no scores.
+ *
+ * With block > 0 (a power of two from SL_KV_TILE to SL_INDEX_BLOCK; MiniMax M3) what is chosen are
+ * blocks of so many positions, and each query chooses for itself:
+ *   score(h, b) = max over s in b, up to the row's own position, of q[h] . k[s]
+ * The last n_local blocks, the row's own among them, count as larger than any number. Of equal
+ * scores the lower block counts as larger. A row in one of the first top_k blocks attends to all.
+ */
 struct sl_op_index_store {
     const struct sl_batch *batch;
-    float *q;                      /* [T, n_heads, dim]; rotated in place */
+    float *q;                      /* [T, n_heads, dim]; normed and rotated in place */
     float *k;                      /* [T, dim]; changed: its LayerNorm, rotated, is stored */
-    const float *norm, *norm_bias; /* [dim] */
+    const float *norm, *norm_bias; /* [dim]; no norm_bias: it is an RMSNorm */
+    const float *q_norm;           /* [dim] of an RMSNorm of each query; NULL: there is none */
     float eps;
     int32_t n_heads, dim;       /* n_heads 0: there is no q */
     const struct sl_rope *rope; /* of the first dimensions of q and k; NULL: nothing is rotated */
@@ -662,20 +670,34 @@ struct sl_op_index_store {
 struct sl_op_index_select {
     const struct sl_batch *batch;
     const float *q; /* [T, n_heads, dim] as index_store leaves them, in whatever form */
-    const float *w; /* [T, n_heads] */
+    const float *w; /* [T, n_heads]; of blocks NULL */
     int32_t n_heads, dim, top_k;
+    int32_t block, n_local; /* 0: positions are chosen, by all queries together */
     int32_t n_most; /* positions that no sequence exceeds, for a device, whose spans are its own */
     struct sl_kv_view kv;
-    float *scores; /* room for so many, at least sl_index_scores(positions of the longest span) */
-    int64_t n_scores;
-    int32_t
-        *top; /* [T, top_k] positions of a row, ascending; of one that sees no more: undefined */
+    float *scores; /* room for so many, at least sl_index_scores(positions of the longest span), */
+    int64_t n_scores; /* of blocks sl_index_block_scores(the same) */
+    /* [T, top_k] positions, or [T, n_heads, top_k] blocks of a row, ascending; of one that sees no
+     * more: undefined. */
+    int32_t *top;
 };
 
 /* Scores that a row needs room for. */
 static inline int64_t sl_index_scores(int64_t n_positions)
 {
     return (n_positions + 255) / 256 * 256;
+}
+
+#define SL_INDEX_BLOCK 256 /* positions of a block of an index, at most */
+
+static inline int64_t sl_index_block_scores(int64_t n_positions, int32_t block, int32_t n_heads)
+{
+    return sl_index_scores(n_positions) / block * n_heads;
+}
+
+static inline bool sl_index_block_fits(int32_t block)
+{
+    return block >= SL_KV_TILE && block <= SL_INDEX_BLOCK && (block & (block - 1)) == 0;
 }
 
 /* The format of an index' keys beside pages of some format. */
@@ -687,13 +709,17 @@ static inline enum sl_dtype sl_index_dtype(enum sl_dtype kv)
 /* Attention of rows over the positions in `top`, as if these were all there are: they are put side
  * by side in ascending order and cut into splits there. So a row that sees no more than top_k has
  * the bits of attention (on a device up to 512 positions, as what follows is cut into longer
- * splits). The pages hold rows (struct sl_op_latent_store.by_row). */
+ * splits). The pages hold rows (struct sl_op_latent_store.by_row).
+ *
+ * Of blocks the pages are those of attention, and each key head sees what the query of the index
+ * with its number has chosen. */
 struct sl_op_sparse_attention {
-    struct sl_op_attention all; /* v_in_k, without window, sinks and skipped tiles */
+    struct sl_op_attention all; /* without window, sinks and skipped tiles; of positions v_in_k */
     const int32_t *top;         /* from index_select, of this layer or an earlier one */
     int32_t top_k;
-    void *room; /* zeroed when made; at least sl_sparse_room(.., 1) bytes, on a device a span for
-                   each token */
+    int32_t block; /* of struct sl_op_index_select; with as many queries as all has key heads */
+    void *room;    /* zeroed when made; at least sl_sparse_room(.., 1) bytes, on a device, and of
+                      blocks, a span for each token */
     size_t room_bytes;
 };
 
