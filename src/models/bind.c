@@ -513,10 +513,11 @@ static bool is_encoder_extra(const struct sl_model *m, const char *name)
 /* Of a larger model: what reads images and sounds. */
 static bool is_other_part(const struct sl_model *m, const char *name)
 {
-    static const char *const parts[] = {"vision_tower.", "vision_model.",  "multi_modal_projector.",
-                                        "audio_tower.",  "embed_vision.",  "embed_audio.",
-                                        "visual.",       "audio_encoder.", "speech_embeddings.",
-                                        "mm_projector."};
+    static const char *const parts[] = {
+        "vision_tower.", "vision_model.",   "multi_modal_projector.",
+        "audio_tower.",  "embed_vision.",   "embed_audio.",
+        "visual.",       "audio_encoder.",  "speech_embeddings.",
+        "mm_projector.", "patch_merge_mlp."};
     const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
     const bool larger = m->name->hf_config != NULL || m->name->other_parts;
     for (size_t i = 0; i < SL_COUNT(parts) && larger; i++)

@@ -181,7 +181,9 @@ struct sl_hparams {
      * index_offset on. */
     int32_t index_top, index_heads, index_dim, index_step, index_offset;
     uint8_t index_layers[SL_MAX_LAYERS];
-    bool index_neighbours; /* its dimensions are rotated in pairs of neighbours */
+    bool index_neighbours;            /* its dimensions are rotated in pairs of neighbours */
+    int32_t index_block, index_local; /* what it chooses: struct sl_op_index_select */
+    int32_t index_first;   /* blocks in front that all rows see; read only to refuse it */
     bool limits_groups;    /* of experts: only some groups are chosen from (DeepSeek V2) */
     int32_t window_before; /* keys before a row's own */
     int32_t window_heads, window_kv_heads; /* of windowed layers; 0: as others */
@@ -247,7 +249,8 @@ struct sl_hparams {
     double xielu[4][SL_MAX_LAYERS]; /* GGUF: alpha_p and alpha_n before the softplus, beta, eps */
     double layer_limits[SL_MAX_LAYERS];     /* the same, of experts; 0: none; */
     double layer_mlp_limits[SL_MAX_LAYERS]; /* of one MLP or the shared expert */
-    bool mlp_bias, is_decoder;              /* the former is read only to refuse it */
+    bool mlp_bias, is_decoder;              /* the former is read only to refuse it, */
+    bool oai_act;                           /* and this to refuse what is neither */
     bool fp8_activations;                   /* of matrices of FP8, as config.json says */
     struct sl_draft_hparams draft;          /* of a drafter that reads hidden rows */
     bool from_gguf;
@@ -383,7 +386,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_INDEX_K,    /* its key, */
                SL_SLOT_INDEX_K_NORM,
                SL_SLOT_INDEX_K_NORM_BIAS,
-               SL_SLOT_INDEX_W, /* and how much each of its queries counts */
+               SL_SLOT_INDEX_W,      /* how much each of its queries counts, */
+               SL_SLOT_INDEX_Q_NORM, /* and, where blocks are chosen, their norm */
                /* of layers with a recurrent state: */
                SL_SLOT_STATE_IN,   /* what goes through the convolution, channel by channel, */
                SL_SLOT_STATE_GATE, /* what gates that which comes out, */
@@ -747,12 +751,15 @@ struct sl_mla_desc {
     float norm_eps;                    /* of the norms of both rows */
 };
 
-/* The index that chooses what a row of latent attention sees (DSA). */
+/* The index that chooses what a row of latent attention sees (DSA), or, in blocks, one of grouped
+ * heads: there each key head has a query of its own, made of what attention reads. */
 struct sl_index_desc {
-    int32_t top_k;        /* positions; 0: there is no index, a row sees all */
-    int32_t n_heads, dim; /* its queries; n_heads 0: the layer has none of its own, but sees what
-                             the nearest one before it with an index has chosen */
-    enum sl_rope_pairing pairing; /* of the first mla.rope_dim values of queries and keys */
+    int32_t top_k;          /* positions, or blocks; 0: there is no index, a row sees all */
+    int32_t block, n_local; /* of struct sl_op_index_select; 0: positions are chosen */
+    int32_t n_heads, dim;   /* its queries; n_heads 0: the layer has none of its own, but sees what
+                               the nearest one before it with an index has chosen */
+    enum sl_rope_pairing pairing; /* of the first values of queries and keys, as many as the layer
+                                     rotates of its own */
     float norm_eps;
 };
 

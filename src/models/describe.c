@@ -94,7 +94,7 @@ static bool describe_alike(const struct sl_layer_desc *a, const struct sl_layer_
            a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->cuts_gate == b->cuts_gate &&
            a->gate_deviations == b->gate_deviations && a->attn_scale == b->attn_scale &&
            a->softcap == b->softcap && a->index.top_k == b->index.top_k &&
-           a->index.n_heads == b->index.n_heads;
+           a->index.block == b->index.block && a->index.n_heads == b->index.n_heads;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -197,7 +197,10 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
                       l->n_kv_heads, l->head_dim);
     if (l->mla.q_rank > 0)
         sl_buf_printf(out, ", queries by %d", l->mla.q_rank);
-    if (l->index.n_heads > 0)
+    if (l->index.block > 0)
+        sl_buf_printf(out, ", top %d blocks of %d for each KV head by an index of %d",
+                      l->index.top_k, l->index.block, l->index.dim);
+    else if (l->index.n_heads > 0)
         sl_buf_printf(out, ", top %d by an index of %d queries of %d", l->index.top_k,
                       l->index.n_heads, l->index.dim);
     else if (l->index.top_k > 0)

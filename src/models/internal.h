@@ -423,7 +423,8 @@ struct sl_run {
     float *index_q, *index_k;    /* of an index: [T, INDEX_Q] queries, [T, INDEX_K] a key, */
     float *index_w;              /* [T, INDEX_HEADS] how much each query counts, */
     float *index_scores;         /* [sl_index_n_scores]; */
-    int32_t *index_top;          /* [T, top_k] what rows see, for this layer and those behind it */
+    int32_t *index_top;          /* [T, top_k] what rows see, for this layer and those behind it;
+                                    of blocks [T, INDEX_HEADS, top_k] */
     void *sparse_room;           /* of sl_index_room bytes */
     float *out_gate;             /* [T, nq * v_dim or nq] logits that open att */
     float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
@@ -508,7 +509,7 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
  * the layer, as if rows saw everything. */
 void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attention *all);
-/* Of the layer that wants most: positions that a row sees, 0: all, there is no index; room for
+/* Of the layer that wants most: numbers of what a row sees, 0: all, there is no index; room for
  * scores, and for what is seen (struct sl_op_sparse_attention), of steps of n_tokens. */
 int32_t sl_index_top(const struct sl_model *m);
 int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be, int32_t n_tokens);

@@ -102,26 +102,32 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
     store_heads(r, layer, batch, r->q);
-    m->be->vt->attention(m->be, &(struct sl_op_attention){
-                                    .batch = batch,
-                                    .q = r->q,
-                                    .ld_q = ld_q,
-                                    .n_heads = n_heads,
-                                    .n_kv_heads = n_kv_heads,
-                                    .head_dim = l->head_dim,
-                                    .v_dim = l->v_dim,
-                                    .scale = l->attn_scale,
-                                    .whole = l->whole,
-                                    .window = l->window,
-                                    .chunks = l->chunks,
-                                    .softcap = l->softcap,
-                                    .sinks = sl_run_vec(r, layer, SL_SLOT_SINKS),
-                                    .skip_factor = r->cfg.skip_softmax,
-                                    .skip_counts = r->cfg.skip_counts,
-                                    .kv = kv,
-                                    .out = att,
-                                    .ld_out = ld_out,
-                                });
+    const struct sl_op_attention all = {
+        .batch = batch,
+        .q = r->q,
+        .ld_q = ld_q,
+        .n_heads = n_heads,
+        .n_kv_heads = n_kv_heads,
+        .head_dim = l->head_dim,
+        .v_dim = l->v_dim,
+        .scale = l->attn_scale,
+        .whole = l->whole,
+        .window = l->window,
+        .chunks = l->chunks,
+        .softcap = l->softcap,
+        .sinks = sl_run_vec(r, layer, SL_SLOT_SINKS),
+        .skip_factor = r->cfg.skip_softmax,
+        .skip_counts = r->cfg.skip_counts,
+        .kv = kv,
+        .out = att,
+        .ld_out = ld_out,
+    };
+    if (l->index.top_k > 0) {
+        sl_index_choose(r, layer, batch);
+        sl_index_attend(r, layer, &all);
+    } else {
+        m->be->vt->attention(m->be, &all);
+    }
     if ((l->has & SL_HAS_OUT_GATE) != 0)
         gate_heads(r, layer, n_heads, batch->n_tokens, att);
     if (!stays)

@@ -4,6 +4,9 @@
  * have no index of its own, but attend to what the nearest one before it has chosen (GLM-5.2).
  *
  * Up to top_k positions a row sees all, so that a text that short costs only its keys.
+ *
+ * An index of layers with grouped heads (MiniMax M3) chooses blocks of positions, for each key head
+ * by a query of its own. Queries and keys are normed alike, and nothing weighs the queries.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -48,6 +51,39 @@ int sl_plan_index(const struct sl_hparams *hp, enum sl_rope_pairing pairing,
     return 0;
 }
 
+int sl_plan_index_blocks(const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                         struct sl_error *err)
+{
+    const int32_t rotated = hp->ropes[0].n_dims != 0 ? hp->ropes[0].n_dims : hp->head_dim;
+    if (hp->index_dim < rotated)
+        return sl_fail(err, SL_EFORMAT,
+                       "index_head_dim is %d, must be at least the %d dimensions that are rotated",
+                       hp->index_dim, rotated);
+    if (hp->index_heads != hp->n_kv_heads)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "index_n_heads is %d, supported is one for each of the %d key heads",
+                       hp->index_heads, hp->n_kv_heads);
+    if (!sl_index_block_fits(hp->index_block))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "index_block_size is %d, must be a power of two from %d to %d",
+                       hp->index_block, SL_KV_TILE, SL_INDEX_BLOCK);
+    if (hp->index_local > hp->index_top)
+        return sl_fail(err, SL_EFORMAT, "index_local_blocks is %d, must be at most the %d chosen",
+                       hp->index_local, hp->index_top);
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        if (hp->index_layers[i] != SL_LAYER_ON)
+            continue;
+        layers[i].index = (struct sl_index_desc){.top_k = hp->index_top,
+                                                 .block = hp->index_block,
+                                                 .n_local = hp->index_local,
+                                                 .n_heads = hp->index_heads,
+                                                 .dim = hp->index_dim,
+                                                 .pairing = SL_ROPE_HALF,
+                                                 .norm_eps = (float)hp->norm_eps};
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- room */
 
 enum {
@@ -66,19 +102,38 @@ static int32_t index_largest(const struct sl_model *m, int32_t (*of)(const struc
 
 static int32_t index_top_of(const struct sl_layer_desc *l)
 {
-    return l->index.top_k;
+    return l->index.block > 0 ? l->index.top_k * l->index.n_heads : l->index.top_k;
+}
+
+static int32_t index_gathered_of(const struct sl_layer_desc *l)
+{
+    return l->index.block > 0 ? 0 : l->index.top_k;
 }
 
 static int32_t index_dim_of(const struct sl_layer_desc *l)
 {
-    return l->index.top_k > 0 ? l->head_dim : 0;
+    return index_gathered_of(l) > 0 ? l->head_dim : 0;
+}
+
+/* Scores of a row, of the layer with most. */
+static int64_t index_row_scores(const struct sl_model *m)
+{
+    int64_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_index_desc *x = &m->layers[i].index;
+        if (x->top_k > 0)
+            most = SL_MAX(most, x->block > 0
+                                    ? sl_index_block_scores(m->hp.context, x->block, x->n_heads)
+                                    : sl_index_scores(m->hp.context));
+    }
+    return most;
 }
 
 int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be, int32_t n_tokens)
 {
     if (sl_index_top(m) == 0)
         return 0;
-    const int64_t one = sl_index_scores(m->hp.context);
+    const int64_t one = index_row_scores(m);
     const int64_t all = be->vt->device != NULL ? DEVICE_SCORES : SCORES;
     return SL_MAX(one, SL_MIN(all, n_tokens * one));
 }
@@ -86,12 +141,12 @@ int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be,
 size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
                      int32_t n_tokens)
 {
-    const int32_t top = sl_index_top(m);
-    if (top == 0)
+    const int32_t gathered = index_largest(m, index_gathered_of);
+    if (sl_index_top(m) == 0)
         return 0;
-    if (be->vt->device != NULL) /* nothing is copied */
+    if (be->vt->device != NULL || gathered == 0) /* nothing is copied */
         return (size_t)n_tokens * sizeof(struct sl_span);
-    const size_t one = sl_sparse_room(kv, index_largest(m, index_dim_of), top, 1);
+    const size_t one = sl_sparse_room(kv, index_largest(m, index_dim_of), gathered, 1);
     return one * SL_MIN(SL_MAX(ROOM / one, 1), (size_t)n_tokens);
 }
 
@@ -103,14 +158,32 @@ int32_t sl_index_top(const struct sl_model *m)
 /* ---------------------------------------------------------------- run */
 
 /* Does some row see more than the index chooses? */
-static bool index_must_choose(const struct sl_run *r, int32_t top_k, const struct sl_batch *batch)
+static bool index_must_choose(const struct sl_run *r, const struct sl_index_desc *x,
+                              const struct sl_batch *batch)
 {
+    const int32_t n_all = x->top_k * SL_MAX(x->block, 1);
     if (r->m->be->vt->device != NULL) /* spans are the device's */
         return true;
     for (int32_t i = 0; i < batch->n_spans; i++)
-        if (batch->spans[i].pos + batch->spans[i].n > top_k)
+        if (batch->spans[i].pos + batch->spans[i].n > n_all)
             return true;
     return false;
+}
+
+/* Of an index of blocks: everything of what attention reads. */
+static void index_project_blocks(struct sl_run *r, int32_t layer, int32_t n, bool chooses)
+{
+    struct sl_backend *be = r->m->be;
+    const struct sl_weight *k = sl_run_mat(r, layer, SL_SLOT_INDEX_K);
+    const struct sl_weight *q = sl_run_mat(r, layer, SL_SLOT_INDEX_Q);
+    be->vt->linear_multi(
+        be, &(struct sl_op_linear_multi){
+                .x = r->norm,
+                .ld_x = r->m->hp.hidden,
+                .n = n,
+                .n_parts = chooses ? 2 : 1,
+                .part = {{k, NULL, r->index_k, k->n_rows}, {q, NULL, r->index_q, q->n_rows}},
+            });
 }
 
 static void index_project(struct sl_run *r, int32_t layer, int32_t n, bool chooses)
@@ -143,19 +216,23 @@ void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *bat
     const struct sl_index_desc *x = &l->index;
     if (x->n_heads == 0) /* what an earlier layer has chosen stays */
         return;
-    const bool chooses = index_must_choose(r, x->top_k, batch);
+    const bool chooses = index_must_choose(r, x, batch);
     const struct sl_kv_view kv = sl_kv_index_view(&r->cfg.kv, r->cfg.kv_pool, layer);
     struct sl_rope rope = {0};
     if (l->rope >= 0)
         rope = m->ropes[l->rope];
     rope.pairing = x->pairing; /* the angles are the same for both */
-    index_project(r, layer, batch->n_tokens, chooses);
+    if (x->block > 0)
+        index_project_blocks(r, layer, batch->n_tokens, chooses);
+    else
+        index_project(r, layer, batch->n_tokens, chooses);
     m->be->vt->index_store(m->be, &(struct sl_op_index_store){
                                       .batch = batch,
                                       .q = r->index_q,
                                       .k = r->index_k,
                                       .norm = sl_run_vec(r, layer, SL_SLOT_INDEX_K_NORM),
                                       .norm_bias = sl_run_vec(r, layer, SL_SLOT_INDEX_K_NORM_BIAS),
+                                      .q_norm = sl_run_vec(r, layer, SL_SLOT_INDEX_Q_NORM),
                                       .eps = x->norm_eps,
                                       .n_heads = chooses ? x->n_heads : 0,
                                       .dim = x->dim,
@@ -168,10 +245,12 @@ void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *bat
     m->be->vt->index_select(m->be, &(struct sl_op_index_select){
                                        .batch = batch,
                                        .q = r->index_q,
-                                       .w = r->index_w,
+                                       .w = x->block > 0 ? NULL : r->index_w,
                                        .n_heads = x->n_heads,
                                        .dim = x->dim,
                                        .top_k = x->top_k,
+                                       .block = x->block,
+                                       .n_local = x->n_local,
                                        .n_most = m->hp.context,
                                        .kv = kv,
                                        .scores = r->index_scores,
@@ -188,6 +267,7 @@ void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attenti
                    .all = *all,
                    .top = r->index_top,
                    .top_k = m->layers[layer].index.top_k,
+                   .block = m->layers[layer].index.block,
                    .room = r->sparse_room,
                    .room_bytes = sl_index_room(m, m->be, r->cfg.kv.dtype, r->cfg.max_tokens),
                });

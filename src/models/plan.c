@@ -29,6 +29,13 @@ static void plan_check_index(const struct sl_layer_desc *layers, int32_t idx)
     const struct sl_index_desc *x = &l->index;
     if (x->top_k == 0)
         return;
+    if (x->block > 0) {
+        SL_ASSERT(l->mixer == SL_MIX_GQA && x->n_heads == l->n_kv_heads && x->n_local > 0 &&
+                  x->n_local <= x->top_k && x->dim > 0 && sl_index_block_fits(x->block));
+        SL_ASSERT(l->window == 0 && !l->whole && l->softcap == 0 && (l->has & SL_HAS_SINKS) == 0 &&
+                  !l->shares_kv && !l->joined);
+        return;
+    }
     SL_ASSERT(l->mixer == SL_MIX_MLA && l->mla.q_rank > 0 && x->top_k > 0);
     SL_ASSERT(x->n_heads >= 0 && (x->n_heads > 0 || idx > 0));
     SL_ASSERT(x->n_heads > 0 ? x->dim >= l->mla.rope_dim && x->norm_eps > 0

@@ -862,6 +862,9 @@ void sl_plan_mla(const struct sl_hparams *hp, struct sl_layer_desc *l);
  * such pairs. */
 SL_MUST_CHECK int sl_plan_index(const struct sl_hparams *hp, enum sl_rope_pairing pairing,
                                 struct sl_layer_desc *layers, struct sl_error *err);
+/* The same of blocks, of layers with grouped heads: those whose index_layers are SL_LAYER_ON. */
+SL_MUST_CHECK int sl_plan_index_blocks(const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                                       struct sl_error *err);
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,
                     struct sl_layer_desc *layers, struct sl_error *err);

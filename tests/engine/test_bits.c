@@ -422,6 +422,12 @@ static int setup_index(void **state) /* prompts are longer than what a row sees 
     return setup(state);
 }
 
+static int setup_blocks(void **state) /* likewise */
+{
+    make_model("minimax_m3");
+    return setup(state);
+}
+
 /* With an argument: the random models alone. */
 int main(int argc, char **argv)
 {
@@ -452,5 +458,7 @@ int main(int argc, char **argv)
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
     n_failed += cmocka_run_group_tests_name("sparse attention", recurrent, setup_index, NULL);
+    n_failed +=
+        cmocka_run_group_tests_name("sparse attention of blocks", recurrent, setup_blocks, NULL);
     return n_failed + cmocka_run_group_tests_name("convolutions", recurrent, setup_conv, NULL);
 }

@@ -834,6 +834,33 @@ static const struct edit glm_moe_dsa_edits[] = {
      "layers.1.self_attn.indexer.wq_b.weight\" is missing"}, /* all have one */
 };
 
+static const struct edit minimax_m3_edits[] = {
+    {"index_topk_blocks", "0", SL_EFORMAT, "index_topk_blocks is 0, must be 1 to"},
+    {"index_topk_blocks", "1", 0, NULL},
+    {"index_n_heads", "6", SL_EUNSUPPORTED, "one for each of the 2 key heads"},
+    {"index_head_dim", "8", SL_EFORMAT, "must be at least the 16 dimensions that are rotated"},
+    {"index_head_dim", "32", SL_EFORMAT,
+     "index_q_proj.weight\" has shape [48, 64], expected [64, 64]"},
+    {"index_block_size", "48", SL_EUNSUPPORTED, "must be a power of two from 16 to 256"},
+    {"index_block_size", "512", SL_EUNSUPPORTED, "must be a power of two from 16 to 256"},
+    {"index_local_blocks", "3", SL_EFORMAT, "index_local_blocks is 3, must be at most the 2"},
+    {"index_local_blocks", "0", SL_EFORMAT, "index_local_blocks is 0, must be 1 to"},
+    {"sparse_attention_config", "{\"sparse_init_block\": 1}", SL_EUNSUPPORTED,
+     "sparse_init_block is 1: not supported"},
+    {"sparse_attention_config", "{\"sparse_score_type\": \"mean\"}", SL_EUNSUPPORTED,
+     "sparse_score_type"},
+    {"sparse_attention_config", "{\"sparse_attention_freq\": [1, 1]}", SL_EFORMAT,
+     "sparse_attention_freq has 2 entries"},
+    {"layer_types", "[\"full_attention\", \"sliding_attention\", \"full_attention\"]",
+     SL_EUNSUPPORTED, "layer_types[1] \"sliding_attention\" is not supported"},
+    {"layer_types", "null", 0, NULL}, /* rows see everything */
+    {"hidden_act", "\"gelu\"", SL_EUNSUPPORTED, "hidden_act"},
+    {"hidden_act", "\"swigluoai\"", 0, NULL},
+    {"n_shared_experts", "2", SL_EUNSUPPORTED, "n_shared_experts is 2: not supported"},
+    {"scoring_func", "\"softmax\"", SL_EUNSUPPORTED, "scoring_func"},
+    {"use_gemma_norm", "false", SL_EUNSUPPORTED, "use_gemma_norm is false: not supported"},
+};
+
 static const struct edit kimi_linear_edits[] = {
     {"mla_use_nope", "false", SL_EUNSUPPORTED, "mla_use_nope is false: not supported"},
     {"moe_router_activation_func", "\"softmax\"", SL_EUNSUPPORTED, "moe_router_activation_func"},

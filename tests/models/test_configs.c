@@ -345,6 +345,7 @@ static const struct {
     EDITED("solar_open", solar_open_edits),
     EDITED("kimi_linear", kimi_linear_edits),
     EDITED("glm_moe_dsa", glm_moe_dsa_edits),
+    EDITED("minimax_m3-text", minimax_m3_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

@@ -64,6 +64,7 @@ static const char *const goldens[] = {
     "glm4_moe",
     "glm4_moe_air",
     "minimax_m2",
+    "minimax_m3",
     "ernie4_5_moe",
     "dots1",
     "deepseek_v2",

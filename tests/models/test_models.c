@@ -83,6 +83,8 @@ static const struct variant variants[] = {
     {"deepseek_v32", SL_DTYPE_F16, "fp8", false},
     {"glm_moe_dsa", SL_DTYPE_BF16, "bf16", false},
     {"glm_moe_dsa", SL_DTYPE_F16, "q8_0", false},
+    {"minimax_m3", SL_DTYPE_BF16, "bf16", false},
+    {"minimax_m3-text", SL_DTYPE_F16, "q8_0", false},
 };
 /* clang-format on */
 
