@@ -85,6 +85,9 @@ struct sl_cpu_blocks {
 void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
                    const struct sl_cpu_blocks *blocks);
 
+/* rope.c: those of row t. */
+void sl_cpu_angles_row(const struct sl_op_rope_angles *a, uint32_t t);
+
 /* sum_parts.c: out[n] += shared[n], times the sigmoid of *logit unless that is NULL. */
 void sl_cpu_add_shared(const struct sl_cpu *cpu, const float *shared, const float *logit, int64_t n,
                        float *out);

@@ -63,6 +63,12 @@ struct sl_cpu_kernels {
     /* out[c] = sum over h of w[h] max(0, score[h, c]), from h = 0 on; add: on top of what is there.
      * score [n_h, SL_CPU_SPLIT], n a multiple of 16. */
     void (*index_sum)(const float *score, const float *w, int n_h, int n, bool add, float *out);
+    float (*squares)(const float *x, int64_t n); /* their sum */
+    /* out = sum over j of w[j] x[j], j < n_streams, from j = 0 on; x is [n_streams, h]. */
+    void (*hyper_read)(const float *x, const float *w, int n_streams, int h, float *out);
+    /* x[i] = post[i] y + sum over j of mix[j, i] x[j], from j = 0 on, in place. */
+    void (*hyper_write)(float *x, const float *y, const float *post, const float *mix,
+                        int n_streams, int h);
     /* (m, l, o) of a later split joins the state (ml[0], ml[1], acc). */
     void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
     /* out = acc / l after the sink joined (NULL: none). */

@@ -429,8 +429,53 @@ static void k_index_sum(const float *score, const float *w, int n_h, int n, bool
     }
 }
 
+static float k_squares(const float *x, int64_t n)
+{
+    v16 acc = v_set1(0.0f);
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        acc = v_fma(v_load(x + k), v_load(x + k), acc);
+    if (k < n) {
+        v16 a = v_load_n(x + k, (int)(n - k));
+        acc = v_fma_n(a, a, acc, (int)(n - k));
+    }
+    return v_sum(acc);
+}
+
+static void k_hyper_read(const float *x, const float *w, int n_streams, int h, float *out)
+{
+    for (int d = 0; d < h; d += 16) {
+        const int m = h - d < 16 ? h - d : 16;
+        v16 sum = v_mul(v_set1(w[0]), v_load_n(x + d, m));
+        for (int j = 1; j < n_streams; j++)
+            sum = v_fma(v_set1(w[j]), v_load_n(x + (int64_t)j * h + d, m), sum);
+        v_store_n(out + d, sum, m);
+    }
+}
+
+static void k_hyper_write(float *x, const float *y, const float *post, const float *mix,
+                          int n_streams, int h)
+{
+    SL_DCHECK(n_streams <= SL_MAX_STREAMS);
+    for (int d = 0; d < h; d += 16) {
+        const int m = h - d < 16 ? h - d : 16;
+        v16 in[SL_MAX_STREAMS], added = v_load_n(y + d, m);
+        for (int j = 0; j < n_streams; j++)
+            in[j] = v_load_n(x + (int64_t)j * h + d, m);
+        for (int i = 0; i < n_streams; i++) {
+            v16 sum = v_mul(v_set1(post[i]), added);
+            for (int j = 0; j < n_streams; j++)
+                sum = v_fma(v_set1(mix[j * n_streams + i]), in[j], sum);
+            v_store_n(x + (int64_t)i * h + d, sum, m);
+        }
+    }
+}
+
 static void fill_kernels(struct sl_cpu_kernels *k)
 {
+    k->squares = k_squares;
+    k->hyper_read = k_hyper_read;
+    k->hyper_write = k_hyper_write;
     k->index_sum = k_index_sum;
     k->gemm = k_gemm;
     k->reduce = k_reduce;

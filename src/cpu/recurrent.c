@@ -7,6 +7,7 @@
  */
 #include "base/check.h"
 #include "cpu/backend.h"
+#include "cpu/pieces.h"
 
 struct rec_job {
     const struct sl_cpu *cpu;
@@ -16,83 +17,6 @@ struct rec_job {
     int32_t n_whole;  /* parts of a head or group */
 };
 
-/* ---------------------------------------------------------------- pages */
-
-static float *page_of(const struct sl_state_view *v, int32_t page)
-{
-    SL_DCHECK(page >= 0);
-    return (float *)(void *)(v->pool + (size_t)page * v->page_bytes + v->offset);
-}
-
-/* What is left of a span. */
-struct rest {
-    const struct sl_state_view *view;
-    const int32_t *table, *drafts;
-    const float *begin; /* NULL: zeros */
-    float *end;
-    int64_t row;
-    int32_t pos, n;             /* of the piece that ends at the next stored state */
-    int32_t n_behind, n_drafts; /* tokens behind it, and drafts behind these */
-};
-
-static struct rest rest_of(const struct sl_batch *b, const struct sl_state_view *v, uint32_t i)
-{
-    const struct sl_span *s = &b->spans[i];
-    struct rest r = {.view = v,
-                     .table = sl_batch_tables(b, v->group) + s->table_idx,
-                     .row = s->first,
-                     .pos = s->pos,
-                     .n_behind = s->n - s->n_drafts,
-                     .n_drafts = s->n_drafts};
-    r.drafts = r.table + SL_CEIL_DIV(s->pos + s->n, v->block_size);
-    if (s->pos > 0)
-        r.begin = page_of(v, r.table[(s->pos - 1) / v->block_size]);
-    return r;
-}
-
-static bool next_draft(struct rest *r)
-{
-    if (r->n_drafts == 0)
-        return false;
-    r->begin = r->end;
-    r->end = page_of(r->view, *r->drafts++);
-    r->row += r->n;
-    r->pos += r->n;
-    r->n = 1;
-    r->n_drafts--;
-    return true;
-}
-
-/* The next piece of a span; false: there is none. */
-static bool next_piece(struct rest *r)
-{
-    const int32_t size = r->view->block_size, from = r->pos + r->n, to = from + r->n_behind;
-    int32_t stop = (from / size + 1) * size;
-    if (r->n_behind == 0)
-        return next_draft(r);
-    while (stop < to && r->table[(stop - 1) / size] < 0)
-        stop += size;
-    stop = SL_MIN(stop, to);
-    if (r->n > 0)
-        r->begin = r->end;
-    r->end = page_of(r->view, r->table[(stop - 1) / size]);
-    r->row += r->n;
-    r->pos = from;
-    r->n = stop - from;
-    r->n_behind -= r->n;
-    return true;
-}
-
-/* Columns of an item: at most `most` of n, fewer where threads would have no item. */
-static int32_t part_of(const struct sl_cpu *cpu, int64_t n_items, int32_t n, int32_t most)
-{
-    const int64_t wanted = 2 * (int64_t)cpu->n_threads;
-    int32_t part = SL_MIN(n, most);
-    while (part > 16 && n_items * SL_CEIL_DIV(n, part) < wanted)
-        part = SL_ROUND_UP(part / 2, 16);
-    return part;
-}
-
 /* ---------------------------------------------------------------- operations */
 
 static void conv_part(void *arg, uint32_t item, int thread_idx)
@@ -100,9 +24,9 @@ static void conv_part(void *arg, uint32_t item, int thread_idx)
     const struct rec_job *j = arg;
     const struct sl_op_short_conv *a = j->a;
     const int32_t first = a->n_plain + (int32_t)(item % j->n_parts) * j->part;
-    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    struct sl_rest r = sl_rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
-    while (next_piece(&r))
+    while (sl_next_piece(&r))
         j->cpu->rec.conv(a, r.row, r.n, first, SL_MIN(a->n_channels - first, j->part), r.begin,
                          r.end);
 }
@@ -123,7 +47,7 @@ void sl_cpu_short_conv(struct sl_backend *be, const struct sl_op_short_conv *a)
     SL_ASSERT(a->n_taps >= 2 && a->n_taps <= SL_MAX_CONV_TAPS);
     SL_ASSERT(a->n_plain >= 0 && (a->n_plain == 0 || (a->kernels != NULL && a->silu)));
     SL_ASSERT(n > 0 && (a->kernels == NULL || (a->pre == NULL && a->bias == NULL)));
-    j.part = part_of(j.cpu, a->batch->n_spans, n, SL_REC_CONV);
+    j.part = sl_part_of(j.cpu, a->batch->n_spans, n, SL_REC_CONV);
     j.n_parts = (uint32_t)SL_CEIL_DIV(n, j.part);
     sl_cpu_run(sl_cpu(be), conv_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
                (int64_t)a->batch->n_tokens * n * (a->n_taps + 8));
@@ -145,9 +69,9 @@ static void delta_part(void *arg, uint32_t item, int thread_idx)
     const struct sl_op_delta_rule *a = j->a;
     const int32_t part = (int32_t)(item % j->n_parts);
     const int32_t head = part / j->n_whole, first = part % j->n_whole * j->part;
-    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    struct sl_rest r = sl_rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
-    while (next_piece(&r))
+    while (sl_next_piece(&r))
         j->cpu->rec.delta(a, r.row, r.n, head, first, SL_MIN(a->v_dim - first, j->part), r.begin,
                           r.end);
 }
@@ -172,7 +96,7 @@ void sl_cpu_delta_rule(struct sl_backend *be, const struct sl_op_delta_rule *a)
               a->n_heads % a->n_k_heads == 0);
     sl_cpu_run(sl_cpu(be), delta_row, &j, (uint32_t)n,
                n * (2 * a->n_k_heads * a->k_dim + 40 * n_heads * (a->by_row ? a->k_dim : 1)));
-    j.part = part_of(j.cpu, a->batch->n_spans * n_heads, a->v_dim, a->v_dim);
+    j.part = sl_part_of(j.cpu, a->batch->n_spans * n_heads, a->v_dim, a->v_dim);
     j.n_whole = SL_CEIL_DIV(a->v_dim, j.part);
     j.n_parts = (uint32_t)(n_heads * j.n_whole);
     sl_cpu_run(sl_cpu(be), delta_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
@@ -185,9 +109,9 @@ static void ssm_part(void *arg, uint32_t item, int thread_idx)
     const struct sl_op_ssm *a = j->a;
     const int32_t n_group = a->n_heads / a->n_groups * a->head_dim;
     const int32_t part = (int32_t)(item % j->n_parts), in_group = part % j->n_whole * j->part;
-    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    struct sl_rest r = sl_rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
-    while (next_piece(&r))
+    while (sl_next_piece(&r))
         j->cpu->rec.ssm(a, r.row, r.n, part / j->n_whole * n_group + in_group,
                         SL_MIN(n_group - in_group, j->part), r.begin, r.end);
 }
@@ -198,7 +122,7 @@ void sl_cpu_ssm(struct sl_backend *be, const struct sl_op_ssm *a)
     const int32_t n_group = a->n_heads / a->n_groups * a->head_dim;
     SL_ASSERT(a->n_heads % a->n_groups == 0 && (!a->by_state || a->head_dim == 1) &&
               a->n_state <= SL_MAX_STATE_DIM);
-    j.part = part_of(j.cpu, a->batch->n_spans * a->n_groups, n_group, SL_REC_SSM);
+    j.part = sl_part_of(j.cpu, a->batch->n_spans * a->n_groups, n_group, SL_REC_SSM);
     j.n_whole = SL_CEIL_DIV(n_group, j.part);
     j.n_parts = (uint32_t)(a->n_groups * j.n_whole);
     sl_cpu_run(sl_cpu(be), ssm_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
@@ -210,9 +134,9 @@ static void rglru_part(void *arg, uint32_t item, int thread_idx)
     const struct rec_job *j = arg;
     const struct sl_op_rglru *a = j->a;
     const int32_t first = (int32_t)(item % j->n_parts) * j->part;
-    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    struct sl_rest r = sl_rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
-    while (next_piece(&r))
+    while (sl_next_piece(&r))
         j->cpu->rec.rglru(a, r.row, r.n, first, SL_MIN(a->n_channels - first, j->part), r.begin,
                           r.end);
 }
@@ -220,7 +144,7 @@ static void rglru_part(void *arg, uint32_t item, int thread_idx)
 void sl_cpu_rglru(struct sl_backend *be, const struct sl_op_rglru *a)
 {
     struct rec_job j = {.cpu = sl_cpu(be), .a = a};
-    j.part = part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_LRU);
+    j.part = sl_part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_LRU);
     j.n_parts = (uint32_t)SL_CEIL_DIV(a->n_channels, j.part);
     sl_cpu_run(sl_cpu(be), rglru_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
                60 * (int64_t)a->batch->n_tokens * a->n_channels);
@@ -231,9 +155,9 @@ static void shift_part(void *arg, uint32_t item, int thread_idx)
     const struct rec_job *j = arg;
     const struct sl_op_token_shift *a = j->a;
     const int32_t first = (int32_t)(item % j->n_parts) * j->part;
-    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    struct sl_rest r = sl_rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
-    while (next_piece(&r))
+    while (sl_next_piece(&r))
         j->cpu->rec.shift(a, r.row, r.n, first, SL_MIN(a->n_channels - first, j->part), r.begin,
                           r.end);
 }
@@ -241,7 +165,7 @@ static void shift_part(void *arg, uint32_t item, int thread_idx)
 void sl_cpu_token_shift(struct sl_backend *be, const struct sl_op_token_shift *a)
 {
     struct rec_job j = {.cpu = sl_cpu(be), .a = a};
-    j.part = part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_CONV);
+    j.part = sl_part_of(j.cpu, a->batch->n_spans, a->n_channels, SL_REC_CONV);
     j.n_parts = (uint32_t)SL_CEIL_DIV(a->n_channels, j.part);
     sl_cpu_run(sl_cpu(be), shift_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
                (int64_t)a->batch->n_tokens * a->n_channels * (2 * a->n_outs + 2));
@@ -260,9 +184,9 @@ static void wkv_part(void *arg, uint32_t item, int thread_idx)
     const struct sl_op_wkv7 *a = j->a;
     const int32_t part = (int32_t)(item % j->n_parts);
     const int32_t head = part / j->n_whole, first = part % j->n_whole * j->part;
-    struct rest r = rest_of(a->batch, &a->state, item / j->n_parts);
+    struct sl_rest r = sl_rest_of(a->batch, &a->state, item / j->n_parts);
     (void)thread_idx;
-    while (next_piece(&r))
+    while (sl_next_piece(&r))
         j->cpu->rec.wkv(a, r.row, r.n, head, first, SL_MIN(a->head_dim - first, j->part), r.begin,
                         r.end);
 }
@@ -273,7 +197,7 @@ void sl_cpu_wkv7(struct sl_backend *be, const struct sl_op_wkv7 *a)
     const int64_t n = a->batch->n_tokens, n_heads = a->n_heads;
     SL_ASSERT(a->head_dim <= SL_MAX_STATE_DIM);
     sl_cpu_run(sl_cpu(be), wkv_row, &j, (uint32_t)n, n * n_heads * a->head_dim * 80);
-    j.part = part_of(j.cpu, a->batch->n_spans * n_heads, a->head_dim, a->head_dim);
+    j.part = sl_part_of(j.cpu, a->batch->n_spans * n_heads, a->head_dim, a->head_dim);
     j.n_whole = SL_CEIL_DIV(a->head_dim, j.part);
     j.n_parts = (uint32_t)(n_heads * j.n_whole);
     sl_cpu_run(sl_cpu(be), wkv_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,

@@ -14,6 +14,7 @@
 #define SL_REC_CONV 512 /* channels of a call, at most */
 #define SL_REC_SSM  64  /* likewise, of state space models */
 #define SL_REC_LRU  256 /* of linear recurrent units */
+#define SL_REC_ROWS 256 /* of rows made of several tokens */
 
 struct sl_rec_kernels {
     void (*conv)(const struct sl_op_short_conv *a, int64_t row, int32_t n, int32_t first,
@@ -27,6 +28,10 @@ struct sl_rec_kernels {
                 int32_t n_channels, const float *begin, float *end);
     void (*rglru)(const struct sl_op_rglru *a, int64_t row, int32_t n, int32_t first,
                   int32_t n_channels, const float *begin, float *end);
+    /* Columns of what several tokens make; pos: the position of the first. The rows that end go to
+     * the first half of their last token's kv. */
+    void (*compress)(const struct sl_op_compress *a, int64_t row, int32_t n, int32_t pos,
+                     int32_t first, int32_t n_columns, const float *begin, float *end);
     void (*gated_norm)(const struct sl_op_gated_norm *a, int64_t row, int32_t group);
     /* RWKV-7: tokens mixed with those before them; in place, what the recurrence reads of a row;
      * columns of a head; a head of a row of what comes out. */

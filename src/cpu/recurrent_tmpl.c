@@ -502,6 +502,8 @@ static void k_gated_norm(const struct sl_op_gated_norm *a, int64_t row, int32_t 
 
 #include "cpu/wkv_tmpl.c"
 
+#include "cpu/compress_tmpl.c"
+
 static void fill_recurrent(struct sl_rec_kernels *k)
 {
     k->conv = k_conv;
@@ -514,4 +516,5 @@ static void fill_recurrent(struct sl_rec_kernels *k)
     k->wkv_inputs = k_wkv_inputs;
     k->wkv = k_wkv;
     k->wkv_out = k_wkv_out;
+    k->compress = k_compress;
 }

@@ -11,10 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-static void angles_row(void *arg, uint32_t t, int thread_idx)
+void sl_cpu_angles_row(const struct sl_op_rope_angles *a, uint32_t t)
 {
-    const struct sl_op_rope_angles *a = arg;
-    (void)thread_idx;
     int32_t n = a->rope->n_dims / 2;
     float *out = a->out + (int64_t)t * 2 * n, pos = (float)a->positions[t];
     for (int32_t i = 0; i < n; i++) {
@@ -22,6 +20,12 @@ static void angles_row(void *arg, uint32_t t, int thread_idx)
         out[2 * i] = (float)cos(angle) * a->rope->attn_factor;
         out[2 * i + 1] = (float)sin(angle) * a->rope->attn_factor;
     }
+}
+
+static void angles_row(void *arg, uint32_t t, int thread_idx)
+{
+    (void)thread_idx;
+    sl_cpu_angles_row(arg, t);
 }
 
 void sl_cpu_rope_angles(struct sl_backend *be, const struct sl_op_rope_angles *a)

@@ -53,28 +53,37 @@ static void choose_by_logits(const struct sl_op_route *a, const float *logits, s
     }
 }
 
+/* sqrt(ln(1 + exp(x))); the C library's log, as ln(1 + exp(x)) = max(x, 0) + ln(1 + exp(-|x|)). */
+static float route_root_softplus(const struct job *j, float x)
+{
+    const float more = (float)log1p((double)j->cpu->k.exp(-fabsf(x)));
+    return sqrtf((x > 0 ? x : 0) + more);
+}
+
 /* Fills the row; returns what weights are divided by if not by their own sum. Scores keep the order
  * of logits, so without a bias these choose, also among sigmoids that all round to 1; nothing is
  * divided then, unless scores of a group are added up. */
 static float score_experts(const struct job *j, const float *logits, struct row *r)
 {
     const struct sl_op_route *a = j->a;
-    const bool sigmoid = a->rule.score == SL_ROUTE_SIGMOID;
+    const bool root = a->rule.score == SL_ROUTE_ROOT_SOFTPLUS;
+    const bool alone = a->rule.score == SL_ROUTE_SIGMOID || root; /* a logit is a score */
     const bool by_logit = a->bias == NULL && a->rule.group_top <= 1;
     if (a->rule.score == SL_ROUTE_MIXER) {
         choose_by_logits(a, logits, r);
         return 1;
     }
-    float sum = sigmoid ? 1 : route_softmax(j, logits, a->n_experts, r);
+    float sum = alone ? 1 : route_softmax(j, logits, a->n_experts, r);
     for (int32_t e = 0; e < a->n_experts; e++) {
-        if (sigmoid)
-            r->score[e] = 1 / (1 + j->cpu->k.exp(-logits[e]));
+        if (alone)
+            r->score[e] =
+                root ? route_root_softplus(j, logits[e]) : 1 / (1 + j->cpu->k.exp(-logits[e]));
         else if (!by_logit)
             r->score[e] /= sum;
         r->choice[e] = by_logit ? logits[e] : r->score[e] + (a->bias != NULL ? a->bias[e] : 0);
         r->out[e] = false;
     }
-    return by_logit ? sum : 1; /* of sigmoids the sum is 1 */
+    return by_logit ? sum : 1; /* of scores alone the sum is 1 */
 }
 
 /* The sum of the largest values of a group, largest first. */
@@ -130,7 +139,9 @@ static void route_row(void *arg, uint32_t t, int thread_idx)
     if (a->rule.n_groups > 1)
         leave_groups_out(a, &r);
     for (int32_t s = 0; s < a->top_k; s++) {
-        const int32_t e = best_of(r.choice, r.out, a->n_experts);
+        const int32_t e = a->of_token != NULL ? a->of_token[(int64_t)a->tokens[t] * a->top_k + s]
+                                              : best_of(r.choice, r.out, a->n_experts);
+        SL_ASSERT(e >= 0 && e < a->n_experts);
         experts[s] = e;
         weights[s] = mixer ? mixer_weight(j, logits, &r, e) : r.score[e];
         r.out[e] = true;
@@ -149,5 +160,7 @@ void sl_cpu_route(struct sl_backend *be, const struct sl_op_route *a)
     struct job j = {sl_cpu(be), a};
     SL_ASSERT(sl_route_fits(a->n_experts, a->top_k, &a->rule));
     SL_ASSERT(a->rule.score != SL_ROUTE_MIXER || a->bias == NULL);
+    SL_ASSERT(a->of_token == NULL || (a->tokens != NULL && a->bias == NULL &&
+                                      a->rule.n_groups == 1 && a->rule.score != SL_ROUTE_MIXER));
     sl_cpu_run(sl_cpu(be), route_row, &j, a->n, (int64_t)a->n * a->n_experts * a->top_k);
 }

@@ -245,23 +245,30 @@ static const struct sl_device_vt device_vtable = {
 };
 
 /* Of the optional operations those that there are. */
-#define HAS_layer_inputs     nullptr
-#define HAS_mix_streams      nullptr
-#define HAS_correct_streams  nullptr
-#define HAS_match_rms        nullptr
-#define HAS_rglru            nullptr
-#define HAS_token_shift      nullptr
-#define HAS_wkv7             nullptr
-#define HAS_wkv7_out         nullptr
-#define HAS_cut_gate         nullptr
-#define HAS_heads_linear     nullptr
-#define HAS_latent_store     nullptr
-#define HAS_index_store      sl_cuda_index_store
-#define HAS_index_select     sl_cuda_index_select
-#define HAS_sparse_attention sl_cuda_sparse_attention
-#define HAS_sum_parts        nullptr /* all_reduce adds */
-#define HAS_all_gather       sl_cuda_all_gather
-#define HAS_all_reduce       sl_cuda_all_reduce
+#define HAS_layer_inputs         nullptr
+#define HAS_hyper_read           nullptr
+#define HAS_hyper_write          nullptr
+#define HAS_turn_tails           nullptr
+#define HAS_row_store            nullptr
+#define HAS_compress             nullptr
+#define HAS_compressed_select    nullptr
+#define HAS_compressed_attention nullptr
+#define HAS_mix_streams          nullptr
+#define HAS_correct_streams      nullptr
+#define HAS_match_rms            nullptr
+#define HAS_rglru                nullptr
+#define HAS_token_shift          nullptr
+#define HAS_wkv7                 nullptr
+#define HAS_wkv7_out             nullptr
+#define HAS_cut_gate             nullptr
+#define HAS_heads_linear         nullptr
+#define HAS_latent_store         nullptr
+#define HAS_index_store          sl_cuda_index_store
+#define HAS_index_select         sl_cuda_index_select
+#define HAS_sparse_attention     sl_cuda_sparse_attention
+#define HAS_sum_parts            nullptr /* all_reduce adds */
+#define HAS_all_gather           sl_cuda_all_gather
+#define HAS_all_reduce           sl_cuda_all_reduce
 
 static const struct sl_backend_vt vtable = {
     "cuda",

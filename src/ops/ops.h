@@ -423,6 +423,38 @@ struct sl_op_layer_inputs {
 
 enum { SL_MAX_STREAMS = 4 }; /* residual streams of a model */
 
+/* Hyper-connections: a row has several residual streams, of which a sublayer reads one mixture and
+ * to which it writes in different shares, while they are mixed among themselves. All weights of
+ * that come of the row: m = (W x) / rms(x), with x all its streams side by side. */
+static inline int32_t sl_hyper_weights(int32_t n_streams)
+{
+    return (2 + n_streams) * n_streams;
+}
+
+/* pre_i = sigmoid(m_i scale_0 + base_i) + eps; out = sum of pre_i x_i. Then what hyper_write needs:
+ * post_i = 2 sigmoid(m scale_1 + base); mix = softmax(m scale_2 + base) by rows + eps, whose
+ * columns, and then n_iters - 1 times its rows and columns, are divided by their sum + eps
+ * (Sinkhorn and Knopp). */
+struct sl_op_hyper_read {
+    const float *x; /* [T, n_streams, h] */
+    float *w;       /* [T, sl_hyper_weights] W x; becomes pre, post [n_streams] and mix [n_streams,
+                       n_streams]; last: [T, n_streams], pre */
+    const float *base;   /* as a row of w */
+    const float *scale;  /* [3]; last: [1] */
+    bool last;           /* nothing is written any more */
+    float norm_eps, eps; /* of rms; of the rest */
+    int32_t n_iters;
+    int32_t n, n_streams, h;
+    float *out; /* [T, h] */
+};
+
+struct sl_op_hyper_write { /* x_i = post_i y + sum over j of mix[j, i] x_j, all at once */
+    float *x;              /* [T, n_streams, h] */
+    const float *y;        /* [T, h] */
+    const float *w;        /* as hyper_read leaves it */
+    int32_t n, n_streams, h;
+};
+
 struct sl_op_mix_streams { /* x_i += sum over j of coefs[t, i, j] x_j, all at once (AltUp) */
     float *x, *others;     /* the first stream [T, h]; the others, each [T, h], */
     int64_t ld_others;     /* so many values apart */
@@ -731,6 +763,117 @@ static inline size_t sl_sparse_room(enum sl_dtype dtype, int32_t head_dim, int32
            (tiles * sl_kv_tile_bytes(dtype, head_dim) + sizeof(struct sl_span) + sizeof(int32_t));
 }
 
+/* Attention to a window and to rows that stand for several tokens each (DeepSeek V4). Of every
+ * `ratio` tokens, whole ones by position, one row is made: a weighted mean of what they have for
+ * it. Keys are values too, and all heads share them. A layer keeps the rows of the window's tokens
+ * in pages of a group with that window, and those made of several in pages of the group without
+ * one: a page has the rows of the windows whose last token is in its block. */
+struct sl_rows_view {
+    uint8_t *pool;
+    size_t page_bytes, offset;
+    enum sl_dtype dtype; /* F32, F16 or BF16 */
+    int32_t block_size;  /* tokens */
+    int32_t group;       /* whose table of the batch names its pages */
+};
+
+static inline size_t sl_row_bytes(enum sl_dtype dtype, int32_t dim)
+{
+    return (size_t)sl_kv_padded_dim(dim) * (dtype == SL_DTYPE_F32 ? 4 : 2);
+}
+
+/* Rows of a page, at most, of tokens of which `ratio` make one. */
+static inline int32_t sl_rows_of_block(int32_t block_size, int32_t ratio)
+{
+    return (block_size + ratio - 1) / ratio;
+}
+
+struct sl_op_turn_tails { /* the last dimensions of each head are rotated, or back */
+    float *x;             /* [T, n_heads, dim] */
+    int32_t n, n_heads, dim;
+    bool norm; /* before it, each head is normed without weights */
+    float eps;
+    const struct sl_rope *rope; /* of the last rope->n_dims dimensions */
+    const float *angles;        /* from rope_angles */
+    bool back;                  /* by the negative angles */
+};
+
+struct sl_op_row_store { /* the RMSNorm of each row, its last dimensions rotated, to the pages */
+    const struct sl_batch *batch;
+    const float *x; /* [T, dim] */
+    const float *norm;
+    float eps;
+    int32_t dim;
+    const struct sl_rope *rope;
+    const float *angles;
+    struct sl_rows_view rows; /* one for each token */
+};
+
+/* Of window w, that is tokens w ratio to (w + 1) ratio - 1, by dimension: row = sum of
+ * softmax(gate) kv, with gate = the token's + bias[its place in the window], over its tokens;
+ * overlap: over these with the second half of what they have, and those of window w - 1 with the
+ * first. Then RMSNorm, rotation of the last dimensions by the position of the window's first token,
+ * and to the pages. State: of each sum [3, W] its maximum, its weights' sum and itself, 0 where it
+ * is empty. */
+struct sl_op_compress {
+    const struct sl_batch *batch;
+    float *kv;         /* [T, W]; changed; W: dim, or with overlap twice that */
+    const float *gate; /* [T, W] */
+    const float *bias; /* [ratio, W] */
+    const float *norm; /* [dim] */
+    float eps;
+    int32_t dim, ratio;
+    bool overlap;
+    const struct sl_rope *rope;
+    struct sl_state_view state; /* of sl_compress_state bytes */
+    struct sl_rows_view rows;   /* one for each window */
+};
+
+static inline size_t sl_compress_state(int32_t dim, bool overlap)
+{
+    const size_t n = 3 * (size_t)dim * (overlap ? 2 : 1) * sizeof(float);
+    return (n + SL_STATE_ALIGN - 1) / SL_STATE_ALIGN * SL_STATE_ALIGN;
+}
+
+/* As index_select, of rows made of `ratio` tokens: position p sees (p + 1) / ratio of them. */
+struct sl_op_compressed_select {
+    const struct sl_batch *batch;
+    const float *q; /* [T, n_heads, dim] */
+    const float *w; /* [T, n_heads] */
+    int32_t n_heads, dim, top_k, ratio;
+    struct sl_rows_view rows;
+    float *scores; /* room for so many, at least sl_index_scores(rows of the longest span) */
+    int64_t n_scores;
+    int32_t *top; /* [T, top_k] rows, ascending; of a position that sees no more: undefined */
+};
+
+/* A position attends to the rows made of several tokens that it sees, or has chosen of them, in
+ * ascending order, and behind them to its own row and window - 1 of those before it: as if these
+ * were all keys there are, side by side. */
+struct sl_op_compressed_attention {
+    const struct sl_batch *batch;
+    const float *q; /* [T, n_heads, dim] */
+    int32_t n_heads, dim, window;
+    float scale;
+    const float *sinks;       /* [n_heads] */
+    struct sl_rows_view near; /* a row for each token */
+    int32_t ratio;            /* 0: there are no others */
+    struct sl_rows_view far;
+    const int32_t *top; /* [T, top_k] from compressed_select; NULL: all are seen */
+    int32_t top_k;
+    void *room; /* at least sl_compressed_room(.., 1) */
+    size_t room_bytes;
+    int32_t n_most; /* rows that a position can attend to */
+    float *out;     /* [T, n_heads, dim] */
+};
+
+/* Bytes in which n positions are worked on at a time. */
+static inline size_t sl_compressed_room(enum sl_dtype dtype, int32_t dim, int32_t n_most, int32_t n)
+{
+    const size_t tiles = ((size_t)n_most + SL_KV_TILE - 1) / SL_KV_TILE;
+    return (size_t)n *
+           (tiles * sl_kv_tile_bytes(dtype, dim) + sizeof(struct sl_span) + 2 * sizeof(int32_t));
+}
+
 enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };
 
 struct sl_op_pool {              /* one vector of each span's rows */
@@ -749,6 +892,7 @@ enum sl_route_score {
      * weight of each is its share of the softmax of those not chosen before it whose logit x is
      * near its own, m: (m - x) / max(|x|, m) <= near. */
     SL_ROUTE_MIXER,
+    SL_ROUTE_ROOT_SOFTPLUS, /* sqrt(ln(1 + exp(logit))) */
 };
 
 /* How a layer's router turns logits into experts and weights. */
@@ -770,8 +914,11 @@ struct sl_op_route { /* each row's experts: those with the top_k largest scores,
     int32_t n, n_experts, top_k; /* top_k <= experts of top_groups groups */
     struct sl_route_rule rule;
     const float *expert_scale; /* [E] times the weight of each, at last; or NULL */
-    int32_t *experts;          /* [T, top_k] */
-    float *weights;            /* [T, top_k] */
+    /* Where tokens say which: [V, top_k] different ones of each, and the tokens [T], each below V;
+     * without a bias and groups. NULL: scores do. */
+    const int32_t *of_token, *tokens;
+    int32_t *experts; /* [T, top_k] */
+    float *weights;   /* [T, top_k] */
 };
 
 /* Whether so many experts can be chosen by that rule. */

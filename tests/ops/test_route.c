@@ -71,8 +71,10 @@ static void scores_of(const struct sl_op_route *a, const float *logits, double *
     for (int32_t e = 0; e < a->n_experts; e++)
         sum += exp((double)logits[e] - max);
     for (int32_t e = 0; e < a->n_experts; e++) {
-        score[e] = a->rule.score == SL_ROUTE_SIGMOID ? 1 / (1 + exp(-(double)logits[e]))
-                                                     : exp((double)logits[e] - max) / sum;
+        const double x = (double)logits[e];
+        score[e] = a->rule.score == SL_ROUTE_SIGMOID         ? 1 / (1 + exp(-x))
+                   : a->rule.score == SL_ROUTE_ROOT_SOFTPLUS ? sqrt(log1p(exp(x)))
+                                                             : exp(x - max) / sum;
         choice[e] = score[e] + (a->bias != NULL ? (double)a->bias[e] : 0);
     }
 }
@@ -328,12 +330,63 @@ static void test_not_numbers(void **state)
     }
 }
 
+/* Scores far below 0, whose exponential alone is what is left; and experts that tokens choose. */
+static void test_root_softplus(void **state)
+{
+    struct sl_rng rng = {77, 0};
+    float *logits = floats(&rng, ROWS * N_EXPERTS, 4), *bias = floats(&rng, N_EXPERTS, 0.3);
+    struct sl_route_rule rule = plain;
+    int32_t of_token[ROWS * TOP_K], tokens[ROWS];
+    (void)state;
+    rule.score = SL_ROUTE_ROOT_SOFTPLUS;
+    rule.renormalize = true;
+    rule.scale = 1.5f;
+    for (int32_t e = 0; e < N_EXPERTS; e++)
+        logits[e] -= 30;
+    check(logits, NULL, rule);
+    check(logits, bias, rule);
+    for (int32_t t = 0; t < ROWS; t++) {
+        tokens[t] = (t * 4 + 1) % ROWS;
+        for (int32_t s = 0; s < TOP_K; s++)
+            of_token[t * TOP_K + s] = (t * 11 + s * 5) % N_EXPERTS;
+    }
+    for (int i = 0; i < n_backends; i++) {
+        int32_t experts[ROWS * TOP_K];
+        float weights[ROWS * TOP_K];
+        const struct sl_op_route a = {.logits = logits,
+                                      .n = ROWS,
+                                      .n_experts = N_EXPERTS,
+                                      .top_k = TOP_K,
+                                      .rule = rule,
+                                      .of_token = of_token,
+                                      .tokens = tokens,
+                                      .experts = experts,
+                                      .weights = weights};
+        backends[i]->vt->route(backends[i], &a);
+        for (int32_t t = 0; t < ROWS; t++) {
+            double score[N_EXPERTS], choice[N_EXPERTS], sum = 0;
+            const int32_t *of = of_token + tokens[t] * TOP_K;
+            scores_of(&a, logits + t * N_EXPERTS, score, choice);
+            for (int32_t s = 0; s < TOP_K; s++)
+                sum += score[of[s]];
+            for (int32_t s = 0; s < TOP_K; s++) {
+                const double want = score[of[s]] / sum * 1.5;
+                assert_int_equal(experts[t * TOP_K + s], of[s]);
+                assert_true(fabs((double)weights[t * TOP_K + s] - want) < 1e-6);
+            }
+        }
+    }
+    sl_free(logits);
+    sl_free(bias);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),         cmocka_unit_test(test_bias_in_float),
         cmocka_unit_test(test_negative_bias), cmocka_unit_test(test_least_sum),
         cmocka_unit_test(test_not_numbers),   cmocka_unit_test(test_mixer),
+        cmocka_unit_test(test_root_softplus),
     };
     return cmocka_run_group_tests(tests, create_backends, destroy_backends);
 }
