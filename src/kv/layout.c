@@ -48,6 +48,26 @@ int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim, s
     return 0;
 }
 
+int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio, int32_t dim,
+                          int32_t index_dim, struct sl_error *err)
+{
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && ratio >= 2 && dim > 0);
+    SL_ASSERT(l->n_groups == 0 || (l->n_groups == 1 && sl_kv_layers_full(&l->groups[0])));
+    const size_t n = (size_t)sl_rows_of_block(l->block_size, ratio);
+    const size_t own = n * sl_row_bytes(l->dtype, dim);
+    const size_t index = index_dim > 0 ? n * sl_row_bytes(sl_index_dtype(l->dtype), index_dim) : 0;
+    struct sl_kv_layer_group *g = &l->groups[0];
+    l->n_groups = 1;
+    if (g->page_bytes + own + index > UINT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
+    l->rows[layer] = (struct sl_rows_place){.offset = (uint32_t)g->page_bytes,
+                                            .index_offset = (uint32_t)(g->page_bytes + own),
+                                            .n_bytes = (uint32_t)(own + index)};
+    g->page_bytes += own + index;
+    g->n_layers++;
+    return 0;
+}
+
 int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
                            struct sl_error *err)
 {
@@ -73,7 +93,7 @@ int sl_kv_layout_merge(struct sl_kv_layout *l, struct sl_error *err)
     size_t begin[SL_MAX_KV_GROUPS], n_bytes = 0;
     int32_t n_layers = 0;
     for (int32_t i = 0; i < l->n_groups; i++) {
-        SL_ASSERT(!l->groups[i].state);
+        SL_ASSERT(!l->groups[i].state); /* so there are no rows of several tokens either */
         begin[i] = n_bytes;
         n_bytes += l->groups[i].page_bytes;
         n_layers += l->groups[i].n_layers;
@@ -103,6 +123,7 @@ static void cut_pages(struct sl_kv_layout *l, int32_t group, int32_t first, int3
         const size_t of_state = l->states[i].n_bytes;
         const size_t of_keys = l->places[i].group == group ? l->places[i].n_bytes : 0;
         const size_t n = g->state ? of_state : of_keys;
+        SL_ASSERT(l->rows[i].n_bytes == 0); /* stages.c */
         begin += i < first ? n : 0;
         n_bytes += i < first ? 0 : n;
         n_layers += i >= first && n > 0;

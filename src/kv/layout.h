@@ -22,6 +22,11 @@ struct sl_kv_place { /* of a layer, in the pages of its group */
     uint32_t n_bytes;      /* of all; 0: the layer has no place of its own */
 };
 
+struct sl_rows_place { /* of rows made of several tokens, in pages of the first group */
+    uint32_t offset, index_offset;
+    uint32_t n_bytes; /* of both; 0: the layer has none */
+};
+
 struct sl_state_place { /* of a layer, in the pages of the group with states */
     bool in;
     size_t offset, n_bytes;
@@ -41,6 +46,7 @@ struct sl_kv_layout {
     int32_t n_groups; /* a group without a window is the first, one of states the last */
     struct sl_kv_layer_group groups[SL_MAX_KV_GROUPS];
     struct sl_kv_place places[SL_MAX_LAYERS]; /* of the model's layers */
+    struct sl_rows_place rows[SL_MAX_LAYERS];
     struct sl_state_place states[SL_MAX_LAYERS];
 };
 
@@ -59,6 +65,11 @@ SL_MUST_CHECK int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_
  * token, behind all that its group has. */
 SL_MUST_CHECK int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim,
                                          struct sl_error *err);
+/* Gives a layer a place for rows of which `ratio` tokens make one each, of dim values, and of
+ * index_dim (0: none) for an index of them (struct sl_rows_view), before all places of layers with
+ * a window. */
+SL_MUST_CHECK int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio,
+                                        int32_t dim, int32_t index_dim, struct sl_error *err);
 /* Gives a layer a place for n_bytes of state, after all places of keys. */
 SL_MUST_CHECK int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
                                          struct sl_error *err);
@@ -94,7 +105,7 @@ static inline void sl_kv_layout_part(struct sl_kv_layout *l, int32_t n)
         l->places[i].k_offset /= (uint32_t)n;
         l->places[i].v_offset /= (uint32_t)n;
         l->places[i].n_bytes /= (uint32_t)n;
-        SL_ASSERT(n == 1 || l->places[i].index_offset == 0);
+        SL_ASSERT(n == 1 || (l->places[i].index_offset == 0 && l->rows[i].n_bytes == 0));
     }
 }
 
@@ -126,6 +137,37 @@ static inline struct sl_kv_view sl_kv_index_view(const struct sl_kv_layout *l,
     SL_ASSERT(l->places[layer].index_offset > 0);
     v.k_offset = v.v_offset = l->places[layer].index_offset;
     v.dtype = sl_index_dtype(l->dtype);
+    return v;
+}
+
+/* A layer's own row of each token, where its pages hold rows. */
+static inline struct sl_rows_view sl_kv_near_rows(const struct sl_kv_layout *l,
+                                                  uint8_t *const *pools, int layer)
+{
+    const struct sl_kv_place *p = &l->places[layer];
+    struct sl_rows_view v;
+    v.pool = pools[p->group];
+    v.page_bytes = l->groups[p->group].page_bytes;
+    v.offset = p->k_offset;
+    v.dtype = l->dtype;
+    v.block_size = l->block_size;
+    v.group = p->group;
+    return v;
+}
+
+/* Those made of several tokens, or of their index. */
+static inline struct sl_rows_view sl_kv_far_rows(const struct sl_kv_layout *l,
+                                                 uint8_t *const *pools, int layer, bool index)
+{
+    const struct sl_rows_place *p = &l->rows[layer];
+    struct sl_rows_view v;
+    SL_ASSERT(p->n_bytes > 0 && (!index || p->index_offset > p->offset));
+    v.pool = pools[0];
+    v.page_bytes = l->groups[0].page_bytes;
+    v.offset = index ? p->index_offset : p->offset;
+    v.dtype = index ? sl_index_dtype(l->dtype) : l->dtype;
+    v.block_size = l->block_size;
+    v.group = 0;
     return v;
 }
 
