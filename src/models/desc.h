@@ -90,6 +90,14 @@ enum sl_has {
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
 enum sl_layer_choice { SL_LAYER_BY_INDEX, SL_LAYER_OFF, SL_LAYER_ON };
 
+/* What a layer attends to beside its window (DeepSeek V4). */
+enum sl_rows_kind {
+    SL_ROWS_BY_INDEX,
+    SL_ROWS_NONE,
+    SL_ROWS_SPARSE, /* rows of a few tokens, of which an index chooses */
+    SL_ROWS_HEAVY   /* rows of many, all of them */
+};
+
 /* Of layers that are a mixer or an MLP alone. */
 enum sl_layer_kind { SL_LAYER_STATE, SL_LAYER_ATTN, SL_LAYER_EXPERTS, SL_LAYER_MLP };
 
@@ -200,6 +208,18 @@ struct sl_hparams {
     int32_t layer_width, n_layer_vocab; /* of embeddings for each layer; 0: there are none */
     int32_t n_streams, active_stream;   /* residual streams; 0: one */
     int32_t laurel_rank;
+    /* Streams of hyper-connections, 0: there are none; how often what mixes them is balanced. */
+    int32_t n_hyper, hyper_iters;
+    double hyper_eps;
+    /* Of attention to rows that stand for several tokens each: enum sl_rows_kind by layer, or how
+     * many tokens make one, -1: no list says so; of the kinds SPARSE and HEAVY; groups of heads and
+     * rank of the output's first product; layers in front whose experts tokens choose. */
+    uint8_t rows_kinds[SL_MAX_LAYERS];
+    int32_t layer_ratios[SL_MAX_LAYERS];
+    int32_t sparse_ratio, heavy_ratio;
+    int32_t o_groups, o_rank;
+    int32_t n_hashed;
+    uint8_t hashed_layers[SL_MAX_LAYERS]; /* enum sl_layer_choice */
     /* Where a file says it for each layer; 0: it does not. */
     double layer_sparsity[SL_MAX_LAYERS];   /* share of a gate that is cut off; GGUF: */
     double layer_deviations[SL_MAX_LAYERS]; /* what is below the mean and so many deviations */
@@ -300,6 +320,7 @@ struct sl_hparam_desc {
     const char *letters;  /* or these */
     bool spelled;         /* FLOAT: a string will do, as what YAML makes of 1e-5 */
     bool repeats;         /* LAYER_TYPES: a list shorter than the model begins again */
+    bool longer;          /* LAYER_INTS: a list may have more entries than there are layers */
     bool from_one;        /* LAYERS: the first layer's number is 1 */
 };
 
@@ -388,6 +409,21 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_INDEX_K_NORM_BIAS,
                SL_SLOT_INDEX_W,      /* how much each of its queries counts, */
                SL_SLOT_INDEX_Q_NORM, /* and, where blocks are chosen, their norm */
+               SL_SLOT_O_DOWN,  /* a matrix for each group of heads; then O reads what these give */
+               SL_SLOT_ROWS_KV, /* of rows made of several tokens: what a token has for them, */
+               SL_SLOT_ROWS_GATE, /* how much that counts, */
+               SL_SLOT_ROWS_BIAS, /* and with its place among the tokens */
+               SL_SLOT_ROWS_NORM,
+               SL_SLOT_INDEX_ROWS_KV, /* the same of the index' rows */
+               SL_SLOT_INDEX_ROWS_GATE,
+               SL_SLOT_INDEX_ROWS_BIAS,
+               SL_SLOT_INDEX_ROWS_NORM,
+               SL_SLOT_HYPER_ATTN, /* of hyper-connections: what weights are made by; */
+               SL_SLOT_HYPER_ATTN_BASE,
+               SL_SLOT_HYPER_ATTN_SCALE,
+               SL_SLOT_HYPER_FFN,
+               SL_SLOT_HYPER_FFN_BASE,
+               SL_SLOT_HYPER_FFN_SCALE,
                /* of layers with a recurrent state: */
                SL_SLOT_STATE_IN,   /* what goes through the convolution, channel by channel, */
                SL_SLOT_STATE_GATE, /* what gates that which comes out, */
@@ -479,6 +515,9 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LAYER_PROJ_NORM,
                SL_SLOT_STREAMS_IN, /* a matrix for each stream but the first */
                SL_SLOT_STREAMS_OUT,
+               SL_SLOT_HYPER_HEAD, /* of hyper-connections, behind the last layer */
+               SL_SLOT_HYPER_HEAD_BASE,
+               SL_SLOT_HYPER_HEAD_SCALE,
                SL_SLOT_POOLER, /* of a classifier */
                SL_SLOT_POOLER_BIAS,
                SL_SLOT_CLASSIFIER,
@@ -579,6 +618,21 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
                                */
               SL_DIM_INDEX_K, /* values of one and of its key, */
               SL_DIM_INDEX_HEADS, /* and how many queries it has */
+              SL_DIM_O_GROUPS, /* groups of heads, 0: there are none; what a product of one reads */
+              SL_DIM_O_IN,     /* and gives; */
+              SL_DIM_O_RANK,
+              SL_DIM_O_LOW,   /* all that they give */
+              SL_DIM_ROWS_KV, /* of rows made of several tokens, 0: there are none: what a token has
+                                 for them, */
+              SL_DIM_ROWS_BIAS,     /* that of each of its places, */
+              SL_DIM_ROWS,          /* and a row; */
+              SL_DIM_INDEX_ROWS_KV, /* the same of the index */
+              SL_DIM_INDEX_ROWS_BIAS,
+              SL_DIM_INDEX_ROWS,
+              SL_DIM_HYPER,   /* streams of hyper-connections, */
+              SL_DIM_HYPER_H, /* all of them side by side, */
+              SL_DIM_HYPER_W, /* weights of a row, and how many scales these have */
+              SL_DIM_HYPER_SCALES,
               SL_DIM_2H,        /* of an embedding and a hidden row, or the stream, side by side, */
               SL_DIM_MIX_IN,    /* what a layer's attention reads: that, or hidden; */
               SL_DIM_TARGET_H,  /* of a hidden row of the model drafted for, */
@@ -677,6 +731,7 @@ enum sl_mixer {
     SL_MIX_GQA,
     SL_MIX_MLA,   /* latent attention: of a token one row is kept for the keys and values of all
                      heads */
+    SL_MIX_ROWS,  /* attention to a window and to rows made of several tokens each (DeepSeek V4) */
     SL_MIX_NONE,  /* the layer is its MLP alone */
     SL_MIX_CONV,  /* a gated short convolution (LFM2) */
     SL_MIX_DELTA, /* the gated delta rule behind a convolution */
@@ -751,6 +806,14 @@ struct sl_mla_desc {
     float norm_eps;                    /* of the norms of both rows */
 };
 
+/* The shape of attention to a window and to rows made of several tokens (MIX_ROWS), of which mla
+ * has q_rank, rope_dim and norm_eps. */
+struct sl_rows_desc {
+    int32_t ratio;            /* tokens that make a row; 0: there are none */
+    bool overlap;             /* and those before them */
+    int32_t o_groups, o_rank; /* of the output's first product */
+};
+
 /* The index that chooses what a row of latent attention sees (DSA), or, in blocks, one of grouped
  * heads: there each key head has a query of its own, made of what attention reads. */
 struct sl_index_desc {
@@ -771,6 +834,8 @@ struct sl_layer_desc {
     struct sl_state_desc state; /* of mixers that have one */
     struct sl_mla_desc mla;     /* of SL_MIX_MLA; else all 0 */
     struct sl_index_desc index; /* likewise */
+    struct sl_rows_desc rows;   /* of SL_MIX_ROWS */
+    bool hashed;                /* tokens choose their experts (hash_route.c) */
     enum sl_ffn ffn;
     bool shifts_ffn; /* it reads tokens mixed with the one before (PLAIN) */
     enum sl_act act;
@@ -829,6 +894,7 @@ struct sl_rope_desc {
     bool scaled;            /* rope_scaling and the GGUF's keys of scaling are of it */
     enum sl_rope_pairing pairing; /* of dimensions in config.json's order */
     bool tenth_multiplier;        /* a GGUF's yarn_log_multiplier is a tenth of mscale_all_dim */
+    bool plain_factor;            /* YaRN's attention_factor is 1 where config.json has none */
     bool unrounded;               /* the ends of YaRN's ramp, which a GGUF does not say */
     double partial;      /* the share of a head that is rotated when absent; 0: it is always all */
     double gguf_partial; /* likewise of a GGUF, which does not say it; 0: all */

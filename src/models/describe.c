@@ -10,7 +10,8 @@
 
 static const char *const score_names[] = {[SL_ROUTE_SOFTMAX] = "softmax",
                                           [SL_ROUTE_SIGMOID] = "sigmoid",
-                                          [SL_ROUTE_MIXER] = "sparsemixer"};
+                                          [SL_ROUTE_MIXER] = "sparsemixer",
+                                          [SL_ROUTE_ROOT_SOFTPLUS] = "sqrtsoftplus"};
 static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated",
                                         [SL_FFN_PLAIN] = "plain",
                                         [SL_FFN_EXPERTS] = "experts",
@@ -26,6 +27,7 @@ static const char *const mixer_names[] = {
     [SL_MIX_MLA] = "mla",
     [SL_MIX_BLOCK] = "shared_block_and_state_space",
     [SL_MIX_WKV] = "rwkv7",
+    [SL_MIX_ROWS] = "window_and_rows",
 };
 static const char *const act_names[] = {
     [SL_ACT_SILU] = "silu",   [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
@@ -49,6 +51,8 @@ static const char *mixer_name(const struct sl_layer_desc *l)
 /* What of a token's keys stays: of an encoder only while a layer is computed. */
 static const char *kv_name(const struct sl_layer_desc *l)
 {
+    if (l->mixer == SL_MIX_ROWS)
+        return l->rows.ratio > 0 ? "window, rows of several tokens and state" : "window";
     if (l->mixer == SL_MIX_BOTH || l->mixer == SL_MIX_BLOCK)
         return "full and state";
     if (l->mixer == SL_MIX_MLA)
@@ -94,7 +98,8 @@ static bool describe_alike(const struct sl_layer_desc *a, const struct sl_layer_
            a->v_is_k == b->v_is_k && a->norm_v == b->norm_v && a->cuts_gate == b->cuts_gate &&
            a->gate_deviations == b->gate_deviations && a->attn_scale == b->attn_scale &&
            a->softcap == b->softcap && a->index.top_k == b->index.top_k &&
-           a->index.block == b->index.block && a->index.n_heads == b->index.n_heads;
+           a->index.block == b->index.block && a->index.n_heads == b->index.n_heads &&
+           a->rows.ratio == b->rows.ratio && a->hashed == b->hashed;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -193,10 +198,16 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
                       l->mla.rope_dim);
     else
         sl_buf_printf(out, "%s, %d heads, %d KV heads of %d",
-                      sl_has_state(l) ? mixer_names[SL_MIX_GQA] : mixer_name(l), l->n_heads,
-                      l->n_kv_heads, l->head_dim);
+                      sl_has_state(l) && l->mixer != SL_MIX_ROWS ? mixer_names[SL_MIX_GQA]
+                                                                 : mixer_name(l),
+                      l->n_heads, l->n_kv_heads, l->head_dim);
     if (l->mla.q_rank > 0)
         sl_buf_printf(out, ", queries by %d", l->mla.q_rank);
+    if (l->rows.ratio > 0)
+        sl_buf_printf(out, ", rows of %d tokens%s", l->rows.ratio,
+                      l->rows.overlap ? " and those before" : "");
+    if (l->rows.o_groups > 0)
+        sl_buf_printf(out, ", output by %d groups of %d", l->rows.o_groups, l->rows.o_rank);
     if (l->index.block > 0)
         sl_buf_printf(out, ", top %d blocks of %d for each KV head by an index of %d",
                       l->index.top_k, l->index.block, l->index.dim);
@@ -246,6 +257,8 @@ static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
         sl_buf_printf(out, ", in a space of %d", l->latent);
     if (l->swiglu.limit > 0)
         sl_buf_printf(out, ", limit %g", (double)l->swiglu.limit);
+    if (l->hashed)
+        sl_buf_puts(out, ", chosen by tokens");
     if (l->weigh_input)
         sl_buf_puts(out, ", weighed input");
     if (l->route.n_groups > 1)
@@ -273,7 +286,7 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         if (l->mixer == SL_MIX_BLOCK)
             sl_buf_printf(out, " and gated %s of %d, a block of layer %d; behind it ",
                           act_names[l->act], l->intermediate, l->tied_to);
-        if (sl_has_state(l))
+        if (sl_has_state(l) && l->mixer != SL_MIX_ROWS)
             text_state(l, out);
         if (l->mixer == SL_MIX_NONE)
             sl_buf_puts(out, "no mixer");
@@ -288,9 +301,10 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
             sl_buf_printf(out, "; norms %s", norms_name(l));
         if (sl_has_attention(l))
             sl_buf_printf(out, "; %s KV",
-                          l->whole                 ? "step"
-                          : l->mixer == SL_MIX_MLA ? "latent"
-                                                   : "full");
+                          l->whole                  ? "step"
+                          : l->mixer == SL_MIX_MLA  ? "latent"
+                          : l->mixer == SL_MIX_ROWS ? kv_name(l)
+                                                    : "full");
         sl_buf_putc(out, '\n');
     }
 }

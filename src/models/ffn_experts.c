@@ -29,6 +29,8 @@ static void choose_experts(struct sl_run *r, int32_t layer, const void *x, int32
                           .n_experts = l->n_experts,
                           .top_k = l->top_experts,
                           .rule = l->route,
+                          .of_token = l->hashed ? r->m->hashed[layer].of_token : NULL,
+                          .tokens = r->tokens,
                           .expert_scale = sl_run_vec(r, layer, SL_SLOT_EXPERT_SCALE),
                           .experts = r->top,
                           .weights = r->top_weight,

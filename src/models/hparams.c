@@ -541,9 +541,10 @@ static int read_layer_ints(const struct source *src, const struct sl_hparam_desc
     if (row->value != NULL)
         return json_is_object(sp->value) ? object_layer_ints(row, sp, hp->n_layers, ints, err)
                                          : wrong_type(sp, "an object", err);
-    if (list && json_array_size(sp->value) != (size_t)hp->n_layers)
+    const size_t n_listed = json_array_size(sp->value), n = (size_t)hp->n_layers;
+    if (list && (row->longer ? n_listed < n : n_listed != n))
         return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
-                       json_array_size(sp->value), hp->n_layers);
+                       n_listed, hp->n_layers);
     for (int32_t i = 0; i < hp->n_layers; i++) {
         const json_t *v = list ? json_array_get(sp->value, (size_t)i) : sp->value;
         if (v != NULL && !json_is_integer(v))

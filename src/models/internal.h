@@ -54,9 +54,15 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
 
 _Static_assert(SL_MAX_EXPERTS <= INT16_MAX && SL_MAX_HEADS <= INT16_MAX, "n_turns, stack_idx");
 
-struct sl_head_stacks {     /* of a layer with latent attention */
-    struct sl_weight *mats; /* [2, n_heads]; NULL: it is none */
-    struct sl_stack k_up, v_up;
+struct sl_head_stacks {         /* of a layer with latent attention */
+    struct sl_weight *mats;     /* [2, n_heads]; NULL: it is none */
+    struct sl_stack k_up, v_up; /* MIX_ROWS: k_up is that of the output's groups */
+};
+
+struct sl_hashed { /* of a layer: the experts of each token */
+    const struct sl_ckpt_tensor *src;
+    int32_t *of_token; /* [n_vocab, top_experts] in the backend's memory, after loading */
+    size_t n_bytes;
 };
 
 struct sl_expert_stacks {   /* of a layer */
@@ -86,6 +92,7 @@ struct sl_model {
                                   where it has none; NULL: it has none at all */
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
     struct sl_head_stacks *heads;     /* the same of matrices of heads */
+    struct sl_hashed *hashed; /* [n_layers] of layers whose tokens choose; NULL: none does */
     struct sl_model_facts facts;
     int32_t rank, n_ranks;           /* of so many models that are one; 0 of 1 unless set */
     bool own_experts;                /* each of these has some of a layer's experts, whole */
@@ -440,10 +447,16 @@ struct sl_run {
     float *stream_keep;  /* [T, H] the first before a layer; */
     float *stream_route, *stream_coefs; /* [T, n_streams], [T, n_streams^2] */
     float *laurel;                      /* [T, laurel_rank] */
-    float *state_in, *conv_out;         /* [T, channels] of recurrent layers: before the
-                                           convolution and behind it */
-    float *conv_kernels;                /* [T, channels, taps] where each token brings its own */
-    float *state_gate, *state_out;      /* [T, heads * v_dim] */
+    float *hyper, *hyper_w; /* of hyper-connections: [T, n, H] streams, [T, (2 + n) n] weights; */
+    float *hyper_rows;      /* [max_logits, n, H] those that go on behind the last layer */
+    float *rows_kv, *rows_gate;    /* [T, ROWS_KV] of rows made of several tokens; */
+    float *rows_low;               /* [T, O_LOW] on the way to the output; */
+    void *rows_room;               /* of sl_rows_room bytes */
+    const int32_t *tokens;         /* of the step's batch */
+    float *state_in, *conv_out;    /* [T, channels] of recurrent layers: before the
+                                      convolution and behind it */
+    float *conv_kernels;           /* [T, channels, taps] where each token brings its own */
+    float *state_gate, *state_out; /* [T, heads * v_dim] */
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
     void *state_low; /* [T, 2, low_rank] activations, where these are no floats */
     void *state_att; /* the same as activations, beside att; */
@@ -533,12 +546,14 @@ void sl_wkv_room(const struct sl_layer_desc *l, uint64_t *floats, uint64_t *low)
 const void *sl_wkv_ffn_input(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
+    if (l->mixer == SL_MIX_ROWS)
+        return l->rows.ratio > 0;
     return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_MLA && l->mixer != SL_MIX_NONE;
 }
 static inline bool sl_has_attention(const struct sl_layer_desc *l)
 {
     return l->mixer == SL_MIX_GQA || l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_BOTH ||
-           l->mixer == SL_MIX_BLOCK;
+           l->mixer == SL_MIX_BLOCK || l->mixer == SL_MIX_ROWS;
 }
 /* Channels of its convolution. */
 int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden);
@@ -596,6 +611,26 @@ static inline void sl_run_next_part(struct sl_run *r)
 }
 /* run.c: out(act(gate r->norm) * input) of a layer, to r->y. */
 void sl_run_layer_input(struct sl_run *r, int32_t layer, const float *inputs, int32_t n);
+/* hyper.c: of a model with hyper-connections: r->x becomes the streams; what a sublayer reads of
+ * them, normed, to r->norm; r->y to the streams; behind all, r->norm becomes the batch's rows of
+ * logits, normed. */
+void sl_hyper_begin(struct sl_run *r, int32_t n);
+void sl_hyper_read(struct sl_run *r, int32_t layer, bool ffn, int32_t n);
+void sl_hyper_write(struct sl_run *r, int32_t n);
+void sl_hyper_end(struct sl_run *r, const struct sl_batch *b);
+/* mixer_rows.c: attention to a window and to rows made of several tokens each, to r->att, and its
+ * output, r->y. sl_rows_room: bytes of r->rows_room. */
+SL_MUST_CHECK int sl_rows_create(struct sl_model *m, int32_t layer, struct sl_error *err);
+void sl_mixer_rows_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+void sl_mixer_rows_output(struct sl_run *r, int32_t layer, int32_t n, float *y);
+size_t sl_rows_state_bytes(const struct sl_layer_desc *l);
+size_t sl_rows_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens);
+/* hash_route.c: the tables of layers whose tokens choose their experts. */
+#define SL_HASH_TENSOR "layers.*.ffn.gate.tid2eid"
+SL_MUST_CHECK int sl_hashed_bind(struct sl_model *m, struct sl_error *err);
+SL_MUST_CHECK int sl_hashed_load(struct sl_model *m, struct sl_error *err);
+void sl_hashed_unload(struct sl_model *m);
+bool sl_hashed_is_tensor(const struct sl_model *m, const char *name);
 /* streams.c: of a model with several residual streams, of which r->x is the first: before all
  * layers; before a layer, and r->norm is what attention reads; beside attention, from r->norm;
  * behind a layer; behind all, where r->norm becomes the batch's rows of logits, normed. */

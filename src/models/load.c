@@ -34,7 +34,8 @@ static enum sl_weight_use use_of(const struct sl_model *m, const struct sl_param
 {
     if (sl_slot_is_rows(p->desc->slot))
         return SL_USE_ROWS;
-    if (p->desc->slot == SL_SLOT_MLA_V_UP) /* products of heads take floats alone */
+    if (p->desc->slot == SL_SLOT_MLA_V_UP ||
+        p->desc->slot == SL_SLOT_O_DOWN) /* products of heads take floats alone */
         return SL_USE_LINEAR;
     return sl_fp8_use(m, p->src->dtype);
 }
@@ -551,6 +552,12 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc == 0 && m->hp.layer_width > 0 && be->vt->layer_inputs == NULL)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "embeddings for each layer have no kernel on this device: choose device cpu");
+    if (rc == 0 && m->hp.n_hyper > 0 && be->vt->hyper_read == NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "hyper-connections have no kernel on this device: choose device cpu");
+    if (rc == 0 && m->hp.n_hyper > 0 && m->facts.whole)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "a model of hyper-connections cannot be pooled by the mean");
     if (rc == 0 && m->hp.n_streams > 0 && be->vt->mix_streams == NULL)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "several residual streams (AltUp) have no kernel on this device: choose "
@@ -601,6 +608,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = sl_experts_create(m, err);
     if (rc == 0)
         rc = sl_mla_create(m, err);
+    if (rc == 0)
+        rc = sl_hashed_load(m, err);
     if (rc != 0) {
         sl_model_unload(m);
         return rc;
@@ -616,6 +625,7 @@ void sl_model_unload(struct sl_model *m)
         return;
     sl_experts_destroy(m);
     sl_mla_destroy(m);
+    sl_hashed_unload(m);
     sl_draft_unshare(m);
     sl_columns_unload(m);
     for (size_t i = 0; i < m->n_params; i++) {

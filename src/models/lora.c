@@ -324,6 +324,8 @@ int sl_lora_open(const struct sl_model *m, const char *dir, const struct sl_lora
         l->mats = sl_calloc((size_t)n, sizeof *l->mats);
     if (l == NULL || pairs == NULL || l->mats == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for an adapter");
+    if (rc == 0 && sl_layers_max(&m->hp, m->layers, SL_DIM_O_GROUPS) > 0)
+        rc = sl_fail(err, SL_EUNSUPPORTED, "adapters of %s are not supported yet", m->name->id);
     if (rc == 0)
         rc = sl_peft_open(dir, &peft, err);
     if (rc == 0)

@@ -105,9 +105,16 @@ static int32_t index_top_of(const struct sl_layer_desc *l)
     return l->index.block > 0 ? l->index.top_k * l->index.n_heads : l->index.top_k;
 }
 
+/* Positions that a row's choice is copied from; blocks are read where they are. */
 static int32_t index_gathered_of(const struct sl_layer_desc *l)
 {
-    return l->index.block > 0 ? 0 : l->index.top_k;
+    return l->mixer == SL_MIX_MLA ? l->index.top_k : 0;
+}
+
+/* Rows made of several tokens have a room of their own (mixer_rows.c). */
+static int32_t index_spans_of(const struct sl_layer_desc *l)
+{
+    return l->mixer == SL_MIX_ROWS ? 0 : l->index.top_k;
 }
 
 static int32_t index_dim_of(const struct sl_layer_desc *l)
@@ -142,7 +149,7 @@ size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be, enum
                      int32_t n_tokens)
 {
     const int32_t gathered = index_largest(m, index_gathered_of);
-    if (sl_index_top(m) == 0)
+    if (index_largest(m, index_spans_of) == 0)
         return 0;
     if (be->vt->device != NULL || gathered == 0) /* nothing is copied */
         return (size_t)n_tokens * sizeof(struct sl_span);

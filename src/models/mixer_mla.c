@@ -55,7 +55,8 @@ static int create_stack(struct sl_model *m, int32_t layer, enum sl_slot slot,
 int sl_mla_create(struct sl_model *m, struct sl_error *err)
 {
     int rc = 0;
-    if (sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_RANK) == 0)
+    if (sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_RANK) == 0 &&
+        sl_layers_max(&m->hp, m->layers, SL_DIM_O_GROUPS) == 0)
         return 0;
     m->heads = sl_calloc((size_t)m->hp.n_layers, sizeof *m->heads);
     if (m->heads == NULL)
@@ -63,6 +64,8 @@ int sl_mla_create(struct sl_model *m, struct sl_error *err)
     for (int32_t l = sl_stage_first(m); l < sl_stage_end(m) && rc == 0; l++) {
         struct sl_head_stacks *s = &m->heads[l];
         const size_t n = (size_t)m->layers[l].n_heads;
+        if (m->layers[l].mixer == SL_MIX_ROWS)
+            rc = sl_rows_create(m, l, err);
         if (m->layers[l].mixer != SL_MIX_MLA)
             continue;
         s->mats = sl_calloc(2 * n, sizeof *s->mats);

@@ -269,8 +269,8 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
         goto fail;
     }
     if ((rc = sl_plan(m->desc, m->name, &m->hp, m->layers, err)) != 0 ||
-        (rc = sl_params_create(m, err)) != 0 || (rc = sl_bind_tensors(m, err)) != 0 ||
-        (rc = model_fill_facts(m, err)) != 0)
+        (rc = sl_params_create(m, err)) != 0 || (rc = sl_hashed_bind(m, err)) != 0 ||
+        (rc = sl_bind_tensors(m, err)) != 0 || (rc = model_fill_facts(m, err)) != 0)
         goto fail;
     sl_model_set_context(m, m->facts.context);
     if (!model_generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
@@ -291,6 +291,7 @@ void sl_model_close(struct sl_model *m)
     sl_params_destroy(m);
     sl_draft_close(m);
     sl_free(m->layers);
+    sl_free(m->hashed);
     sl_free(m);
 }
 
@@ -306,7 +307,8 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
         const struct sl_layer_desc *l = &m->layers[i];
         if (!sl_has_attention(l))
             continue;
-        const bool latent = l->mixer == SL_MIX_MLA; /* then each rank has the one head of keys */
+        const bool latent = l->mixer == SL_MIX_MLA ||
+                            l->mixer == SL_MIX_ROWS; /* each rank has the one head of keys */
         const struct sl_heads h = {l->n_heads / m->n_ranks,
                                    latent ? l->n_kv_heads : l->n_kv_heads / m->n_ranks, l->head_dim,
                                    l->v_dim, latent};
@@ -339,12 +341,17 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
         for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++) {
             const struct sl_layer_desc *d = &m->layers[i];
             const bool has_keys = sl_has_attention(d) && d->kv_source == i;
-            const bool latent = d->mixer == SL_MIX_MLA; /* each rank keeps all of a token's row */
-            if (has_keys && (window_of(m, i) > 0) == (pass > 0))
+            const bool rows = d->mixer == SL_MIX_ROWS;
+            const bool latent = d->mixer == SL_MIX_MLA || rows; /* each rank keeps all of a token's
+                                                                   row */
+            if (rows && pass == 0 && d->rows.ratio > 0)
+                rc = sl_kv_layout_add_rows(l, i, d->rows.ratio, d->head_dim, d->index.dim, err);
+            if (rc == 0 && has_keys && (window_of(m, i) > 0) == (pass > 0))
                 rc = sl_kv_layout_add(l, i, window_of(m, i),
                                       latent ? d->n_kv_heads * m->n_ranks : d->n_kv_heads,
                                       d->head_dim, latent ? 0 : d->v_dim, err);
-            if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 && d->index.n_heads > 0)
+            if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 &&
+                d->index.n_heads > 0 && !rows)
                 rc = sl_kv_layout_add_index(l, i, d->index.dim, err);
             if (has_keys && rc == 0 && d->chunks && window_of(m, i) > 0)
                 l->groups[l->places[i].group].chunks = true;
@@ -376,6 +383,11 @@ int sl_model_kv_layout(const struct sl_model *m, const struct sl_backend *be, co
     if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE || block_size % SL_KV_TILE != 0)
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
+    if ((dtype == SL_DTYPE_Q8_0 || dtype == SL_DTYPE_FP8_E4M3) &&
+        sl_layers_max(&m->hp, m->layers, SL_DIM_O_GROUPS) > 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "kv-cache-dtype: rows of %s are kept as f32, f16 or bf16, not yet as %s",
+                       m->name->id, sl_dtype_info((enum sl_dtype)dtype)->name);
     *out = (struct sl_kv_layout){.block_size = block_size, .dtype = (enum sl_dtype)dtype};
     int rc = place_layers(m, be, out, err);
     if (out->n_groups == 1 && out->groups[0].state)

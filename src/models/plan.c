@@ -36,10 +36,24 @@ static void plan_check_index(const struct sl_layer_desc *layers, int32_t idx)
                   !l->shares_kv && !l->joined);
         return;
     }
-    SL_ASSERT(l->mixer == SL_MIX_MLA && l->mla.q_rank > 0 && x->top_k > 0);
+    SL_ASSERT(l->mla.q_rank > 0 && x->top_k > 0);
+    if (l->mixer == SL_MIX_ROWS) {
+        SL_ASSERT(l->rows.ratio > 0 && x->n_heads > 0 && x->dim >= l->mla.rope_dim);
+        return;
+    }
+    SL_ASSERT(l->mixer == SL_MIX_MLA);
     SL_ASSERT(x->n_heads >= 0 && (x->n_heads > 0 || idx > 0));
     SL_ASSERT(x->n_heads > 0 ? x->dim >= l->mla.rope_dim && x->norm_eps > 0
                              : layers[idx - 1].index.top_k == x->top_k);
+}
+
+static void plan_check_rows(const struct sl_layer_desc *l)
+{
+    SL_ASSERT(l->n_kv_heads == 1 && l->v_dim == l->head_dim && l->window > 0 && !l->chunks);
+    SL_ASSERT(l->mla.q_rank > 0 && l->mla.rope_dim > 0 && l->mla.rope_dim <= l->head_dim);
+    SL_ASSERT(l->rows.o_groups > 0 && l->n_heads % l->rows.o_groups == 0 && l->rows.o_rank > 0);
+    SL_ASSERT((l->rows.ratio == 0 || l->rows.ratio >= 2) && l->rope >= 0 && !l->whole);
+    SL_ASSERT((l->has & SL_HAS_SINKS) != 0 && l->softcap == 0 && l->clip == 0);
 }
 
 static void plan_check_state(const struct sl_layer_desc *l)
@@ -64,7 +78,9 @@ static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_l
                              int32_t idx)
 {
     const struct sl_layer_desc *l = &layers[idx];
-    if (sl_has_state(l))
+    if (l->mixer == SL_MIX_ROWS)
+        plan_check_rows(l);
+    else if (sl_has_state(l))
         plan_check_state(l);
     plan_check_index(layers, idx);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
@@ -151,6 +167,7 @@ void sl_plan_mixer(enum sl_mixer mixer, struct sl_layer_desc *l)
     const unsigned of_state =
         SL_HAS_STATE | SL_HAS_CONV_BIAS | SL_HAS_STATE_BIAS | SL_HAS_STATE_NORM;
     l->mixer = mixer;
+    SL_ASSERT(mixer != SL_MIX_ROWS); /* rows.c */
     if (mixer != SL_MIX_BOTH)
         l->has &= ~(mixer == SL_MIX_GQA || mixer == SL_MIX_MLA ? of_state : of_attention);
     if (mixer == SL_MIX_NONE)
@@ -296,11 +313,55 @@ static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc
     }
 }
 
+/* Of rows made of several tokens, and of hyper-connections. */
+static int64_t rows_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
+{
+    const struct sl_rows_desc *r = &l->rows;
+    const int64_t halves = r->overlap ? 2 : 1, row = r->ratio > 0 ? l->head_dim : 0;
+    const int64_t index = r->ratio > 0 && l->index.n_heads > 0 ? l->index.dim : 0;
+    switch (dim) {
+    case SL_DIM_O_GROUPS:
+        return r->o_groups;
+    case SL_DIM_O_IN:
+        return r->o_groups > 0 ? (int64_t)l->n_heads * l->head_dim / r->o_groups : 0;
+    case SL_DIM_O_RANK:
+        return r->o_rank;
+    case SL_DIM_O_LOW:
+        return (int64_t)r->o_groups * r->o_rank;
+    case SL_DIM_ROWS_KV:
+        return halves * row;
+    case SL_DIM_ROWS_BIAS:
+        return r->ratio * halves * row;
+    case SL_DIM_ROWS:
+        return row;
+    case SL_DIM_INDEX_ROWS_KV:
+        return halves * index;
+    case SL_DIM_INDEX_ROWS_BIAS:
+        return r->ratio * halves * index;
+    case SL_DIM_INDEX_ROWS:
+        return index;
+    case SL_DIM_HYPER:
+        return hp->n_hyper;
+    case SL_DIM_HYPER_H:
+        return (int64_t)hp->n_hyper * hp->hidden;
+    case SL_DIM_HYPER_W:
+        return sl_hyper_weights(hp->n_hyper);
+    default:
+        SL_ASSERT(dim == SL_DIM_HYPER_SCALES);
+        return 3;
+    }
+}
+
+static bool is_of_rows(enum sl_dim dim)
+{
+    return dim >= SL_DIM_O_GROUPS && dim <= SL_DIM_HYPER_SCALES;
+}
+
 /* Of these dimensions 0 means that there is none. */
 static bool is_none(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS ||
-            dim == SL_DIM_TYPES || is_of_mla(dim)) &&
+            dim == SL_DIM_TYPES || is_of_mla(dim) || is_of_rows(dim)) &&
            sl_layer_dim(hp, l, dim) == 0;
 }
 
@@ -393,7 +454,9 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_NONE:
         return 1;
     default:
-        return is_of_mla(dim) ? mla_dim(l, dim) : state_dim(hp, l, dim);
+        return is_of_mla(dim)    ? mla_dim(l, dim)
+               : is_of_rows(dim) ? rows_dim(hp, l, dim)
+                                 : state_dim(hp, l, dim);
     }
 }
 

@@ -101,7 +101,7 @@ struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_row
 static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_error *err)
 {
     const struct sl_layer_desc *l = &m->layers[layer];
-    if (l->index.top_k > 0)
+    if (l->index.top_k > 0 || l->mixer == SL_MIX_ROWS)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: sparse attention of %s cannot be divided among ranks "
                        "yet",

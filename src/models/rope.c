@@ -247,7 +247,8 @@ static int find_dict(const json_t *config, const struct sl_rope_desc *desc, stru
     if (d->obj != NULL && !json_is_null(d->obj) && !json_is_object(d->obj))
         return sl_fail(err, SL_EFORMAT, "config.json: %s must be an object", d->name);
     bool by_kind = json_is_object(json_object_get(d->obj, "full_attention")) ||
-                   json_is_object(json_object_get(d->obj, "sliding_attention"));
+                   json_is_object(json_object_get(d->obj, "sliding_attention")) ||
+                   (desc->kind != NULL && json_is_object(json_object_get(d->obj, desc->kind)));
     if (by_kind && desc->kind == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "config.json: %s per layer type is not supported by this family", d->name);
@@ -344,8 +345,11 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
     p->turning = partial;
     if (p->scaling != SL_ROPE_PROPORTIONAL && (rc = read_dims(desc, hp, partial, p, err)) != 0)
         return rc;
-    return p->scaling == SL_ROPE_LONG ? read_long(config, &d, hp, p, err)
-                                      : read_scaling(config, &d, hp->context, p, err);
+    rc = p->scaling == SL_ROPE_LONG ? read_long(config, &d, hp, p, err)
+                                    : read_scaling(config, &d, hp->context, p, err);
+    if (desc->plain_factor && p->scaling == SL_ROPE_YARN && p->attention_factor == 0)
+        p->attention_factor = 1;
+    return rc;
 }
 
 /* ---------------------------------------------------------------- GGUF */

@@ -43,7 +43,12 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_DRAFT_CUTS = 10, N_MLA_CUTS = 12, N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS };
+enum {
+    N_DRAFT_CUTS = 10,
+    N_MLA_CUTS = 12,
+    N_ROWS_CUTS = 7,
+    N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
+};
 enum { N_CUTS = 57 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
@@ -202,6 +207,29 @@ static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
     memcpy(cuts, list, sizeof list);
 }
 
+/* Of hyper-connections, and of rows made of several tokens. */
+static void list_rows_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
+                           struct cut cuts[N_ROWS_CUTS])
+{
+    const uint64_t t = (uint64_t)cfg->max_tokens, f = sizeof(float);
+    const uint64_t wide = (uint64_t)m->hp.n_hyper * (uint64_t)m->hp.hidden;
+    const uint64_t weights = (uint64_t)sl_hyper_weights(m->hp.n_hyper);
+    const int64_t own = sl_layers_max(&m->hp, m->layers, SL_DIM_ROWS_KV),
+                  index = sl_layers_max(&m->hp, m->layers, SL_DIM_INDEX_ROWS_KV),
+                  low = sl_layers_max(&m->hp, m->layers, SL_DIM_O_LOW);
+    const uint64_t kv = (uint64_t)SL_MAX(own, index);
+    const struct cut list[N_ROWS_CUTS] = {
+        {offsetof(struct sl_run, hyper), t * wide * f},
+        {offsetof(struct sl_run, hyper_w), t * weights * f},
+        {offsetof(struct sl_run, hyper_rows), (uint64_t)cfg->max_logits * wide * f},
+        {offsetof(struct sl_run, rows_kv), t * kv * f},
+        {offsetof(struct sl_run, rows_gate), t * kv * f},
+        {offsetof(struct sl_run, rows_low), t * (uint64_t)low * f},
+        {offsetof(struct sl_run, rows_room), sl_rows_room(m, cfg->kv.dtype, cfg->max_tokens)},
+    };
+    memcpy(cuts, list, sizeof list);
+}
+
 size_t sl_run_room_bytes(const struct sl_model *m, const struct sl_backend *be,
                          const struct sl_run_config *cfg)
 {
@@ -299,6 +327,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     memcpy(cuts, list, sizeof list);
     list_mla_cuts(m, be, cfg, cuts + SL_COUNT(list));
     list_draft_cuts(m, be, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS);
+    list_rows_cuts(m, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS + N_DRAFT_CUTS);
     for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
         uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, m->layers, i) : 0;
         cuts[SL_COUNT(list) + N_OTHER_CUTS + (size_t)i] = (struct cut){
@@ -326,9 +355,9 @@ static int check_taps(const struct sl_model *m, const struct sl_run_config *cfg,
     for (int32_t i = 0; i < cfg->n_taps; i++)
         SL_ASSERT(cfg->taps[i] == SL_TAP_NORMED ||
                   (cfg->taps[i] >= 0 && cfg->taps[i] <= m->hp.n_layers));
-    if (m->hp.n_streams > 0)
+    if (m->hp.n_streams > 0 || m->hp.n_hyper > 0)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "a model of several residual streams (AltUp) has no hidden rows that a "
+                       "a model of several residual streams has no hidden rows that a "
                        "drafter could read");
     return 0;
 }
@@ -675,6 +704,7 @@ void sl_run_begin(struct sl_run *r, const struct sl_batch *b)
     const struct sl_model *m = r->m;
     check_batch(r, b);
     r->n_tokens = b->n_tokens;
+    r->tokens = b->tokens;
     for (int32_t i = 0; i < m->desc->n_ropes; i++)
         if (sl_rope_used(m, i))
             m->be->vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
@@ -707,6 +737,10 @@ static void run_begin(struct sl_run *r, const struct sl_batch *b)
         sl_shared_block_begin(r, b->n_tokens);
     if (m->hp.n_streams > 0) {
         sl_streams_begin(r, b->n_tokens);
+        return;
+    }
+    if (m->hp.n_hyper > 0) {
+        sl_hyper_begin(r, b->n_tokens);
         return;
     }
     if (sl_is_draft(m) && !m->hp.draft.context)
@@ -769,6 +803,9 @@ static void run_mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
         sl_shared_block(r, layer, b);
         sl_mixer_state(r, layer, b);
         break;
+    case SL_MIX_ROWS:
+        sl_mixer_rows_attend(r, layer, b);
+        break;
     case SL_MIX_NONE:
         break;
     }
@@ -808,6 +845,9 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
         break;
     case SL_MIX_BOTH:
         both_outputs(r, layer, att, state, n);
+        break;
+    case SL_MIX_ROWS:
+        sl_mixer_rows_output(r, layer, n, r->y);
         break;
     case SL_MIX_NONE:
         break;
@@ -913,6 +953,51 @@ bool sl_run_lost(const struct sl_run *r)
     return r->rank.lost;
 }
 
+/* In the last layer, once attention has read all tokens: the rows whose logits are wanted, to
+ * r->rows, and what goes with them. */
+static void gather_last(struct sl_run *r, int32_t layer, const struct sl_batch *batch,
+                        const void **att, const void **state, const float **inputs)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_layer_desc *l = &m->layers[layer];
+    const size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
+    size_t att_bytes = (size_t)sl_layer_dim(&m->hp, l, SL_DIM_ATT) * act_bytes;
+    if (sl_run_by_columns(r, layer, SL_SLOT_O))
+        att_bytes /= (size_t)m->n_ranks;
+    run_gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
+    if (l->mixer == SL_MIX_NONE) {
+        norm_alone(r, r->rows, norm_of_input(r, layer, ATTN), batch->n_logits);
+    } else {
+        run_gather(r, batch, r->att, att_bytes, r->q);
+        *att = r->q;
+    }
+    if (l->mixer == SL_MIX_BOTH) {
+        size_t n_state = (size_t)sl_layer_dim(&m->hp, l, SL_DIM_STATE_ROWS);
+        run_gather(r, batch, r->state_att, n_state * act_bytes, r->conv_out);
+        *state = r->conv_out;
+    }
+    if (*inputs != NULL) {
+        run_gather(r, batch, *inputs, (size_t)m->hp.layer_width * sizeof(float), r->layer_rows);
+        *inputs = r->layer_rows;
+    }
+    r->lora_rows = batch->logit_lora;
+    r->lora_gathered = batch->logit_rows;
+}
+
+/* A layer of hyper-connections, of all rows. */
+static void run_hyper_layer(struct sl_run *r, int32_t layer, const struct sl_batch *b)
+{
+    sl_hyper_read(r, layer, false, b->n_tokens);
+    run_mix(r, layer, b);
+    sl_run_next_part(r);
+    mix_output(r, layer, r->att, NULL, b->n_tokens);
+    sl_hyper_write(r, b->n_tokens);
+    sl_run_next_part(r);
+    sl_hyper_read(r, layer, true, b->n_tokens);
+    run_feed_forward(r, layer, b, r->x, b->n_tokens);
+    sl_hyper_write(r, b->n_tokens);
+}
+
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
@@ -920,7 +1005,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     const void *att = r->att, *state = r->state_att;
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
-    const bool streams = m->hp.n_streams > 0; /* whose rows are gathered behind the last layer */
+    const bool streams = m->hp.n_streams > 0 ||
+                         m->hp.n_hyper > 0; /* whose rows are gathered behind the last layer */
     /* all rows go through the last layer: to be pooled, for a drafter, or as its MLP mixes them */
     const bool keeps_end = sl_run_keeps_end(r) || m->layers[last].shifts_ffn,
                all = m->facts.whole || keeps_end;
@@ -936,6 +1022,10 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     sl_rank_begin(r);
     for (int32_t l = sl_stage_first(m); l < sl_stage_end(m) && !r->rank.lost; l++) {
         sl_run_next_part(r);
+        if (m->hp.n_hyper > 0) {
+            run_hyper_layer(r, l, batch);
+            continue;
+        }
         sl_run_keep(r, l, x, n);
         if (streams)
             sl_streams_predict(r, l, n);
@@ -950,29 +1040,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             n = batch->n_logits;
             if (n == 0)
                 break;
-            size_t att_bytes = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_ATT) * act_bytes;
-            if (sl_run_by_columns(r, l, SL_SLOT_O))
-                att_bytes /= (size_t)m->n_ranks;
-            run_gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
             x = r->rows;
-            if (m->layers[l].mixer == SL_MIX_NONE) {
-                norm_alone(r, x, norm_of_input(r, l, ATTN), n);
-            } else {
-                run_gather(r, batch, r->att, att_bytes, r->q);
-                att = r->q;
-            }
-            if (m->layers[l].mixer == SL_MIX_BOTH) {
-                size_t n_state = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_STATE_ROWS);
-                run_gather(r, batch, r->state_att, n_state * act_bytes, r->conv_out);
-                state = r->conv_out;
-            }
-            if (inputs != NULL) {
-                run_gather(r, batch, inputs, (size_t)m->hp.layer_width * sizeof(float),
-                           r->layer_rows);
-                inputs = r->layer_rows;
-            }
-            r->lora_rows = batch->logit_lora;
-            r->lora_gathered = batch->logit_rows;
+            gather_last(r, l, batch, &att, &state, &inputs);
         }
         mix_output(r, l, att, state, n);
         if (m->layers[l].parallel)
@@ -994,7 +1063,7 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     if (r->rank.lost || !sl_stage_is_last(m))
         return r->logits;
     if (streams && (n = batch->n_logits) > 0)
-        sl_streams_end(r, batch);
+        m->hp.n_hyper > 0 ? sl_hyper_end(r, batch) : sl_streams_end(r, batch);
     sl_run_next_part(r);
     const void *ends = r->norm;
     if (keeps_end) {

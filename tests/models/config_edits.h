@@ -673,6 +673,27 @@ static const struct edit rwkv7_edits[] = {
     {"intermediate_size", "null", SL_EFORMAT, "has shape [160, 64], expected [256, 64]"},
 };
 
+static const struct edit deepseek_v4_edits[] = {
+    {"o_groups", "3", SL_EFORMAT, "num_attention_heads (4) is not a multiple of o_groups (3)"},
+    {"o_groups", "4", SL_EFORMAT, "wo_a.weight\" has shape [2, 40, 96], expected"},
+    {"index_head_dim", "8", SL_EFORMAT, "index_head_dim is 8, must be at least the 16 rotated"},
+    {"num_key_value_heads", "2", SL_EUNSUPPORTED,
+     "num_key_value_heads is 2: not supported, must be 1"},
+    {"hc_mult", "5", SL_EFORMAT, "hc_mult is 5, must be 2 to 4"},
+    {"hc_mult", "3", SL_EFORMAT, "hc_head_fn\" has shape [4, 256], expected [3, 192]"},
+    {"scoring_func", "\"sigmoid\"", SL_EUNSUPPORTED, "scoring_func \"sigmoid\" is not supported"},
+    {"norm_topk_prob", "false", SL_EUNSUPPORTED, "norm_topk_prob is false: not supported"},
+    {"n_shared_experts", "2", SL_EUNSUPPORTED, "n_shared_experts is 2: not supported, must be 1"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"mlp_layer_types", NULL, SL_EFORMAT, "layers.2.ffn.gate.tid2eid\" must be I64 or I32"},
+    {"num_experts_per_tok", "2", SL_EFORMAT,
+     "layers.0.ffn.gate.tid2eid\" must be I64 or I32 of shape [320, 2]"},
+    {"compress_ratios", "[0, 4, 20]", SL_EFORMAT, "compress_ratios has 3 entries"},
+    {"compress_ratios", "[0, 4, 20, 4, 20, 0]", 0, ""}, /* one more, of a module behind */
+    {"compress_ratios", "[0, 4, 20, 4, 7]", SL_EUNSUPPORTED,
+     "compress_ratios[4] is 7, must be 0, 4 or 20"},
+};
+
 static const struct edit recurrent_gemma_edits[] = {
     {"lru_width", "98", SL_EFORMAT, "lru_width (98) must be a multiple of num_attention_heads (4)"},
     {"lru_width", "2048", SL_EFORMAT, "lru_width (2048) must be a multiple|at most 256 times"},

@@ -346,6 +346,7 @@ static const struct {
     EDITED("kimi_linear", kimi_linear_edits),
     EDITED("glm_moe_dsa", glm_moe_dsa_edits),
     EDITED("minimax_m3-text", minimax_m3_edits),
+    EDITED("deepseek_v4", deepseek_v4_edits),
     EDITED("bert-classifier", bert_edits),
     EDITED("nomic-bert", nomic_edits),
     EDITED("modernbert", modernbert_edits),

@@ -72,6 +72,8 @@ static const char *const goldens[] = {
     "deepseek_v3",
     "deepseek_v3_fp8",
     "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v4_hub",
     "glm_moe_dsa",
     "glm4_moe_lite",
     "kimi_k25",
@@ -283,9 +285,12 @@ static void check(const char *name, bool gguf, const char *isa, double *worst)
         snprintf(path, sizeof path, "tests/golden/gguf/%s.gguf", name);
     /* where the context is what decides, as long as transformers' one sequence */
     const int32_t context = strcmp(name, "phi3_short") == 0 ? want.n_tokens : 0;
-    rig_open(
-        &g, path,
-        &(struct rig_options){.isa = isa, .kv_dtype = "f32", .exact = true, .context = context});
+    rig_open(&g, path,
+             &(struct rig_options){.isa = isa,
+                                   .kv_dtype = "f32",
+                                   .exact = true,
+                                   .context = context,
+                                   .block_size = want.n_tokens > 8 * SL_KV_TILE ? 32 : SL_KV_TILE});
     assert_int_equal(g.n_vocab, want.n_vocab);
     rig_pages(pages, 8, 3, true);
     size_t v = (size_t)g.n_vocab;

@@ -85,6 +85,8 @@ static const struct variant variants[] = {
     {"glm_moe_dsa", SL_DTYPE_F16, "q8_0", false},
     {"minimax_m3", SL_DTYPE_BF16, "bf16", false},
     {"minimax_m3-text", SL_DTYPE_F16, "q8_0", false},
+    {"deepseek_v4", SL_DTYPE_BF16, "f32", false},
+    {"deepseek_v4", SL_DTYPE_F16, "bf16", false},
 };
 /* clang-format on */
 

@@ -243,6 +243,7 @@ static void test_refused(void **state)
     refuse("deepseek_v3", NULL, 3, "3 does not divide the 4 heads of layer 0");
     refuse("glm_moe_dsa", NULL, 2, "sparse attention of glm_moe_dsa cannot be divided");
     refuse("minimax_m3", NULL, 2, "sparse attention of minimax_m3 cannot be divided");
+    refuse("deepseek_v4", NULL, 2, "sparse attention of deepseek_v4 cannot be divided");
     refuse("mamba2", NULL, 2, "the recurrent state of mamba2 cannot be divided among ranks");
     refuse("qwen35", NULL, 2, "the recurrent state of qwen35 cannot be divided among ranks");
     refuse("falcon_h1", NULL, 2, "the recurrent state of falcon_h1 cannot be divided");

@@ -191,6 +191,7 @@ static void test_refused(void **state)
     refuse("llama", 2, (const int32_t[]){2, 0}, "stage 1 has 0 layers");
     refuse("llama", 2, (const int32_t[]){1, 2}, "they are 3 together, the model has 2");
     refuse("gemma3n", 2, NULL, "embeddings for each layer");
+    refuse("deepseek_v4", 2, NULL, "several residual streams");
     refuse("rwkv7", 2, NULL, "mix with those of the first");
     refuse("bert", 2, NULL, "embeddings and scores");
 }

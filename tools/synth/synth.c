@@ -656,6 +656,28 @@ static int each_mat(const struct sl_synth *s, const struct sl_model_desc *desc,
     return rc;
 }
 
+/* Tables of layers whose tokens choose their experts: as many neighbours, from 5 t + layer down. */
+static int each_table(const struct sl_synth *s, bool writing, struct sink *k, struct sl_error *err)
+{
+    int rc = 0;
+    for (int32_t l = 0; l < s->hp.n_layers && rc == 0; l++) {
+        const int64_t top = k->layers[l].top_experts, n = k->layers[l].n_experts;
+        char name[SL_MAX_TENSOR_NAME];
+        if (!k->layers[l].hashed)
+            continue;
+        sl_bind_name(SL_HASH_TENSOR, l, 0, name);
+        if (!writing)
+            sl_st_writer_add_raw(k->st, name, "I64", sizeof(int64_t), 2,
+                                 (int64_t[]){s->hp.n_vocab, top});
+        for (int64_t t = 0; writing && t < s->hp.n_vocab && rc == 0; t++)
+            for (int64_t i = 0; i < top && rc == 0; i++) {
+                const int64_t expert = (5 * t + l + i * (n - 1)) % n;
+                rc = sl_st_writer_write_tensor_data(k->st, &expert, sizeof expert, err);
+            }
+    }
+    return rc;
+}
+
 /* Visits the tensors in file order: the model's own, then layer by layer. */
 static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *desc, bool writing,
                        struct sink *k, struct sl_error *err)
@@ -665,6 +687,8 @@ static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *des
         for (int32_t i = 0; i < desc->n_weights && rc == 0; i++)
             if ((desc->weights[i].slot >= SL_SLOT_FIRST_GLOBAL) == (l < 0))
                 rc = each_mat(s, desc, &desc->weights[i], l, writing, k, err);
+    if (rc == 0)
+        rc = each_table(s, writing, k, err);
     if (!s->mtp)
         return rc;
     for (int32_t i = 0; i < desc->n_weights && rc == 0; i++)

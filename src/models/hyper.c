@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ * Hyper-connections: a row has several residual streams. A sublayer reads one mixture of them and
+ * writes to each in a share of its own, while they are mixed; all of these weights come of the row
+ * (struct sl_op_hyper_read). They begin as copies of the embedding, and the head reads one mixture.
+ *
+ * r->x is what a sublayer reads, before its norm. Activations are float32 here: sl_model_load
+ * refuses others.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+static int64_t hyper_width(const struct sl_run *r)
+{
+    return (int64_t)r->m->hp.n_hyper * r->m->hp.hidden;
+}
+
+/* r->x and then r->norm of the streams x; w, base, scale: the slots. */
+static void hyper_mixture(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot norm,
+                          const float *x, int32_t n)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_weight *mat = sl_run_mat(r, layer, w);
+    m->be->vt->linear(m->be, &(struct sl_op_linear){.x = x,
+                                                    .ld_x = hyper_width(r),
+                                                    .w = mat,
+                                                    .n = n,
+                                                    .out = r->hyper_w,
+                                                    .ld_out = mat->n_rows});
+    m->be->vt->hyper_read(m->be, &(struct sl_op_hyper_read){
+                                     .x = x,
+                                     .w = r->hyper_w,
+                                     .base = sl_run_vec(r, layer, (enum sl_slot)(w + 1)),
+                                     .scale = sl_run_vec(r, layer, (enum sl_slot)(w + 2)),
+                                     .last = w == SL_SLOT_HYPER_HEAD,
+                                     .norm_eps = (float)m->hp.norm_eps,
+                                     .eps = (float)m->hp.hyper_eps,
+                                     .n_iters = m->hp.hyper_iters,
+                                     .n = n,
+                                     .n_streams = m->hp.n_hyper,
+                                     .h = m->hp.hidden,
+                                     .out = r->x,
+                                 });
+    m->be->vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){.x = r->x,
+                                                      .w = sl_run_vec(r, layer, norm),
+                                                      .eps = (float)m->hp.norm_eps,
+                                                      .n = n,
+                                                      .h = m->hp.hidden,
+                                                      .out = r->norm});
+}
+
+void sl_hyper_begin(struct sl_run *r, int32_t n)
+{
+    const int32_t h = r->m->hp.hidden;
+    for (int32_t i = 0; i < r->m->hp.n_hyper; i++)
+        r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = r->x,
+                                                                    .ld_x = h,
+                                                                    .n = n,
+                                                                    .h = h,
+                                                                    .out = r->hyper + i * h,
+                                                                    .ld_out = hyper_width(r)});
+}
+
+void sl_hyper_read(struct sl_run *r, int32_t layer, bool ffn, int32_t n)
+{
+    if (ffn)
+        hyper_mixture(r, layer, SL_SLOT_HYPER_FFN, SL_SLOT_FFN_NORM, r->hyper, n);
+    else
+        hyper_mixture(r, layer, SL_SLOT_HYPER_ATTN, SL_SLOT_ATTN_NORM, r->hyper, n);
+}
+
+void sl_hyper_write(struct sl_run *r, int32_t n)
+{
+    r->m->be->vt->hyper_write(r->m->be, &(struct sl_op_hyper_write){.x = r->hyper,
+                                                                    .y = r->y,
+                                                                    .w = r->hyper_w,
+                                                                    .n = n,
+                                                                    .n_streams = r->m->hp.n_hyper,
+                                                                    .h = r->m->hp.hidden});
+}
+
+void sl_hyper_end(struct sl_run *r, const struct sl_batch *b)
+{
+    r->m->be->vt->gather_rows(
+        r->m->be, &(struct sl_op_gather_rows){.x = r->hyper,
+                                              .rows = b->logit_rows,
+                                              .n = b->n_logits,
+                                              .row_bytes = (size_t)hyper_width(r) * sizeof(float),
+                                              .out = r->hyper_rows});
+    hyper_mixture(r, 0, SL_SLOT_HYPER_HEAD, SL_SLOT_FINAL_NORM, r->hyper_rows, b->n_logits);
+}
