@@ -22,6 +22,7 @@ struct follower { /* [0] is rank 0: only backend and device are there */
     struct sl_run *run;
     bool staged;
     uint64_t ticket[SL_MAX_FLIGHTS]; /* of its steps, by rank 0's tickets */
+    struct sl_device_lora lora;
 };
 
 struct sl_device_ranks {
@@ -67,7 +68,23 @@ static int step_rank(void *arg, int rank, struct sl_error *err)
     struct follower *f = &d->of[rank];
     if (rank == 0)
         return f->dev->step(f->be, &d->step, d->forward, d->arg, &d->now, err);
-    return f->dev->step(f->be, &d->follow, follow, f, ticket_of(f, d->ticket + 1), err);
+    struct sl_step step = d->follow;
+    struct sl_lora_rows rows;
+    if (step.batch.lora != NULL) { /* slots are the same, where their matrices lie is not */
+        SL_ASSERT(f->lora.n_slots > 0);
+        rows = *step.batch.lora;
+        rows.table = f->lora.table;
+        step.batch.lora = step.batch.logit_lora = &rows;
+    }
+    return f->dev->step(f->be, &step, follow, f, ticket_of(f, d->ticket + 1), err);
+}
+
+void sl_device_ranks_put_adapter(struct sl_device_ranks *d, const struct sl_lora_weights *w,
+                                 int32_t slot)
+{
+    SL_ASSERT(!d->staged && w->others != NULL);
+    for (int i = 1; i < d->n; i++)
+        sl_device_lora_put(&d->of[i].lora, sl_lora_of_rank(w, i), slot);
 }
 
 static int record_rank(void *arg, int rank, struct sl_error *err)
@@ -117,7 +134,8 @@ static int step_ranks(struct sl_device_ranks *d, struct sl_error *err)
 int sl_device_ranks_step(struct sl_device_ranks *d, const struct sl_step *step,
                          sl_forward_fn forward, void *arg, uint64_t *ticket, struct sl_error *err)
 {
-    SL_ASSERT(!step->drafts && step->n_again == 0 && step->batch.lora == NULL);
+    SL_ASSERT(!step->drafts && step->n_again == 0);
+    SL_ASSERT(step->batch.lora == NULL || !d->staged);
     d->step = *step;
     d->step.record_later = !d->staged;
     d->follow = (struct sl_step){.batch = step->batch, .record_later = !d->staged};
@@ -184,14 +202,15 @@ void sl_device_ranks_times(const struct sl_device_ranks *d, int stage, struct sl
 struct sl_step_limits sl_device_ranks_limits(const struct sl_step_limits *limits)
 {
     struct sl_step_limits lim = *limits;
-    SL_ASSERT(lim.adapter_bytes == 0 && lim.host_hidden == 0 && lim.max_again == 0);
+    SL_ASSERT(lim.host_hidden == 0 && lim.max_again == 0);
     lim.param_bytes = lim.result_bytes = 0;
     lim.extra_bytes = 0;
     return lim;
 }
 
 int sl_device_ranks_create(struct sl_ranks *ranks, const struct sl_step_limits *limits,
-                           struct sl_device_ranks **out, struct sl_error *err)
+                           const struct sl_device_lora *lora, struct sl_device_ranks **out,
+                           struct sl_error *err)
 {
     int rc = 0;
     *out = NULL;
@@ -211,6 +230,9 @@ int sl_device_ranks_create(struct sl_ranks *ranks, const struct sl_step_limits *
         const struct sl_step_limits lim = sl_device_ranks_limits(limits);
         if (i > 0)
             rc = f->dev->steps_init(f->be, &lim, err);
+        if (rc == 0 && i > 0 && lora->n_slots > 0)
+            rc = sl_device_lora_init(&f->lora, f->be, lora->n_slots, lora->n_mats, lora->slot_bytes,
+                                     err);
     }
     if (rc != 0) {
         sl_device_ranks_destroy(d);
@@ -224,8 +246,10 @@ void sl_device_ranks_destroy(struct sl_device_ranks *d)
 {
     if (d == NULL)
         return;
-    for (int i = 1; i < d->n; i++)
+    for (int i = 1; i < d->n; i++) {
         if (d->of[i].dev != NULL)
             d->of[i].dev->forget(d->of[i].be, &d->of[i]);
+        sl_device_lora_deinit(&d->of[i].lora);
+    }
     sl_free(d);
 }

@@ -10,6 +10,7 @@
 #ifndef SL_ENGINE_DEVICE_RANKS_H
 #define SL_ENGINE_DEVICE_RANKS_H
 
+#include "engine/device_lora.h"
 #include "engine/ranks.h"
 #include "ops/device.h"
 
@@ -17,12 +18,17 @@ struct sl_device_ranks;
 
 /* Those of the other ranks, whose steps bring nothing for a sampler and leave nothing. */
 struct sl_step_limits sl_device_ranks_limits(const struct sl_step_limits *limits);
-/* limits: of rank 0's steps, which are begun there already (steps_init). */
+/* limits: of rank 0's steps, which are begun there already (steps_init). lora: the room that rank 0
+ * has for adapters, none if it has no slots; the others get as much. */
 SL_MUST_CHECK int sl_device_ranks_create(struct sl_ranks *ranks,
                                          const struct sl_step_limits *limits,
+                                         const struct sl_device_lora *lora,
                                          struct sl_device_ranks **out, struct sl_error *err);
 /* When rank 0's device has nothing more to do; NULL is fine. */
 void sl_device_ranks_destroy(struct sl_device_ranks *d);
+/* On the other ranks: what each has of an adapter, to the slot that it has on rank 0. */
+void sl_device_ranks_put_adapter(struct sl_device_ranks *d, const struct sl_lora_weights *w,
+                                 int32_t slot);
 /* As of struct sl_device_vt, with rank 0's arguments; the error is of the lowest rank that failed.
  * A ticket is rank 0's. */
 SL_MUST_CHECK int sl_device_ranks_step(struct sl_device_ranks *d, const struct sl_step *step,

@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "cuda/cuda.h"
 #include "engine/device_ranks.h"
+#include "engine/lora_slots.h"
 #include "models/lora.h"
 #include "ops/device.h"
 
@@ -38,11 +39,6 @@ struct slot {                      /* a table of counts */
     const struct sl_counts *owner; /* NULL: free */
     uint64_t last_step;
     int32_t n_ahead, ahead[MAX_AHEAD]; /* tokens that came out and that the table does not have */
-};
-
-struct adapter_slot { /* room for an adapter on the device */
-    uint64_t id;      /* 0: free */
-    uint64_t last_step;
 };
 
 enum { LIST_BIAS, LIST_MASK, LIST_BANNED, LIST_ENDS, N_LISTS };
@@ -73,12 +69,9 @@ struct sl_device_runner {
     uint64_t n_steps;
     struct late_rows late[SL_MAX_FLIGHTS];
     int32_t first, n_late, max_flights;
-    struct adapter_slot *adapters; /* [max_loras] */
-    uint8_t *lora_mem;             /* device: [max_loras] pieces of lora_bytes */
-    uint64_t lora_bytes;
-    struct sl_lora_mat *lora_table; /* device: [max_loras, n_mats] */
-    struct sl_lora_mat *lora_in;    /* host: [n_mats] */
-    int32_t *lora_slot;             /* host: [max_tokens] of rows of the step being built */
+    struct sl_lora_slots adapters; /* [max_loras] */
+    struct sl_device_lora lora;    /* what is in them */
+    int32_t *lora_slot;            /* host: [max_tokens] of rows of the step being built */
     struct sl_lora_rows lora_rows;
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] of the last collect */
     float *pooled; /* [max_logits, n_out] of the last collect, embeddings or scores; NULL: tokens */
@@ -128,9 +121,18 @@ static size_t counts_bytes(const struct sl_model *m, const struct sl_device_runn
     return (size_t)n_slots(cfg) * (size_t)sl_model_facts(m)->n_vocab * sizeof(int32_t);
 }
 
-static size_t table_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
+/* Of an adapter, on the rank that has most of one. */
+static uint64_t adapter_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
 {
-    return (size_t)cfg->max_loras * (size_t)sl_model_n_lora_mats(m) * sizeof(struct sl_lora_mat);
+    return sl_model_lora_bytes(m, cfg->max_lora_rank, SL_DTYPE_BF16);
+}
+
+static uint64_t all_adapters_bytes(const struct sl_model *m,
+                                   const struct sl_device_runner_config *cfg)
+{
+    return cfg->max_loras == 0 ? 0
+                               : sl_device_lora_bytes(cfg->max_loras, sl_model_n_lora_mats(m),
+                                                      adapter_bytes(m, cfg));
 }
 
 /* Gate and up of rows with adapters are floats, of at most 1,024 rows at a time: beyond, a product
@@ -213,8 +215,7 @@ uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
         sampling = dev->sample_scratch(be, cfg->max_logits, sl_model_facts(m)->n_vocab) +
                    counts_bytes(m, cfg);
     return dev->steps_bytes(be, &lim) + sampling + sl_device_draft_bytes(&draft, be) +
-           (uint64_t)cfg->max_loras * sl_model_lora_bytes(m, cfg->max_lora_rank) +
-           table_bytes(m, cfg);
+           all_adapters_bytes(m, cfg);
 }
 
 uint64_t sl_device_runner_part_bytes(const struct sl_model *m, struct sl_backend *be,
@@ -393,58 +394,33 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick, bo
 
 /* ------------------------------------------------------------------ adapters */
 
-static const void *moved(const struct sl_lora_weights *w, const void *p, uint8_t *to)
-{
-    return p == NULL ? NULL : to + ((const uint8_t *)p - (const uint8_t *)w->block);
-}
-
-/* Copies an adapter to a slot, behind the steps that were enqueued with the one it replaces. */
+/* On every rank, each with its own weights. */
 static void put_adapter(struct sl_device_runner *d, const struct sl_lora_weights *w, int32_t slot)
 {
-    uint8_t *to = d->lora_mem + (size_t)slot * d->lora_bytes;
-    SL_ASSERT(w->n_bytes <= d->lora_bytes && w->dtype == SL_DTYPE_BF16);
-    SL_ASSERT(slot >= 0 && slot < d->cfg.max_loras && w->n_mats == sl_model_n_lora_mats(d->m));
-    for (int32_t i = 0; i < w->n_mats; i++) {
-        d->lora_in[i] = w->mats[i];
-        d->lora_in[i].a = moved(w, w->mats[i].a, to);
-        d->lora_in[i].b = moved(w, w->mats[i].b, to);
-    }
-    d->be->vt->upload(d->be, to, w->block, w->n_bytes);
-    d->be->vt->upload(d->be, d->lora_table + (size_t)slot * (size_t)w->n_mats, d->lora_in,
-                      (size_t)w->n_mats * sizeof *d->lora_in);
+    SL_ASSERT(slot >= 0 && slot < d->cfg.max_loras);
+    sl_device_lora_put(&d->lora, w, slot);
+    if (d->ranks != NULL)
+        sl_device_ranks_put_adapter(d->ranks, w, slot);
 }
 
-/* Where an adapter lies on the device; the one not used for longest gives way. */
+/* Where an adapter lies on the device. */
 static int32_t slot_of(struct sl_device_runner *d, const struct sl_lora_weights *w)
 {
-    int32_t oldest = 0;
-    for (int32_t i = 0; i < d->cfg.max_loras; i++) {
-        struct adapter_slot *s = &d->adapters[i];
-        if (s->id == w->id) {
-            s->last_step = d->n_steps;
-            return i;
-        }
-        if (s->last_step < d->adapters[oldest].last_step)
-            oldest = i;
-    }
-    SL_ASSERT(d->adapters[oldest].last_step < d->n_steps); /* a step has max_loras at most */
-    d->adapters[oldest] = (struct adapter_slot){w->id, d->n_steps};
-    put_adapter(d, w, oldest);
-    return oldest;
+    bool fresh;
+    const int32_t slot = sl_lora_slots_of(&d->adapters, w, &fresh);
+    if (fresh)
+        put_adapter(d, w, slot);
+    return slot;
 }
 
-/* Whose adapter each row has, by slots. First those that are there are marked as used, so that none
- * of them gives way. NULL: no row has one. */
+/* Whose adapter each row has, by slots. NULL: no row has one. */
 static const struct sl_lora_rows *place_adapters(struct sl_device_runner *d,
                                                  const struct sl_batch *batch)
 {
     const struct sl_lora_rows *rows = batch->lora;
     if (rows == NULL)
         return NULL;
-    for (int32_t i = 0; i < rows->n_segs; i++)
-        for (int32_t k = 0; k < d->cfg.max_loras; k++)
-            if (d->adapters[k].id == rows->weights[rows->segs[i].adapter]->id)
-                d->adapters[k].last_step = d->n_steps;
+    sl_lora_slots_step(&d->adapters, rows);
     SL_ASSERT(batch->n_tokens <= d->cfg.max_tokens);
     for (int32_t i = 0; i < batch->n_tokens; i++)
         d->lora_slot[i] = -1;
@@ -457,7 +433,7 @@ static const struct sl_lora_rows *place_adapters(struct sl_device_runner *d,
     }
     d->lora_rows = (struct sl_lora_rows){.adapter = d->lora_slot,
                                          .scale = rows->scale,
-                                         .table = d->lora_table,
+                                         .table = d->lora.table,
                                          .n_mats = sl_model_n_lora_mats(d->m)};
     return &d->lora_rows;
 }
@@ -764,8 +740,11 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
     const struct sl_backend_vt *vt = d->be->vt;
     struct sl_step_limits lim = limits_of(d->m, &d->cfg);
     int rc = d->dev->steps_init(d->be, &lim, err);
+    if (rc == 0 && d->cfg.max_loras > 0)
+        rc = sl_device_lora_init(&d->lora, d->be, d->cfg.max_loras, sl_model_n_lora_mats(d->m),
+                                 adapter_bytes(d->m, &d->cfg), err);
     if (rc == 0 && d->cfg.ranks != NULL)
-        rc = sl_device_ranks_create(d->cfg.ranks, &lim, &d->ranks, err);
+        rc = sl_device_ranks_create(d->cfg.ranks, &lim, &d->lora, &d->ranks, err);
     if (rc != 0)
         return rc;
     if (d->pooled == NULL) {
@@ -776,13 +755,6 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
         if (d->scratch == NULL || d->counts == NULL)
             return sl_fail(err, SL_ENOMEM, "out of device memory for sampling %d rows of %d tokens",
                            d->cfg.max_logits, d->n_vocab);
-    }
-    if (d->cfg.max_loras > 0) {
-        d->lora_mem = vt->alloc(d->be, (size_t)d->cfg.max_loras * d->lora_bytes);
-        d->lora_table = vt->alloc(d->be, table_bytes(d->m, &d->cfg));
-        if (d->lora_mem == NULL || d->lora_table == NULL)
-            return sl_fail(err, SL_ENOMEM, "out of device memory for %d adapters of rank %d",
-                           d->cfg.max_loras, d->cfg.max_lora_rank);
     }
     if (d->cfg.pools[0] != NULL)
         rc = d->dev->pages_init(d->be, err);
@@ -817,20 +789,18 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     d->tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *d->tops);
     if (pools(m))
         d->pooled = sl_calloc(n, (size_t)sl_model_facts(m)->n_out * sizeof *d->pooled);
-    d->lora_bytes = cfg->max_loras > 0 ? sl_model_lora_bytes(m, cfg->max_lora_rank) : 0;
-    d->adapters = sl_calloc((size_t)cfg->max_loras + 1, sizeof *d->adapters);
-    d->lora_in = sl_calloc((size_t)sl_model_n_lora_mats(m), sizeof *d->lora_in);
     d->lora_slot = sl_calloc((size_t)cfg->max_tokens, sizeof *d->lora_slot);
-    bool ok = d->adapters != NULL && d->lora_in != NULL && d->lora_slot != NULL &&
-              (!pools(m) || d->pooled != NULL) && d->rows != NULL && d->counts_in != NULL &&
-              d->slots != NULL && d->tops != NULL;
+    bool ok = d->lora_slot != NULL && (!pools(m) || d->pooled != NULL) && d->rows != NULL &&
+              d->counts_in != NULL && d->slots != NULL && d->tops != NULL;
     for (int i = 0; i < d->max_flights; i++) {
         d->late[i].n_top = sl_malloc(n);
         d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
         d->late[i].held = sl_calloc(n, sizeof *d->late[i].held);
         ok = ok && d->late[i].n_top != NULL && d->late[i].given != NULL && d->late[i].held != NULL;
     }
-    int rc = ok ? take_device_memory(d, err)
+    int rc = sl_lora_slots_init(&d->adapters, cfg->max_loras, err);
+    if (rc == 0)
+        rc = ok ? take_device_memory(d, err)
                 : sl_fail(err, SL_ENOMEM, "out of memory for a runner of %zu rows", n);
     if (rc != 0) {
         sl_device_runner_destroy(d);
@@ -847,10 +817,7 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     d->dev->forget(d->be, d);
     sl_device_ranks_destroy(d->ranks);
     sl_device_draft_destroy(d->draft);
-    if (d->lora_table != NULL)
-        d->be->vt->free(d->be, d->lora_table, table_bytes(d->m, &d->cfg));
-    if (d->lora_mem != NULL)
-        d->be->vt->free(d->be, d->lora_mem, (size_t)d->cfg.max_loras * d->lora_bytes);
+    sl_device_lora_deinit(&d->lora);
     if (d->counts != NULL)
         d->be->vt->free(d->be, d->counts, counts_bytes(d->m, &d->cfg));
     if (d->scratch != NULL)
@@ -861,8 +828,7 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
         sl_free(d->late[i].n_top);
     }
     sl_free(d->lora_slot);
-    sl_free(d->lora_in);
-    sl_free(d->adapters);
+    sl_lora_slots_deinit(&d->adapters);
     sl_free(d->pooled);
     sl_free(d->tops);
     sl_free(d->slots);

@@ -9,6 +9,8 @@
 #include "engine/load/load.h"
 #include "engine/load/memory_plan.h"
 #include "engine/load/nodes.h"
+#include "engine/lora_slots.h"
+#include "engine/rank_lora.h"
 #include "engine/team.h"
 
 #include <string.h>
@@ -21,6 +23,10 @@ struct rank {
     struct sl_run *run;
     uint8_t *kv_pool[SL_MAX_KV_GROUPS];
     uint64_t kv_bytes[SL_MAX_KV_GROUPS]; /* of its pages */
+    /* of the step: the adapters' weights for this rank, [max_loras], NULL: there are no adapters;
+     * and the rows that have them */
+    const struct sl_lora_weights **lora;
+    struct sl_lora_rows lora_rows[2];
 };
 
 struct sl_ranks {
@@ -37,7 +43,10 @@ struct sl_ranks {
     /* of processes */
     struct sl_leader *leader; /* NULL: they are threads */
     struct sl_rank_bounds bounds;
-    uint8_t *message; /* a step */
+    uint8_t *message; /* [max_message] a step, or part of an adapter */
+    size_t max_message;
+    struct sl_lora_slots adapters; /* what the others have */
+    int32_t *adapter_slots;        /* [max_loras] of the step's adapters */
     int32_t start_ms;
 };
 
@@ -50,7 +59,7 @@ static int check_parts(const struct sl_engine_config *cfg, const char *flag, int
         return sl_fail(err, SL_EINVAL, "%s: %d is not between 1 and %d", flag, n, most);
     if (cfg->shared != NULL)
         what = "several models in one process";
-    if (cfg->enable_lora)
+    if (cfg->enable_lora && strcmp(flag, "tensor_parallel_size") != 0)
         what = "adapters (enable_lora)";
     if (cfg->cpu_offload_experts != NULL)
         what = "experts that stay on the CPU (cpu_offload_experts)";
@@ -163,22 +172,27 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
     SL_ASSERT(r->leader == NULL && cfg->node_rank == 0);
     sl_nodes_plan(k->model, p, cfg, &plan);
     const struct sl_run_config run = {.max_tokens = plan.bounds.max_tokens,
-                                      .max_logits = plan.bounds.max_logits};
+                                      .max_logits = plan.bounds.max_logits,
+                                      .max_lora_rank = plan.bounds.max_lora_rank};
     struct sl_leader_config lead = {.addr = sl_nodes_addr(cfg),
                                     .port = sl_nodes_port(cfg),
                                     .plan = &plan,
                                     .n_plan = sizeof plan,
-                                    .max_message = sl_rank_step_bytes(&plan.bounds),
+                                    .max_message = sl_nodes_message_bytes(k->model, &plan.bounds),
                                     .room_bytes = sl_run_room_bytes(k->model, k->backend, &run),
                                     .only_tcp = cfg->rank_transport != NULL &&
                                                 strcmp(cfg->rank_transport, "tcp") == 0};
     lead.timeout_ms = (cfg->rank_timeout_s != 0 ? cfg->rank_timeout_s : DEFAULT_TIMEOUT_S) * 1000;
     r->bounds = plan.bounds;
     r->start_ms = sl_nodes_start_ms(cfg);
+    r->max_message = lead.max_message;
     r->message = sl_malloc(lead.max_message);
-    if (r->message == NULL)
+    r->adapter_slots = sl_calloc((size_t)plan.bounds.max_loras + 1, sizeof *r->adapter_slots);
+    if (r->message == NULL || r->adapter_slots == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for steps");
-    int rc = sl_nodes_secret(cfg, &secret, err);
+    int rc = sl_lora_slots_init(&r->adapters, plan.bounds.max_loras, err);
+    if (rc == 0)
+        rc = sl_nodes_secret(cfg, &secret, err);
     if (rc != 0)
         return rc;
     lead.secret = secret.data;
@@ -270,6 +284,8 @@ void sl_ranks_destroy(struct sl_ranks *r)
         return;
     sl_ranks_stop(r);
     sl_leader_close(r->leader);
+    sl_lora_slots_deinit(&r->adapters);
+    sl_free(r->adapter_slots);
     sl_free(r->message);
     sl_team_destroy(r->team);
     if (r->on_device)
@@ -344,6 +360,13 @@ static int start_rank(struct sl_ranks *r, int rank, const struct sl_run_config *
     return rc == 0 && r->on_device ? k->backend->vt->device->load_end(k->backend, err) : rc;
 }
 
+static int take_lora(struct rank *k, int32_t max_loras, struct sl_error *err)
+{
+    SL_ASSERT(k->lora == NULL && max_loras > 0);
+    k->lora = sl_calloc((size_t)max_loras, sizeof *k->lora);
+    return k->lora != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for adapters of a rank");
+}
+
 static uint64_t leader_progress(const void *arg)
 {
     const struct sl_ranks *r = arg;
@@ -360,8 +383,12 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
     for (int i = 1; i < r->n; i++)
         for (int32_t g = 0; g < cfg->kv.n_groups; g++)
             r->ranks[i].kv_bytes[g] = sl_memory_plan_part_bytes(plan, i, g);
-    for (int i = 1; i < r->n && rc == 0; i++)
-        rc = start_rank(r, i, cfg, err);
+    for (int i = 1; i < r->n && rc == 0; i++) {
+        if (plan->max_loras > 0 && !r->on_device)
+            rc = take_lora(&r->ranks[i], plan->max_loras, err);
+        if (rc == 0)
+            rc = start_rank(r, i, cfg, err);
+    }
     if (rc == 0 && r->on_device && !r->staged) {
         struct sl_run *runs[SL_MAX_RANKS];
         for (int i = 0; i < r->n; i++)
@@ -387,6 +414,8 @@ void sl_ranks_stop(struct sl_ranks *r)
         struct rank *k = &r->ranks[i];
         sl_run_destroy(k->run);
         k->run = NULL;
+        sl_free(k->lora);
+        k->lora = NULL;
         for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++) {
             if (k->kv_pool[g] != NULL)
                 k->backend->vt->free(k->backend, k->kv_pool[g], k->kv_bytes[g]);
@@ -395,10 +424,32 @@ void sl_ranks_stop(struct sl_ranks *r)
     }
 }
 
+/* The adapters of those rows as the rank has them. */
+static const struct sl_lora_rows *lora_of(struct rank *k, int rank, const struct sl_lora_rows *rows,
+                                          struct sl_lora_rows *own)
+{
+    if (rows == NULL)
+        return NULL;
+    SL_ASSERT(rank > 0 && k->lora != NULL);
+    for (int32_t i = 0; i < rows->n_segs; i++) {
+        const int32_t adapter = rows->segs[i].adapter;
+        k->lora[adapter] = sl_lora_of_rank(rows->weights[adapter], rank);
+    }
+    *own = *rows;
+    own->weights = k->lora;
+    return own;
+}
+
 static int step_rank(void *arg, int rank, struct sl_error *err)
 {
     struct sl_ranks *r = arg;
-    const float *rows = sl_run_enqueue(r->ranks[rank].run, r->batch);
+    struct rank *k = &r->ranks[rank];
+    struct sl_batch own = *r->batch;
+    if (rank > 0) {
+        own.lora = lora_of(k, rank, own.lora, &k->lora_rows[0]);
+        own.logit_lora = lora_of(k, rank, own.logit_lora, &k->lora_rows[1]);
+    }
+    const float *rows = sl_run_enqueue(k->run, &own);
     (void)err; /* a CPU does not fail; one that did would leave the others waiting in a gather */
     if (rank == 0)
         r->rows = rows;
@@ -433,6 +484,41 @@ static int stages_step(void *ctx, const struct sl_batch *batch, const float **ro
     return 0;
 }
 
+/* To each other rank what it has of an adapter. */
+static int send_adapter(struct sl_ranks *r, struct sl_link *link, const struct sl_lora_weights *w,
+                        int32_t slot)
+{
+    int rc = 0;
+    SL_ASSERT(w->others != NULL && slot < r->adapters.n);
+    for (int32_t i = 1; i < link->cfg.n_ranks && rc == 0; i++) {
+        const struct sl_lora_weights *own = sl_lora_of_rank(w, i);
+        rc = sl_link_send(link, r->message, sl_rank_lora_begin(own, i, slot, r->message));
+        for (size_t at = 0; at < own->n_bytes && rc == 0;) {
+            const size_t n = sl_rank_lora_piece(own, i, slot, r->max_message, &at, r->message);
+            rc = sl_link_send(link, r->message, n);
+        }
+    }
+    return rc;
+}
+
+/* Those of the step that the others do not have. */
+static int send_adapters(struct sl_ranks *r, struct sl_link *link, const struct sl_lora_rows *rows)
+{
+    int rc = 0;
+    if (rows == NULL)
+        return 0;
+    sl_lora_slots_step(&r->adapters, rows);
+    for (int32_t i = 0; i < rows->n_segs && rc == 0; i++) {
+        const int32_t adapter = rows->segs[i].adapter;
+        bool fresh;
+        SL_ASSERT(adapter >= 0 && adapter < r->adapters.n);
+        r->adapter_slots[adapter] = sl_lora_slots_of(&r->adapters, rows->weights[adapter], &fresh);
+        if (fresh)
+            rc = send_adapter(r, link, rows->weights[adapter], r->adapter_slots[adapter]);
+    }
+    return rc;
+}
+
 /* The same with processes: the batch goes to them, and they are met in its gathers. */
 static int leader_step(void *ctx, const struct sl_batch *batch, const float **rows,
                        struct sl_error *err)
@@ -440,12 +526,15 @@ static int leader_step(void *ctx, const struct sl_batch *batch, const float **ro
     struct sl_ranks *r = ctx;
     struct sl_link *link = NULL;
     SL_ASSERT(r->ranks[0].run != NULL && r->message != NULL);
-    const size_t n = sl_rank_step_put(&r->bounds, batch, r->message);
     int rc = sl_leader_begin(r->leader, &link, err);
     if (rc != 0)
         return rc;
     sl_cpu_comm_link(r->comm, link);
-    if (sl_link_send(link, r->message, n) == 0) /* else the end of the step says why */
+    rc = send_adapters(r, link, batch->lora);
+    if (rc == 0)
+        rc = sl_link_send(link, r->message,
+                          sl_rank_step_put(&r->bounds, batch, r->adapter_slots, r->message));
+    if (rc == 0) /* else the end of the step says why */
         *rows = sl_run_enqueue(r->ranks[0].run, batch);
     sl_cpu_comm_link(r->comm, NULL);
     return sl_leader_end(r->leader, err);
@@ -459,8 +548,11 @@ static int leader_health(void *ctx, struct sl_error *err)
 
 static bool leader_renew(void *ctx)
 {
-    const struct sl_ranks *r = ctx;
-    return sl_leader_renew(r->leader);
+    struct sl_ranks *r = ctx;
+    const bool anew = sl_leader_renew(r->leader);
+    if (anew) /* who comes back has none */
+        sl_lora_slots_clear(&r->adapters);
+    return anew;
 }
 
 static void ranks_run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx),

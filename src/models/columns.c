@@ -141,6 +141,8 @@ size_t sl_columns_room_bytes(const struct sl_model *m, const struct sl_backend *
 
 bool sl_run_by_columns(const struct sl_run *r, int32_t layer, enum sl_slot slot)
 {
+    if (r->lora_rows != NULL) /* adapters add to whole rows */
+        return false;
     return columns_of(r->m, sl_param(r->m, layer, slot)) != NULL && r->n_tokens <= SL_APART_ROWS &&
            sum_bytes(r->m, r->n_tokens) <= MOST_BYTES;
 }

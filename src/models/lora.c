@@ -200,15 +200,42 @@ static enum sl_dtype common_dtype(const struct pair *pairs, int32_t n)
     return dtype;
 }
 
-static size_t a_bytes(const struct pair *p, size_t elem)
+static size_t a_bytes(int64_t rank, int64_t n_cols, size_t elem)
 {
-    return (size_t)SL_ROUND_UP((uint64_t)p->a.dims[0] * (uint64_t)p->a.dims[1] * elem, ALIGN);
+    return (size_t)SL_ROUND_UP((uint64_t)rank * (uint64_t)n_cols * elem, ALIGN);
 }
 
-static size_t b_bytes(const struct pair *p, size_t elem)
+static size_t b_bytes(int64_t rank, int64_t n_rows, size_t elem)
 {
-    const uint64_t rows = SL_ROUND_UP((uint64_t)p->b.dims[0], SL_LORA_PANEL);
-    return (size_t)SL_ROUND_UP(rows * (uint64_t)p->b.dims[1] * elem, ALIGN);
+    const uint64_t rows = SL_ROUND_UP((uint64_t)n_rows, SL_LORA_PANEL);
+    return (size_t)SL_ROUND_UP(rows * (uint64_t)rank * elem, ALIGN);
+}
+
+static struct sl_rows rows_of(const struct sl_model *m, int32_t idx, int32_t model_rank)
+{
+    const struct sl_param *p = param_of(m, idx);
+    return p->desc != NULL ? sl_rank_param_rows(m, p, model_rank) : (struct sl_rows){0, p->n_rows};
+}
+
+void sl_lora_place(const struct sl_model *m, int32_t model_rank, struct sl_lora_mat *mats,
+                   uint8_t *block, struct sl_lora_weights *w)
+{
+    const size_t elem = sl_dtype_info(w->dtype)->block_bytes;
+    SL_ASSERT(w->n_mats == sl_model_n_lora_mats(m) && model_rank < m->n_ranks);
+    w->mats = mats;
+    w->block = block;
+    w->n_bytes = 0;
+    w->max_rank = 0;
+    for (int32_t i = 0; i < w->n_mats; i++) {
+        struct sl_lora_mat *mat = &mats[i];
+        if (mat->rank == 0)
+            continue;
+        const size_t a = a_bytes(mat->rank, param_of(m, i)->n_cols, elem);
+        mat->a = block != NULL ? block + w->n_bytes : NULL;
+        mat->b = block != NULL ? block + w->n_bytes + a : NULL;
+        w->n_bytes += a + b_bytes(mat->rank, rows_of(m, i, model_rank).n, elem);
+        w->max_rank = SL_MAX(w->max_rank, mat->rank);
+    }
 }
 
 /* A row of a tensor in the adapter's format, and whether all its numbers are finite. */
@@ -234,19 +261,21 @@ static int not_finite(const struct sl_peft_tensor *t, int64_t row, struct sl_err
                    (long long)row);
 }
 
-/* room: a row as floats, then a row of B in the adapter's format. */
-static int pack_pair(const struct pair *p, enum sl_dtype dtype, float *room, uint8_t *a, uint8_t *b,
-                     struct sl_error *err)
+/* Of B the rows that are the rank's. room: a row as floats, then a row of B in the adapter's
+ * format. */
+static int pack_pair(const struct pair *p, enum sl_dtype dtype, struct sl_rows rows, float *room,
+                     uint8_t *a, uint8_t *b, struct sl_error *err)
 {
     const size_t elem = sl_dtype_info(dtype)->block_bytes;
     const size_t rank = (size_t)p->a.dims[0], row_bytes = (size_t)p->a.dims[1] * elem;
     uint8_t *row = (uint8_t *)(room + p->a.dims[1] + SL_MAX_LORA_RANK);
+    SL_ASSERT(rows.first >= 0 && rows.first + rows.n <= p->b.dims[0]);
     for (int64_t j = 0; j < p->a.dims[0]; j++)
         if (!lora_read_row(&p->a, j, dtype, room, a + (size_t)j * row_bytes))
             return not_finite(&p->a, j, err);
-    for (int64_t i = 0; i < p->b.dims[0]; i++) {
-        if (!lora_read_row(&p->b, i, dtype, room, row))
-            return not_finite(&p->b, i, err);
+    for (int64_t i = 0; i < rows.n; i++) {
+        if (!lora_read_row(&p->b, rows.first + i, dtype, room, row))
+            return not_finite(&p->b, rows.first + i, err);
         uint8_t *panel = b + (size_t)(i / SL_LORA_PANEL) * rank * SL_LORA_PANEL * elem;
         for (size_t j = 0; j < rank; j++)
             memcpy(panel + (j * SL_LORA_PANEL + (size_t)(i % SL_LORA_PANEL)) * elem, row + j * elem,
@@ -255,14 +284,15 @@ static int pack_pair(const struct pair *p, enum sl_dtype dtype, float *room, uin
     return 0;
 }
 
-uint64_t sl_model_lora_bytes(const struct sl_model *m, int32_t rank)
+uint64_t sl_model_lora_bytes(const struct sl_model *m, int32_t rank, enum sl_dtype dtype)
 {
-    const size_t elem = sl_dtype_info(SL_DTYPE_BF16)->block_bytes;
+    const size_t elem = sl_dtype_info(dtype)->block_bytes;
     uint64_t n_bytes = 0;
     for (int32_t i = 0; i < sl_model_n_lora_mats(m); i++) {
-        struct pair p = {.a = {.dims = {rank}}, .b = {.dims = {0, rank}}};
-        sl_model_lora_shape(m, i, &p.b.dims[0], &p.a.dims[1]);
-        n_bytes += a_bytes(&p, elem) + b_bytes(&p, elem);
+        int64_t n_rows = 0;
+        for (int32_t k = 0; k < m->n_ranks; k++)
+            n_rows = SL_MAX(n_rows, rows_of(m, i, k).n);
+        n_bytes += a_bytes(rank, param_of(m, i)->n_cols, elem) + b_bytes(rank, n_rows, elem);
     }
     return n_bytes;
 }
@@ -275,38 +305,47 @@ static int64_t lora_widest(const struct pair *pairs, int32_t n)
     return most;
 }
 
-static int lora_pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair *pairs,
-                     bool bf16, struct sl_error *err)
+/* The weights of a rank of the model: w has their format. */
+static int lora_pack_rank(struct sl_lora *l, const struct sl_model *m, int32_t model_rank,
+                          const struct sl_peft *peft, const struct pair *pairs, float *room,
+                          struct sl_lora_weights *w, struct sl_error *err)
+{
+    struct sl_lora_mat *mats = l->mats + (size_t)model_rank * (size_t)w->n_mats;
+    int rc = 0;
+    for (int32_t i = 0; i < w->n_mats; i++)
+        mats[i].rank = pairs[i].a.name != NULL ? (int32_t)pairs[i].a.dims[0] : 0;
+    sl_lora_place(m, model_rank, mats, NULL, w);
+    l->blocks[model_rank] = sl_aligned_alloc(w->n_bytes);
+    if (l->blocks[model_rank] == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for an adapter of %zu bytes", w->n_bytes);
+    sl_lora_place(m, model_rank, mats, l->blocks[model_rank], w);
+    for (int32_t i = 0; i < w->n_mats && rc == 0; i++) {
+        const struct pair *p = &pairs[i];
+        if (p->a.name == NULL)
+            continue;
+        uint8_t *a = l->blocks[model_rank] + ((const uint8_t *)mats[i].a - l->blocks[model_rank]);
+        uint8_t *b = a + ((const uint8_t *)mats[i].b - (const uint8_t *)mats[i].a);
+        rc = sl_peft_scale(peft, p->a.module, p->a.n_module, p->a.dims[0], &mats[i].scale, err);
+        if (rc == 0)
+            rc = pack_pair(p, w->dtype, rows_of(m, i, model_rank), room, a, b, err);
+    }
+    return rc;
+}
+
+static int lora_pack(struct sl_lora *l, const struct sl_model *m, const struct sl_peft *peft,
+                     const struct pair *pairs, bool bf16, struct sl_error *err)
 {
     const int32_t n = l->w.n_mats;
     l->w.dtype = bf16 ? SL_DTYPE_BF16 : common_dtype(pairs, n);
-    SL_ASSERT(l->w.dtype != SL_DTYPE_COUNT);
-    const size_t elem = sl_dtype_info(l->w.dtype)->block_bytes;
-    for (int32_t i = 0; i < n; i++)
-        if (pairs[i].a.name != NULL)
-            l->w.n_bytes += a_bytes(&pairs[i], elem) + b_bytes(&pairs[i], elem);
-    l->block = sl_aligned_alloc(l->w.n_bytes);
-    l->w.block = l->block;
+    SL_ASSERT(l->w.dtype != SL_DTYPE_COUNT && l->n_ranks <= SL_MAX_RANKS);
     float *room =
         sl_calloc((size_t)lora_widest(pairs, n) + 2 * (size_t)SL_MAX_LORA_RANK, sizeof *room);
-    int rc =
-        l->block != NULL && room != NULL
-            ? 0
-            : sl_fail(err, SL_ENOMEM, "out of memory for an adapter of %zu bytes", l->w.n_bytes);
-    uint8_t *at = l->block;
-    for (int32_t i = 0; i < n && rc == 0; i++) {
-        const struct pair *p = &pairs[i];
-        struct sl_lora_mat *mat = &l->mats[i];
-        if (p->a.name == NULL)
-            continue;
-        *mat = (struct sl_lora_mat){.a = at, .b = at + a_bytes(p, elem)};
-        mat->rank = (int32_t)p->a.dims[0];
-        l->w.max_rank = SL_MAX(l->w.max_rank, mat->rank);
-        rc = sl_peft_scale(peft, p->a.module, p->a.n_module, p->a.dims[0], &mat->scale, err);
-        if (rc == 0)
-            rc = pack_pair(p, l->w.dtype, room, at, at + a_bytes(p, elem), err);
-        at += a_bytes(p, elem) + b_bytes(p, elem);
-    }
+    int rc = room != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for an adapter");
+    for (int32_t i = 1; i < l->n_ranks; i++)
+        l->others[i - 1] = l->w;
+    for (int32_t i = 0; i < l->n_ranks && rc == 0; i++)
+        rc = lora_pack_rank(l, m, i, peft, pairs, room, i == 0 ? &l->w : &l->others[i - 1], err);
+    l->w.others = l->n_ranks > 1 ? l->others : NULL;
     sl_free(room);
     return rc;
 }
@@ -321,7 +360,7 @@ int sl_lora_open(const struct sl_model *m, const char *dir, const struct sl_lora
     int rc = 0;
     *out = NULL;
     if (l != NULL)
-        l->mats = sl_calloc((size_t)n, sizeof *l->mats);
+        l->mats = sl_calloc((size_t)n * (size_t)m->n_ranks, sizeof *l->mats);
     if (l == NULL || pairs == NULL || l->mats == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for an adapter");
     if (rc == 0 && sl_layers_max(&m->hp, m->layers, SL_DIM_O_GROUPS) > 0)
@@ -332,9 +371,9 @@ int sl_lora_open(const struct sl_model *m, const char *dir, const struct sl_lora
         rc = lora_bind(m, peft, opt->max_rank, pairs, err);
     if (rc == 0) {
         l->w.n_mats = n;
-        l->w.mats = l->mats;
+        l->n_ranks = m->n_ranks;
         l->digest = sl_peft_digest(peft);
-        rc = lora_pack(l, peft, pairs, opt->bf16, err);
+        rc = lora_pack(l, m, peft, pairs, opt->bf16, err);
     }
     sl_peft_close(peft);
     sl_free(pairs);
@@ -350,8 +389,9 @@ void sl_lora_close(struct sl_lora *l)
 {
     if (l == NULL)
         return;
-    if (l->block != NULL)
-        sl_aligned_free(l->block, l->w.n_bytes);
+    for (int32_t i = 0; i < l->n_ranks; i++)
+        if (l->blocks[i] != NULL)
+            sl_aligned_free(l->blocks[i], sl_lora_of_rank(&l->w, i)->n_bytes);
     sl_free(l->mats);
     sl_free(l);
 }

@@ -346,7 +346,8 @@ const struct sl_spread *sl_run_spread(const struct sl_run *r, void *whole, int64
 {
     const int32_t rank = r->m->rank;
     uint8_t *at = (uint8_t *)whole + (size_t)(rank * n_cols) * elem_bytes;
-    if (r->m->n_ranks == 1 || r->rank.mem[rank] == NULL || !is_even(r, n_cols, of_cols))
+    if (r->m->n_ranks == 1 || r->rank.mem[rank] == NULL || !is_even(r, n_cols, of_cols) ||
+        r->lora_rows != NULL) /* what adapters add comes behind the product */
         return NULL;
     SL_ASSERT((uint8_t *)whole >= r->mem && at < r->mem + r->mem_bytes);
     *room = (struct sl_spread){&r->rank, at, of_cols};

@@ -31,7 +31,16 @@ struct sl_lora_weights {
     const struct sl_lora_mat *mats;
     const void *block; /* what a and b of all mats point into */
     size_t n_bytes;
+    /* [ranks - 1] the same adapter for the other ranks of a model that is divided among them, each
+     * with the rows of B that are its own; NULL: one rank has all rows */
+    const struct sl_lora_weights *others;
 };
+
+static inline const struct sl_lora_weights *sl_lora_of_rank(const struct sl_lora_weights *w,
+                                                            int32_t rank)
+{
+    return rank == 0 ? w : &w->others[rank - 1];
+}
 
 struct sl_lora_seg { /* rows next to each other with the same adapter */
     int32_t first, n;

@@ -115,7 +115,8 @@ struct outcome {
     }
 };
 
-static struct sl_request *submit(struct sl_engine *eng, int i, struct sl_constraint *c = nullptr)
+static struct sl_request *submit(struct sl_engine *eng, int i, struct sl_constraint *c = nullptr,
+                                 struct sl_adapter *adapter = nullptr)
 {
     static const int lengths[n_requests] = {1, 23, 16, 50};
     struct sl_error err;
@@ -127,6 +128,8 @@ static struct sl_request *submit(struct sl_engine *eng, int i, struct sl_constra
     d.prompt = prompt.data();
     d.n_prompt = lengths[i] + longer;
     d.constraint = c;
+    d.adapter = adapter;
+    d.adapter_scale = 1;
     sl_sampling_default(&d.sampling);
     d.sampling.max_tokens = n_out;
     d.sampling.ignore_eos = c == nullptr;
@@ -332,6 +335,79 @@ static void constrained(void **)
     n_out = 4;
 }
 
+static const int n_adapters = 3; /* more than there are slots; request 3 has none */
+
+static std::string adapter_path(int i)
+{
+    return "build/testdata/models/gpu_ranks_adapter_" + std::to_string(i);
+}
+
+static void write_adapters(const model &m)
+{
+    struct sl_error err = {};
+    struct sl_ckpt *ckpt;
+    struct sl_model *model;
+    if (sl_ckpt_open(path_of(m).c_str(), &ckpt, &err) != 0 ||
+        sl_model_open(ckpt, &model, &err) != 0)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < n_adapters; i++) {
+        struct sl_synth_lora spec = {};
+        spec.rank = 2 + 5 * i;
+        spec.alpha = 16;
+        spec.size = 0.5;
+        spec.dtype = SL_DTYPE_BF16;
+        spec.targets = i == 1 ? "o_proj,up_proj,k_proj" : nullptr;
+        spec.seed = static_cast<uint64_t>(i);
+        if (sl_synth_lora_write(model, &spec, adapter_path(i).c_str(), &err) != 0)
+            fail_msg("%s", err.msg);
+    }
+    sl_model_close(model);
+    sl_ckpt_close(ckpt);
+}
+
+static std::vector<outcome> run_adapted(const model &m, int n_ranks, bool together)
+{
+    struct sl_error err;
+    struct sl_engine_config cfg = config_of(n_ranks);
+    std::vector<struct sl_request *> reqs;
+    std::vector<outcome> out;
+    cfg.enable_lora = true;
+    cfg.max_loras = 2;
+    cfg.max_cpu_loras = n_adapters;
+    struct sl_engine *eng = start(m, cfg);
+    for (int i = 0; i < n_requests; i++) {
+        struct sl_adapter *a = nullptr;
+        const std::string name = "a" + std::to_string(i);
+        if (i < n_adapters &&
+            (sl_adapter_load(eng, name.c_str(), adapter_path(i).c_str(), false, &err) != 0 ||
+             sl_adapter_open(eng, name.c_str(), true, &a, &err) != 0))
+            fail_msg("%s", err.msg);
+        reqs.push_back(submit(eng, i, nullptr, a));
+        sl_adapter_release(a);
+        if (!together)
+            out.push_back(collect(reqs.back()));
+    }
+    for (int i = 0; together && i < n_requests; i++)
+        out.push_back(collect(reqs[static_cast<size_t>(i)]));
+    stop(eng);
+    return out;
+}
+
+/* Of the second model o_proj and down are by columns in steps without adapters. */
+static void adapters(void **)
+{
+    for (const model *m : {&models[0], &models[2]}) {
+        write_adapters(*m);
+        const std::vector<outcome> plain = run(*m, config_of(1), false);
+        const std::vector<outcome> want = run_adapted(*m, 1, false);
+        for (size_t i = 0; i < n_adapters; i++)
+            assert_false(want[i] == plain[i]);
+        assert_true(want[n_adapters] == plain[n_adapters]);
+        expect_same(*m, 2, "with adapters", want, run_adapted(*m, 2, false));
+        expect_same(*m, 2, "with adapters together", want, run_adapted(*m, 2, true));
+    }
+}
+
 static void sleeps_and_wakes(void **)
 {
     struct sl_error err;
@@ -370,9 +446,6 @@ static void refusals(void **)
     cfg.device = "cuda:0,1";
     cfg.tensor_parallel_size = 1;
     refuse(cfg, "has 2 GPUs for a tensor_parallel_size of 1");
-    cfg = config_of(2);
-    cfg.enable_lora = true;
-    refuse(cfg, "enable_lora");
     cfg = config_of(2);
     cfg.cpu_offload_experts = "all";
     refuse(cfg, "cpu_offload_experts");
@@ -432,11 +505,12 @@ static void a_launch_fails(void **)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_tokens),      cmocka_unit_test(same_bits),
-        cmocka_unit_test(drafts),           cmocka_unit_test(constrained),
-        cmocka_unit_test(sleeps_and_wakes), cmocka_unit_test(refusals),
+        cmocka_unit_test(many_tokens), cmocka_unit_test(same_bits),
+        cmocka_unit_test(drafts),      cmocka_unit_test(adapters),
+        cmocka_unit_test(constrained), cmocka_unit_test(sleeps_and_wakes),
+        cmocka_unit_test(refusals),
 #ifdef SL_CUDA_SIM
-        cmocka_unit_test(recorded),         cmocka_unit_test(a_launch_fails),
+        cmocka_unit_test(recorded),    cmocka_unit_test(a_launch_fails),
 #endif
     };
 #ifdef SL_CUDA_SIM

@@ -60,6 +60,8 @@ static int setup(void **state)
     if (sl_synth_shape(s.name, "tiny", &s.hp, &err) != 0)
         return -1;
     s.hp.n_vocab = 320;
+    s.hp.n_heads = 8; /* heads and key heads for four ranks */
+    s.hp.n_kv_heads = 4;
     if (sl_synth_write(&s, model_path, &err) != 0) {
         printf("%s\n", err.msg);
         return -1;
@@ -219,6 +221,18 @@ static void mixed_batches(void **state)
         "few pages");
 }
 
+/* Ranks have the rows of B that are theirs. */
+static void ranks(void **state)
+{
+    (void)state;
+    run_mixed((struct sl_engine_config){.tensor_parallel_size = 2, .max_cpu_loras = 8}, "2 ranks");
+    run_mixed((struct sl_engine_config){.tensor_parallel_size = 4,
+                                        .max_loras = 2,
+                                        .max_cpu_loras = 5,
+                                        .max_num_batched_tokens = 13},
+              "4 ranks, two at a time");
+}
+
 /* A prefix is found again by the same adapter with the same factor only. */
 static void cache_is_keyed(void **state)
 {
@@ -367,6 +381,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_batches),
+        cmocka_unit_test(ranks),
         cmocka_unit_test(cache_is_keyed),
         cmocka_unit_test(unloaded_while_running),
         cmocka_unit_test(memory_is_bounded),

@@ -186,27 +186,31 @@ static int dial(int port)
 /* Where only a silent rank is lost by time, it must not be one that a busy machine made wait. */
 enum { LONG_S = 30, SHORT_S = 2 };
 
-static struct sl_engine *start_with(const char *model, int n_nodes, bool experts, int port,
-                                    const char *transport, int timeout_s)
+static struct sl_engine *start_as(struct sl_engine_config cfg)
 {
-    struct sl_engine_config cfg = {.model = model,
-                                   .device = "cpu",
-                                   .tensor_parallel_size = n_nodes,
-                                   .nnodes = n_nodes,
-                                   .enable_expert_parallel = experts,
-                                   .master_port = port,
-                                   .rank_transport = transport,
-                                   .rank_timeout_s = timeout_s,
-                                   .rank_start_s = 60,
-                                   .max_num_batched_tokens = 48,
-                                   .max_num_seqs = 8,
-                                   .max_model_len = 512,
-                                   .n_threads = 1};
     struct sl_engine *eng = NULL;
     struct sl_error err = {0};
     if (sl_engine_create(&cfg, &eng, &err) != 0)
         fail_msg("%s", err.msg);
     return eng;
+}
+
+static struct sl_engine *start_with(const char *model, int n_nodes, bool experts, int port,
+                                    const char *transport, int timeout_s)
+{
+    return start_as((struct sl_engine_config){.model = model,
+                                              .device = "cpu",
+                                              .tensor_parallel_size = n_nodes,
+                                              .nnodes = n_nodes,
+                                              .enable_expert_parallel = experts,
+                                              .master_port = port,
+                                              .rank_transport = transport,
+                                              .rank_timeout_s = timeout_s,
+                                              .rank_start_s = 60,
+                                              .max_num_batched_tokens = 48,
+                                              .max_num_seqs = 8,
+                                              .max_model_len = 512,
+                                              .n_threads = 1});
 }
 
 static struct sl_engine *start(const char *model, int n_nodes, int port, const char *transport,
@@ -215,13 +219,14 @@ static struct sl_engine *start(const char *model, int n_nodes, int port, const c
     return start_with(model, n_nodes, false, port, transport, timeout_s);
 }
 
-static struct sl_request *submit(struct sl_engine *eng, int i, int n_out)
+static struct sl_request *submit_as(struct sl_engine *eng, int i, int n_out, struct sl_adapter *a)
 {
     static const int lengths[N_PROMPTS] = {5, 40, 130};
     int32_t ids[130];
     struct sl_error err;
     struct sl_request *req = NULL;
-    struct sl_request_desc desc = {.prompt = ids, .n_prompt = lengths[i % N_PROMPTS]};
+    struct sl_request_desc desc = {
+        .prompt = ids, .n_prompt = lengths[i % N_PROMPTS], .adapter = a, .adapter_scale = 1};
     for (int k = 0; k < desc.n_prompt; k++)
         ids[k] = (k * 37 + i * 11 + 3) % 250;
     sl_sampling_default(&desc.sampling);
@@ -230,6 +235,11 @@ static struct sl_request *submit(struct sl_engine *eng, int i, int n_out)
     desc.sampling.logprobs = N_TOP;
     desc.sampling.temperature = i == 1 ? 0.8f : 0;
     return sl_request_submit(eng, &desc, &req, &err) == 0 ? req : NULL;
+}
+
+static struct sl_request *submit(struct sl_engine *eng, int i, int n_out)
+{
+    return submit_as(eng, i, n_out, NULL);
 }
 
 static void collect(struct sl_request *req, int i, struct outcome *out)
@@ -381,6 +391,136 @@ static void test_bits(void **state)
     }
 }
 
+static bool becomes(struct sl_engine *eng, int want, double seconds)
+{
+    const uint64_t end = sl_now_ns() + (uint64_t)(seconds * (double)SECOND);
+    while (sl_engine_health(eng, NULL) != want) {
+        if (sl_now_ns() > end)
+            return false;
+        (void)poll(NULL, 0, 2);
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------- adapters */
+
+enum { N_ADAPTERS = 3 }; /* more than have slots; prompt i has adapter i */
+
+static const char *adapter_path(int i)
+{
+    static char path[64];
+    snprintf(path, sizeof path, OUT "/processes_adapter_%d", i);
+    return path;
+}
+
+static void write_adapters(const char *path)
+{
+    static const enum sl_dtype dtypes[N_ADAPTERS] = {SL_DTYPE_BF16, SL_DTYPE_F32, SL_DTYPE_F16};
+    struct sl_ckpt *ckpt;
+    struct sl_model *m;
+    struct sl_error err = {0};
+    if (sl_ckpt_open(path, &ckpt, &err) != 0 || sl_model_open(ckpt, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < N_ADAPTERS; i++) {
+        struct sl_synth_lora spec = {.rank = 3 + 6 * i,
+                                     .alpha = 16,
+                                     .size = 0.5,
+                                     .dtype = dtypes[i],
+                                     .targets = i == 1 ? "o_proj,up_proj,k_proj" : NULL,
+                                     .seed = (uint64_t)i};
+        if (sl_synth_lora_write(m, &spec, adapter_path(i), &err) != 0)
+            fail_msg("%s", err.msg);
+    }
+    sl_model_close(m);
+    sl_ckpt_close(ckpt);
+}
+
+static void run_adapted(struct sl_engine *eng, bool together, struct outcome *out)
+{
+    struct sl_request *reqs[N_PROMPTS];
+    struct sl_error err;
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < N_PROMPTS; i++) {
+        char name[8];
+        struct sl_adapter *a = NULL;
+        snprintf(name, sizeof name, "a%d", i);
+        if (sl_adapter_load(eng, name, adapter_path(i), false, &err) != 0 ||
+            sl_adapter_open(eng, name, true, &a, &err) != 0)
+            fail_msg("%s", err.msg);
+        reqs[i] = submit_as(eng, i, N_OUT, a);
+        sl_adapter_release(a);
+        if (!together)
+            collect(reqs[i], i, out);
+    }
+    for (int i = 0; i < N_PROMPTS; i++) {
+        char name[8];
+        if (together)
+            collect(reqs[i], i, out);
+        snprintf(name, sizeof name, "a%d", i);
+        assert_int_equal(sl_adapter_unload(eng, name, &err), 0);
+    }
+}
+
+static void adapted_bits_of(struct sl_engine_config cfg, int n, const char *transport,
+                            const struct outcome *want)
+{
+    static const char *const digits[] = {"0", "1", "2", "3", "4"};
+    struct outcome got;
+    struct follower f[4] = {{.model = NULL}};
+    pid_t pids[4];
+    cfg.master_port = free_port();
+    cfg.nnodes = cfg.tensor_parallel_size = n;
+    cfg.rank_transport = transport;
+    for (int i = 1; i < n; i++) {
+        f[i] = (struct follower){
+            .model = cfg.model, .port = cfg.master_port, .nodes = digits[n], .rank = digits[i]};
+        pids[i] = follow(&f[i]);
+    }
+    struct sl_engine *eng = start_as(cfg);
+    for (int i = 0; i < 2; i++) { /* the second time under other ids */
+        run_adapted(eng, true, &got);
+        must_equal(&got, want, "with adapters");
+    }
+    kill(pids[1], SIGKILL); /* who comes back has no adapter */
+    (void)end_of(pids[1]);
+    assert_true(becomes(eng, SL_ERANK, 10));
+    pids[1] = follow(&f[1]);
+    assert_true(becomes(eng, 0, 20));
+    run_adapted(eng, false, &got);
+    must_equal(&got, want, "with adapters, behind a loss");
+    sl_engine_destroy(eng);
+    for (int i = 1; i < n; i++)
+        assert_int_equal(end_of(pids[i]), 0);
+}
+
+static void test_adapters(void **state)
+{
+    (void)state;
+    struct outcome want, plain;
+    struct sl_engine_config cfg = {.model = write_model(&variants[0]),
+                                   .device = "cpu",
+                                   .enable_lora = true,
+                                   .max_loras = 2,
+                                   .max_cpu_loras = 8,
+                                   .rank_timeout_s = LONG_S,
+                                   .rank_start_s = 60,
+                                   .max_num_batched_tokens = 48,
+                                   .max_num_seqs = 8,
+                                   .max_model_len = 512,
+                                   .n_threads = 1};
+    write_adapters(cfg.model);
+    struct sl_engine *eng = start_as(cfg);
+    run_adapted(eng, false, &want);
+    run_all(eng, &plain);
+    for (int i = 0; i < N_PROMPTS; i++) /* they say something */
+        assert_memory_not_equal(want.logprobs[i], plain.logprobs[i], sizeof want.logprobs[i]);
+    sl_engine_destroy(eng);
+    adapted_bits_of(cfg, 2, "auto", &want);
+    adapted_bits_of(cfg, 4, "tcp", &want);
+}
+
+/* ---------------------------------------------------------------- what differs */
+
 /* Ranks divide experts in the same way, or do not meet. */
 static void test_experts_differ(void **state)
 {
@@ -395,17 +535,6 @@ static void test_experts_differ(void **state)
 }
 
 /* ---------------------------------------------------------------- losses */
-
-static bool becomes(struct sl_engine *eng, int want, double seconds)
-{
-    const uint64_t end = sl_now_ns() + (uint64_t)(seconds * (double)SECOND);
-    while (sl_engine_health(eng, NULL) != want) {
-        if (sl_now_ns() > end)
-            return false;
-        (void)poll(NULL, 0, 2);
-    }
-    return true;
-}
 
 /* Reads until it is over. Returns whether it failed; there is one last event. */
 static bool outlive(struct sl_request *req)
@@ -663,7 +792,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bits),           cmocka_unit_test(test_kills),
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_experts_differ),
+        cmocka_unit_test(test_experts_differ), cmocka_unit_test(test_adapters),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 9 && (strcmp(argv[1], "follow") == 0 || strcmp(argv[1], "stuck") == 0))

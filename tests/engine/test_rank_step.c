@@ -23,12 +23,24 @@ static const struct sl_rank_bounds bounds = {.max_tokens = 64,
                                              .max_model_len = 300,
                                              .block_size = 16,
                                              .n_vocab = 1000,
+                                             .max_loras = 4,
+                                             .max_lora_rank = 16,
                                              .n_groups = 2,
                                              .n_pages = {90, 40},
                                              .window = {0, 48}};
 
+/* What is in the slots: nothing in the third. */
+static const struct sl_lora_weights in_slots[] = {
+    {.max_rank = 3}, {.max_rank = 16}, {.max_rank = 8}};
+static const struct sl_lora_weights *const weights[] = {&in_slots[0], &in_slots[1], NULL,
+                                                        &in_slots[2]};
+static const int32_t slots[] = {3, 0, 1}; /* of the adapters of a step */
+
 struct made {
     struct sl_batch batch;
+    struct sl_lora_rows lora[2];
+    struct sl_lora_seg segs[2][64];
+    float scale[64];
     struct sl_span spans[6];
     int32_t tokens[64], positions[64], rows[24], tables[2][200];
 };
@@ -36,6 +48,25 @@ struct made {
 static int32_t below(struct sl_rng *rng, int32_t n)
 {
     return (int32_t)sl_rng_below(rng, (uint64_t)n);
+}
+
+/* Some of n rows have adapters, in as many pieces as there may be. */
+static void make_lora(struct made *m, struct sl_rng *rng, int which, int32_t n)
+{
+    struct sl_lora_rows *rows = &m->lora[which];
+    *rows = (struct sl_lora_rows){.segs = m->segs[which], .scale = m->scale};
+    for (int32_t at = which == 0 ? 0 : below(rng, 3); at < n;) {
+        struct sl_lora_seg *seg = &m->segs[which][rows->n_segs++];
+        const int32_t most = 1 + below(rng, 9);
+        *seg = (struct sl_lora_seg){at, SL_MIN(most, n - at), below(rng, 3)};
+        at += seg->n + below(rng, 4);
+    }
+    for (int32_t i = 0; i < 64; i++)
+        m->scale[i] = (float)i / 8;
+    if (which == 0)
+        m->batch.lora = rows;
+    else
+        m->batch.logit_lora = rows;
 }
 
 static void make(struct made *m, struct sl_rng *rng)
@@ -70,6 +101,30 @@ static void make(struct made *m, struct sl_rng *rng)
                                  .table_stride = 200,
                                  .logit_rows = m->rows,
                                  .span_sizes = sl_batch_sizes_of(m->spans, n_spans)};
+    if (below(rng, 2) == 0)
+        return;
+    make_lora(m, rng, 0, n);
+    make_lora(m, rng, 1, n_rows);
+}
+
+static void same_lora(const struct sl_lora_rows *a, const struct sl_lora_rows *b, int32_t n_rows)
+{
+    int32_t most = 0;
+    assert_int_equal(a->n_segs, b->n_segs);
+    for (int32_t i = 0, t = 0; i < a->n_segs; i++) {
+        const struct sl_lora_seg *seg = &a->segs[i];
+        assert_int_equal(b->segs[i].first, seg->first);
+        assert_int_equal(b->segs[i].n, seg->n);
+        assert_int_equal(b->segs[i].adapter, slots[seg->adapter]);
+        most = SL_MAX(most, weights[slots[seg->adapter]]->max_rank);
+        for (; t < seg->first; t++)
+            assert_int_equal(b->adapter[t], -1);
+        for (; t < seg->first + seg->n; t++)
+            assert_int_equal(b->adapter[t], slots[seg->adapter]);
+    }
+    assert_int_equal(b->max_rank, most);
+    if (n_rows > 0)
+        assert_memory_equal(a->scale, b->scale, (size_t)n_rows * sizeof(float));
 }
 
 static void same(const struct sl_batch *a, const struct sl_batch *b)
@@ -84,6 +139,11 @@ static void same(const struct sl_batch *a, const struct sl_batch *b)
     assert_memory_equal(a->spans, b->spans, (size_t)a->n_spans * sizeof *a->spans);
     if (a->n_logits > 0)
         assert_memory_equal(a->logit_rows, b->logit_rows, (size_t)a->n_logits * id);
+    assert_int_equal(a->lora != NULL, b->lora != NULL);
+    if (a->lora != NULL) {
+        same_lora(a->lora, b->lora, a->n_tokens);
+        same_lora(a->logit_lora, b->logit_lora, a->n_logits);
+    }
     for (int32_t i = 0; i < a->n_spans; i++)
         for (int32_t g = 0; g < 2; g++) {
             const struct sl_span *s = &a->spans[i];
@@ -93,11 +153,25 @@ static void same(const struct sl_batch *a, const struct sl_batch *b)
         }
 }
 
+static void lora_is_safe(const struct sl_lora_rows *rows, int32_t n_rows)
+{
+    int32_t end = 0;
+    for (int32_t i = 0; i < rows->n_segs; i++) {
+        const struct sl_lora_seg *seg = &rows->segs[i];
+        assert_true(seg->first >= end && seg->n >= 1 && seg->n <= SL_LORA_SEG);
+        assert_true(seg->first + seg->n <= n_rows && seg->adapter >= 0 && seg->adapter < 4);
+        assert_true(seg->adapter != 2 && rows->weights[seg->adapter]->max_rank <= rows->max_rank);
+        end = seg->first + seg->n;
+    }
+    for (int32_t i = 0; i < n_rows; i++)
+        assert_true(rows->adapter[i] >= -1 && rows->adapter[i] < 4 && rows->adapter[i] != 2);
+}
+
 /* All that a model would read or write by this step is there. */
 static void must_be_safe(const struct sl_batch *b)
 {
     assert_true(b->n_tokens >= 1 && b->n_tokens <= 64 && b->n_spans >= 1 && b->n_spans <= 6);
-    assert_true(b->n_logits >= 0 && b->n_logits <= 24 && b->n_tables == 2 && b->lora == NULL);
+    assert_true(b->n_logits >= 0 && b->n_logits <= 24 && b->n_tables == 2);
     int32_t covered = 0;
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct sl_span *s = &b->spans[i];
@@ -122,6 +196,11 @@ static void must_be_safe(const struct sl_batch *b)
     for (int32_t i = 0; i < b->n_logits; i++)
         assert_true(b->logit_rows[i] >= (i > 0 ? b->logit_rows[i - 1] + 1 : 0) &&
                     b->logit_rows[i] < b->n_tokens);
+    assert_int_equal(b->lora != NULL, b->logit_lora != NULL);
+    if (b->lora != NULL) {
+        lora_is_safe(b->lora, b->n_tokens);
+        lora_is_safe(b->logit_lora, b->n_logits);
+    }
 }
 
 static void test_steps(void **state)
@@ -137,15 +216,15 @@ static void test_steps(void **state)
     assert_int_equal(sl_rank_step_init(&s, &bounds, &err), 0);
     for (int i = 0; i < N_STEPS; i++) {
         make(&m, &rng);
-        const size_t n = sl_rank_step_put(&bounds, &m.batch, data);
+        const size_t n = sl_rank_step_put(&bounds, &m.batch, slots, data);
         assert_true(n <= most);
-        if (sl_rank_step_get(&s, data, n, &err) != 0)
+        if (sl_rank_step_get(&s, data, n, weights, &err) != 0)
             fail_msg("%s", err.msg);
         same(&m.batch, &s.batch);
         must_be_safe(&s.batch);
-        assert_int_not_equal(sl_rank_step_get(&s, data, n - 1, &err), 0);
+        assert_int_not_equal(sl_rank_step_get(&s, data, n - 1, weights, &err), 0);
         memcpy(bad, data, n);
-        assert_int_not_equal(sl_rank_step_get(&s, bad, n + 1, &err), 0);
+        assert_int_not_equal(sl_rank_step_get(&s, bad, n + 1, weights, &err), 0);
         for (int k = 0; k < N_CHANGES; k++) {
             int32_t word;
             static const int32_t odd[] = {-1, 0, 1, INT32_MAX, INT32_MIN, 64, 299, 1000, 65536};
@@ -154,7 +233,7 @@ static void test_steps(void **state)
             memcpy(&word, bad + at, sizeof word);
             word = k % 3 == 0 ? word + 1 - 2 * below(&rng, 2) : odd[below(&rng, SL_COUNT(odd))];
             memcpy(bad + at, &word, sizeof word);
-            const bool good = sl_rank_step_get(&s, bad, n, &err) == 0;
+            const bool good = sl_rank_step_get(&s, bad, n, weights, &err) == 0;
             n_accepted += good;
             n_refused += !good;
             if (good)

@@ -158,7 +158,6 @@ static void test_refused(void **state)
     refuse((struct sl_engine_config){.tensor_parallel_size = 3}, "3 does not divide the 8 heads");
     refuse((struct sl_engine_config){.tensor_parallel_size = 9}, "9 is not between 1 and 8");
     refuse((struct sl_engine_config){.tensor_parallel_size = -1}, "-1 is not between 1 and 8");
-    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .enable_lora = true}, "adapters");
     refuse((struct sl_engine_config){.tensor_parallel_size = 2, .shared = shared},
            "several models");
     refuse((struct sl_engine_config){.tensor_parallel_size = 2, .device = "cuda"},

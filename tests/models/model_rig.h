@@ -193,15 +193,30 @@ static inline void rig_lora_put(struct rig_lora *l, const struct rig *g, int32_t
             (struct sl_lora_seg){.first = first, .n = SL_MIN(n, SL_LORA_SEG), .adapter = i};
 }
 
-struct rig_job {
+struct rig_job { /* of a rank but the first */
     struct sl_run *run;
-    const struct sl_batch *batch;
+    struct sl_batch batch;
+    struct sl_lora_rows rows[2]; /* with the rank's own weights */
+    const struct sl_lora_weights *weights[RIG_MAX_SEQS];
 };
+
+static inline const struct sl_lora_rows *rig_lora_of(struct rig_job *j, int rank, int which,
+                                                     const struct sl_lora_rows *rows)
+{
+    if (rows == NULL)
+        return NULL;
+    for (int32_t i = 0; i < rows->n_segs; i++)
+        j->weights[rows->segs[i].adapter] =
+            sl_lora_of_rank(rows->weights[rows->segs[i].adapter], rank);
+    j->rows[which] = *rows;
+    j->rows[which].weights = j->weights;
+    return &j->rows[which];
+}
 
 static inline void *rig_rank_main(void *arg)
 {
     const struct rig_job *j = arg;
-    sl_run_enqueue(j->run, j->batch);
+    sl_run_enqueue(j->run, &j->batch);
     return NULL;
 }
 
@@ -224,7 +239,9 @@ static inline const float *rig_enqueue(struct rig *g, const struct sl_batch *b)
     pthread_t threads[SL_MAX_RANKS];
     struct rig_job jobs[SL_MAX_RANKS];
     for (int i = 1; i < g->n_ranks; i++) {
-        jobs[i] = (struct rig_job){g->others[i - 1].run, b};
+        jobs[i] = (struct rig_job){.run = g->others[i - 1].run, .batch = *b};
+        jobs[i].batch.lora = rig_lora_of(&jobs[i], i, 0, b->lora);
+        jobs[i].batch.logit_lora = rig_lora_of(&jobs[i], i, 1, b->logit_lora);
         assert_int_equal(pthread_create(&threads[i], NULL, rig_rank_main, &jobs[i]), 0);
     }
     const float *logits = sl_run_enqueue(g->run, b);

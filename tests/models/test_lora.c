@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Adapters: logits against transformers with peft (tools/gen_golden_lora.py), and the same bits
- * whatever stands beside a row.
+ * whatever stands beside a row, and among how many ranks.
  */
 #include "models/model_rig.h"
 #include "synth/synth.h"
@@ -105,6 +105,8 @@ static void make_model(const char *name, enum sl_dtype dtype, enum sl_ckpt_kind 
     s.hp.hidden = 256;
     s.hp.intermediate = 512 + 256;
     s.hp.head_dim = 64;
+    s.hp.n_heads = 8; /* for four ranks */
+    s.hp.n_kv_heads = 4;
     if (sl_synth_write(&s, path, &err) != 0)
         fail_msg("%s", err.msg);
 }
@@ -182,14 +184,19 @@ static void run_together(struct rig *g, struct sl_lora *const *loras, struct seq
 
 static void check_bits(const char *path, const char *isa, bool exact)
 {
-    static const int threads[] = {1, 3};
+    static const struct {
+        int threads, ranks;
+    } ways[] = {{1, 1}, {3, 1}, {1, 2}, {1, 4}};
     struct sequences q;
     struct sl_lora *loras[SL_COUNT(specs)];
-    for (size_t k = 0; k < SL_COUNT(threads); k++) {
+    for (size_t k = 0; k < SL_COUNT(ways); k++) {
         struct rig g;
         rig_open(&g, path,
-                 &(struct rig_options){
-                     .isa = isa, .exact = exact, .n_threads = threads[k], .max_lora_rank = 100});
+                 &(struct rig_options){.isa = isa,
+                                       .exact = exact,
+                                       .n_threads = ways[k].threads,
+                                       .n_ranks = ways[k].ranks,
+                                       .max_lora_rank = 100});
         open_adapters(&g, loras);
         if (k == 0)
             run_alone(&g, loras, &q);
@@ -197,8 +204,8 @@ static void check_bits(const char *path, const char *isa, bool exact)
         for (int32_t i = 0; i < N_SEQS; i++) {
             size_t n = N_TOKENS * (size_t)g.n_vocab;
             if (memcmp(q.logits[0][i], q.logits[1][i], n * sizeof(float)) != 0)
-                fail_msg("%s, %s, %d threads: sequence %d has other bits in a batch", path, isa,
-                         threads[k], i);
+                fail_msg("%s, %s, %d threads, %d ranks: sequence %d has other bits in a batch",
+                         path, isa, ways[k].threads, ways[k].ranks, i);
             /* and adapters say something */
             for (int32_t j = 0; j < i; j++)
                 assert_true(rig_nmse(q.logits[0][i], q.logits[0][j], n) > 1e-3);

@@ -10,6 +10,8 @@
 #include "dist/member.h"
 #include "engine/load/load.h"
 #include "engine/load/nodes.h"
+#include "engine/rank_lora.h"
+#include "io/peft.h"
 
 #include <poll.h>
 #include <string.h>
@@ -30,6 +32,7 @@ struct follower {
     struct sl_run_config run_cfg;
     size_t room_bytes, max_message;
     struct sl_rank_step step;
+    struct sl_rank_lora lora;
     uint8_t *message; /* [max_message] */
     /* of a meeting */
     struct sl_member *member;
@@ -65,6 +68,7 @@ static void follower_close(struct follower *f)
 {
     SL_ASSERT(f->member == NULL && f->run == NULL);
     sl_rank_step_deinit(&f->step);
+    sl_rank_lora_deinit(&f->lora);
     sl_free(f->message);
     for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++)
         if (f->run_cfg.kv_pool[g] != NULL)
@@ -84,12 +88,14 @@ static void follower_close(struct follower *f)
 static int check_bounds(const struct sl_rank_plan *p, struct sl_error *err)
 {
     const struct sl_rank_bounds *b = &p->bounds;
-    bool good = b->max_tokens >= 1 && b->max_tokens <= SL_MAX_STEP_TOKENS && b->max_seqs >= 1 &&
-                b->max_seqs <= SL_MAX_SEQS && b->max_logits >= 1 &&
-                b->max_logits <= SL_MAX_STEP_TOKENS && b->max_model_len >= 1 &&
-                b->max_model_len <= SL_MAX_CONTEXT && b->block_size >= 1 &&
-                b->block_size <= SL_MAX_BLOCK_SIZE && b->n_vocab >= 1 && p->served >= 1 &&
-                p->served <= SL_MAX_CONTEXT && b->n_groups >= 1 && b->n_groups <= SL_MAX_KV_GROUPS;
+    bool good =
+        b->max_tokens >= 1 && b->max_tokens <= SL_MAX_STEP_TOKENS && b->max_seqs >= 1 &&
+        b->max_seqs <= SL_MAX_SEQS && b->max_logits >= 1 && b->max_logits <= SL_MAX_STEP_TOKENS &&
+        b->max_model_len >= 1 && b->max_model_len <= SL_MAX_CONTEXT && b->block_size >= 1 &&
+        b->block_size <= SL_MAX_BLOCK_SIZE && b->n_vocab >= 1 && p->served >= 1 &&
+        p->served <= SL_MAX_CONTEXT && b->n_groups >= 1 && b->n_groups <= SL_MAX_KV_GROUPS &&
+        b->max_loras >= 0 && b->max_loras <= SL_MAX_LORAS && b->max_lora_rank >= 0 &&
+        b->max_lora_rank <= SL_MAX_LORA_RANK && (b->max_loras == 0) == (b->max_lora_rank == 0);
     for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++)
         good = good && b->n_pages[g] >= 0 && p->pool_bytes[g] <= 1ull << 46;
     return good ? 0 : sl_fail(err, SL_EFORMAT, "rank 0 has sizes that no engine has");
@@ -126,7 +132,8 @@ static int plan_pages(struct follower *f, struct sl_error *err)
 static int allocate(struct follower *f, struct sl_error *err)
 {
     SL_ASSERT(f->message == NULL && f->plan.bounds.n_groups > 0);
-    f->max_message = sl_rank_step_bytes(&f->plan.bounds);
+    const struct sl_rank_bounds *b = &f->plan.bounds;
+    f->max_message = sl_nodes_message_bytes(f->model, b);
     f->message = sl_malloc(f->max_message);
     if (f->message == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for steps");
@@ -136,7 +143,9 @@ static int allocate(struct follower *f, struct sl_error *err)
             return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a rank",
                            (double)f->plan.pool_bytes[g] / 1e9);
     }
-    return sl_rank_step_init(&f->step, &f->plan.bounds, err);
+    int rc =
+        sl_rank_lora_init(&f->lora, f->model, f->dial.rank, b->max_loras, b->max_lora_rank, err);
+    return rc != 0 ? rc : sl_rank_step_init(&f->step, b, err);
 }
 
 /* With the first meeting: sizes, then weights. */
@@ -164,6 +173,7 @@ static int follower_load(struct follower *f, struct sl_error *err)
     f->run_cfg.max_tokens = f->plan.bounds.max_tokens;
     f->run_cfg.max_logits = f->plan.bounds.max_logits;
     f->run_cfg.skip_softmax = f->plan.skip_softmax;
+    f->run_cfg.max_lora_rank = f->plan.bounds.max_lora_rank;
     f->run_cfg.comm = f->comm;
     f->room_bytes = sl_run_room_bytes(f->model, f->backend, &f->run_cfg);
     f->loaded = true;
@@ -178,6 +188,20 @@ static uint64_t follower_progress(const void *arg)
     return sl_run_progress(f->run);
 }
 
+/* A step is computed, part of an adapter kept. */
+static int serve_message(struct follower *f, size_t n, struct sl_error *err)
+{
+    int32_t kind = SL_RANK_STEP;
+    if (n >= sizeof kind)
+        memcpy(&kind, f->message, sizeof kind);
+    if (kind != SL_RANK_STEP)
+        return sl_rank_lora_get(&f->lora, f->message, n, err);
+    int rc = sl_rank_step_get(&f->step, f->message, n, f->lora.weights, err);
+    if (rc == 0)
+        (void)sl_run_enqueue(f->run, &f->step.batch);
+    return rc == 0 && sl_run_lost(f->run) ? SL_ERANK : rc;
+}
+
 /* Until the link is lost. Another error than SL_ERANK: rank 0 sends what no rank 0 should. */
 static int serve_steps(struct follower *f, struct sl_link *link, struct sl_error *err)
 {
@@ -185,14 +209,11 @@ static int serve_steps(struct follower *f, struct sl_link *link, struct sl_error
     int rc = 0;
     SL_ASSERT(f->run != NULL && link != NULL);
     sl_cpu_comm_link(f->comm, link);
+    sl_rank_lora_clear(&f->lora); /* of an earlier meeting */
     while (rc == 0) {
         rc = sl_link_recv(link, f->message, f->max_message, &n);
         if (rc == 0)
-            rc = sl_rank_step_get(&f->step, f->message, n, err);
-        if (rc == 0)
-            (void)sl_run_enqueue(f->run, &f->step.batch);
-        if (rc == 0 && sl_run_lost(f->run))
-            rc = SL_ERANK;
+            rc = serve_message(f, n, err);
     }
     sl_cpu_comm_link(f->comm, NULL);
     if (rc == SL_ERANK)

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "engine/rank_lora.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -116,6 +117,13 @@ struct sl_hash128 sl_nodes_layout(const struct sl_kv_layout *kv)
     return h;
 }
 
+/* A step, or what begins an adapter; its weights come in as many messages as they need. */
+size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b)
+{
+    const size_t of_lora = b->max_loras > 0 ? sl_rank_lora_bytes(sl_model_n_lora_mats(model)) : 0;
+    return SL_MAX(sl_rank_step_bytes(b), of_lora);
+}
+
 void sl_nodes_plan(const struct sl_model *model, const struct sl_memory_plan *p,
                    const struct sl_engine_config *cfg, struct sl_rank_plan *out)
 {
@@ -127,6 +135,8 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_memory_plan *p,
                                           .max_model_len = p->max_model_len,
                                           .block_size = p->block_size,
                                           .n_vocab = sl_model_facts(model)->n_vocab,
+                                          .max_loras = p->max_loras,
+                                          .max_lora_rank = p->max_lora_rank,
                                           .n_groups = p->kv.n_groups};
     for (int32_t g = 0; g < p->kv.n_groups; g++) {
         out->bounds.n_pages[g] =

@@ -28,6 +28,8 @@ struct sl_rank_plan { /* in a note: other processes have the same build */
     uint64_t pool_bytes[SL_MAX_KV_GROUPS]; /* of a rank */
 };
 
+/* Bytes of the longest message to another rank. */
+size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b);
 /* Names the flag that cannot be. */
 SL_MUST_CHECK int sl_nodes_check(const struct sl_engine_config *cfg, struct sl_error *err);
 const char *sl_nodes_addr(const struct sl_engine_config *cfg);
