@@ -30,8 +30,10 @@ struct rank {
 };
 
 struct sl_ranks {
-    int n;                  /* in this process */
-    bool on_device, staged; /* staged: parts are stages of layers (sl_model_part) */
+    int n;                        /* in this process */
+    bool on_device, staged;       /* staged: parts are stages of layers (sl_model_part) */
+    const struct sl_model *draft; /* that rank 0 runs alone, or NULL */
+    struct sl_host_model first;   /* rank 0 as if it were alone, for what it computes alone */
     struct sl_comm *comm;
     struct sl_pipe *pipe;            /* of stages on devices */
     struct sl_team *team;            /* of ranks */
@@ -170,7 +172,7 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
     struct sl_nodes_secret secret;
     struct sl_rank_plan plan;
     SL_ASSERT(r->leader == NULL && cfg->node_rank == 0);
-    sl_nodes_plan(k->model, p, cfg, &plan);
+    sl_nodes_plan(k->model, r->draft, p, cfg, &plan);
     const struct sl_run_config run = {.max_tokens = plan.bounds.max_tokens,
                                       .max_logits = plan.bounds.max_logits,
                                       .max_lora_rank = plan.bounds.max_lora_rank};
@@ -254,7 +256,8 @@ static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
 
 int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
                   const struct sl_memory_plan *plan, struct sl_model *model,
-                  struct sl_backend *backend, struct sl_ranks **out, struct sl_error *err)
+                  const struct sl_model *draft, struct sl_backend *backend, struct sl_ranks **out,
+                  struct sl_error *err)
 {
     const int n_ranks = sl_model_n_parts(sl_model_facts(model));
     *out = NULL;
@@ -264,6 +267,7 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     SL_ASSERT(n_ranks > 1 && n_ranks <= SL_MAX_RANKS); /* sl_ranks_divide says so */
     r->n = sl_nodes_several(cfg) ? 1 : n_ranks;
     r->ranks[0] = (struct rank){.backend = backend, .model = model};
+    r->draft = draft;
     r->on_device = backend->vt->device != NULL;
     r->staged = sl_model_facts(model)->n_stages > 1;
     SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
@@ -562,19 +566,43 @@ static void ranks_run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int 
     sl_run_items(r->ranks[0].run, fn, arg, n_items);
 }
 
-/* Moves as long as any rank does. */
+/* Moves as long as any rank does, or the drafter of rank 0. */
 static uint64_t ranks_progress(const void *ctx)
 {
     const struct sl_ranks *r = ctx;
-    uint64_t n = 0;
-    for (int i = 0; i < r->n; i++)
+    uint64_t n = r->first.progress(r->first.ctx);
+    for (int i = 1; i < r->n; i++)
         n += sl_run_progress(r->ranks[i].run);
     return n;
 }
 
+/* A drafter is small, and whole on rank 0. */
+static int ranks_draft(void *ctx, const struct sl_batch *batch, const int32_t *sources, bool own,
+                       const float **rows, struct sl_error *err)
+{
+    const struct sl_ranks *r = ctx;
+    return r->first.draft(r->first.ctx, batch, sources, own, rows, err);
+}
+
+static void ranks_draft_chain(void *ctx, const struct sl_draft_chain *c, const float **rows)
+{
+    const struct sl_ranks *r = ctx;
+    r->first.draft_chain(r->first.ctx, c, rows);
+}
+
+static int32_t ranks_draft_token(const void *ctx, int32_t idx)
+{
+    const struct sl_ranks *r = ctx;
+    return r->first.draft_token(r->first.ctx, idx);
+}
+
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
+    r->first = *m;
     m->ctx = r;
+    m->draft = m->draft != NULL ? ranks_draft : NULL;
+    m->draft_chain = m->draft_chain != NULL ? ranks_draft_chain : NULL;
+    m->draft_token = m->draft_token != NULL ? ranks_draft_token : NULL;
     m->forward = r->leader != NULL ? leader_step : r->staged ? stages_step : ranks_step;
     m->health = r->leader != NULL ? leader_health : NULL;
     m->renew = r->leader != NULL ? leader_renew : NULL;

@@ -26,11 +26,12 @@ struct sl_team;
 SL_MUST_CHECK int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_error *err);
 /* Opens the other ranks as rank 0 was opened, and loads the weights of all at once, each on its own
- * threads; processes are listened for from here on. The checkpoint outlives them. */
+ * threads; processes are listened for from here on. draft: reads hidden rows of the model, or NULL.
+ * The checkpoint outlives them. */
 SL_MUST_CHECK int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
                                 const struct sl_memory_plan *plan, struct sl_model *model,
-                                struct sl_backend *backend, struct sl_ranks **out,
-                                struct sl_error *err);
+                                const struct sl_model *draft, struct sl_backend *backend,
+                                struct sl_ranks **out, struct sl_error *err);
 void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fine */
 /* What ranks meet in, for the configuration of rank 0's run. */
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);

@@ -192,6 +192,8 @@ static void draft_fill_facts(struct sl_model *m)
 {
     const struct sl_hparams *hp = &m->hp;
     m->facts = m->target->facts;
+    m->facts.rank = 0; /* whole, whether the target is divided or not */
+    m->facts.n_ranks = 1;
     m->facts.n_layers = hp->n_layers;
     m->facts.hidden = hp->hidden;
     m->facts.draft_hidden = hp->draft.block > 0 ? 0 : hp->hidden;
@@ -221,11 +223,6 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     while (!mtp && strcmp(method, kind->method) != 0)
         kind++;
     SL_ASSERT(kind < kinds + SL_COUNT(kinds) && (!mtp || ckpt == target->ckpt));
-    if (target->n_ranks > 1)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: method %s does not work with a model that is divided "
-                       "among ranks (tensor_parallel_size)",
-                       method);
     if (target->n_stages > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: method %s does not work with a model that is divided "
@@ -254,6 +251,29 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     sl_model_count_params(m);
     sl_model_set_context(m, target->facts.served);
     *out = m;
+    return 0;
+}
+
+/* Rank 0 has some rows of the matrix of the logits; the embedding is whole everywhere. */
+int sl_model_draft_divided(struct sl_model *m, struct sl_error *err)
+{
+    struct sl_param *p = sl_is_draft(m) ? sl_param(m, 0, SL_SLOT_HEAD) : NULL;
+    SL_ASSERT(m->be == NULL);
+    if (p == NULL || p->shared == NULL || m->target->n_ranks == 1 || sl_draft_head_copies(m))
+        return 0;
+    const struct sl_param own = *p;
+    const struct sl_param *from =
+        p->shared->src != NULL ? p->shared : sl_param(m->target, 0, SL_SLOT_EMBED);
+    SL_ASSERT(from->src != NULL && !from->loaded && p->src == NULL);
+    if (from->int4 != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a drafter that shares a matrix of logits in 4 bits "
+                       "(\"%s\") does not run beside ranks (tensor_parallel_size)",
+                       from->src->name);
+    *p = *from; /* where it lies in the file, and how */
+    p->desc = own.desc;
+    p->layer = own.layer;
+    p->shared = own.shared;
     return 0;
 }
 

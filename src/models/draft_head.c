@@ -48,6 +48,11 @@ static uint64_t copy_bytes(const struct sl_ckpt_tensor *t)
     return (uint64_t)(t->dims[0] * t->dims[1] / SL_Q8_0_ELEMS) * sizeof(struct sl_q8_0_block);
 }
 
+bool sl_draft_head_copies(const struct sl_model *m)
+{
+    return head_of_target(m) != NULL;
+}
+
 uint64_t sl_draft_head_bytes(const struct sl_model *m, struct sl_backend *be)
 {
     const struct sl_ckpt_tensor *t = head_of_target(m);

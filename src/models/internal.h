@@ -311,6 +311,7 @@ void sl_draft_unshare(struct sl_model *m);
  * drafter has none of its own; then the head's parameter is loaded. Its bytes, or 0. */
 SL_MUST_CHECK int sl_draft_head_load(struct sl_model *m, struct sl_error *err);
 uint64_t sl_draft_head_bytes(const struct sl_model *m, struct sl_backend *be);
+bool sl_draft_head_copies(const struct sl_model *m); /* whether there is such a copy */
 /* eagle3.c: what config.json says of the drafter, to hp->draft, besides the rows of its table. */
 SL_MUST_CHECK int sl_eagle3_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
                                  struct sl_hparams *hp, struct sl_error *err);

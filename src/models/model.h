@@ -67,6 +67,9 @@ SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **ou
 SL_MUST_CHECK int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *target,
                                       const char *method, struct sl_model **out,
                                       struct sl_error *err);
+/* When the target was divided among ranks or not, before anything is loaded: a drafter is whole, on
+ * rank 0, and there it needs all rows of what it shares with its target. */
+SL_MUST_CHECK int sl_model_draft_divided(struct sl_model *draft, struct sl_error *err);
 /* Such a method, by what config.json says of itself; NULL: it is no such drafter. */
 const char *sl_ckpt_draft_method(const struct sl_ckpt *ckpt);
 /* Has the checkpoint of a model a module of "mtp"? */

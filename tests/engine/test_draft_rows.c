@@ -71,11 +71,13 @@ static void collect(struct sl_request *req, struct outcome *out)
 
 /* All requests at once, then once more with what the cache has of them. alone: one after the other,
  * so that the room for drafts in a step is the same each time. */
-static struct sl_stats run_all(const char *model, const char *speculative, bool sampled, bool alone,
-                               struct outcome out[2][N_REQS])
+static struct sl_stats run_among(int n_ranks, const char *model, const char *speculative,
+                                 bool sampled, bool alone, struct outcome out[2][N_REQS])
 {
     struct sl_engine_config cfg = {.model = model,
                                    .speculative_config = speculative,
+                                   .tensor_parallel_size = n_ranks,
+                                   .device = "cpu",
                                    .n_threads = 1,
                                    .max_num_seqs = 4,
                                    .max_num_batched_tokens = 32,
@@ -100,6 +102,12 @@ static struct sl_stats run_all(const char *model, const char *speculative, bool 
     assert_int_equal(stats.step_mallocs, 0);
     sl_engine_destroy(eng);
     return stats;
+}
+
+static struct sl_stats run_all(const char *model, const char *speculative, bool sampled, bool alone,
+                               struct outcome out[2][N_REQS])
+{
+    return run_among(1, model, speculative, sampled, alone, out);
 }
 
 static const struct pair {
@@ -162,6 +170,29 @@ static void no_bit_changes(void **state)
             }
         }
     }
+}
+
+/* Models among two ranks: what the drafter shares with them is whole where it runs. */
+static void no_bit_changes_among_ranks(void **state)
+{
+    static struct outcome plain[2][N_REQS], drafted[2][N_REQS];
+    int n = 0;
+    (void)state;
+    for (size_t k = 0; k < SL_COUNT(pairs); k++) {
+        const struct pair *p = &pairs[k];
+        if (strcmp(p->model, DRAFTS "mimo") != 0 && strcmp(p->model, DRAFTS "same") != 0 &&
+            strcmp(p->model, DRAFTS "copy") != 0)
+            continue; /* states, sparse attention and MLPs of 24 rows are not divided */
+        run_all(p->model, NULL, !p->same, false, plain);
+        const struct sl_stats s = run_among(2, p->model, p->speculative, !p->same, false, drafted);
+        printf("%s, 2 ranks: %llu of %llu drafts\n", p->model,
+               (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_draft_tokens);
+        assert_memory_equal(plain, drafted, sizeof plain);
+        assert_true(s.n_draft_tokens > 0);
+        assert_true(!p->same || s.n_accepted_tokens == s.n_draft_tokens);
+        n++;
+    }
+    assert_int_equal(n, 5);
 }
 
 /* 2.5 tokens a step with three drafts: the first always, the second half of the time, no third. */
@@ -227,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_bit_changes),
+        cmocka_unit_test(no_bit_changes_among_ranks),
         cmocka_unit_test(synthetic_acceptance_is_as_asked),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

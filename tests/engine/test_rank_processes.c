@@ -299,17 +299,18 @@ struct variant {
     enum sl_dtype dtype;
     enum sl_synth_scales scales;
     enum sl_int4_kind int4;
+    bool mtp; /* with a module that predicts further tokens */
 };
 
 static const struct variant variants[] = {
-    {"llama", SL_DTYPE_BF16, 0, 0},
-    {"llama", SL_DTYPE_Q8_0, 0, 0},
-    {"llama", SL_DTYPE_Q4_K, 0, 0},
-    {"llama", SL_DTYPE_FP8_E4M3, SL_SYNTH_BLOCK, 0},
-    {"llama", SL_DTYPE_INT4_G128, 0, SL_INT4_GPTQ_V1},
-    {"gemma3", SL_DTYPE_BF16, 0, 0}, /* windows: two groups of pages */
-    {"qwen3moe", SL_DTYPE_Q8_0, 0, 0},
-    {"qwen2moe", SL_DTYPE_BF16, 0, 0}, /* a shared expert */
+    {.name = "llama", .dtype = SL_DTYPE_BF16},
+    {.name = "llama", .dtype = SL_DTYPE_Q8_0},
+    {.name = "llama", .dtype = SL_DTYPE_Q4_K},
+    {.name = "llama", .dtype = SL_DTYPE_FP8_E4M3, .scales = SL_SYNTH_BLOCK},
+    {.name = "llama", .dtype = SL_DTYPE_INT4_G128, .int4 = SL_INT4_GPTQ_V1},
+    {.name = "gemma3", .dtype = SL_DTYPE_BF16}, /* windows: two groups of pages */
+    {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0},
+    {.name = "qwen2moe", .dtype = SL_DTYPE_BF16}, /* a shared expert */
 };
 
 static const char *write_model(const struct variant *v)
@@ -323,6 +324,7 @@ static const char *write_model(const struct variant *v)
                          .int4_group = v->int4 != SL_INT4_NONE ? 128 : 0,
                          .byte_vocab = true,
                          .eos = SL_SYNTH_EOS,
+                         .mtp = v->mtp,
                          .seed = 5};
     const bool gguf = v->dtype == SL_DTYPE_Q8_0 || v->dtype == SL_DTYPE_Q4_K;
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
@@ -517,6 +519,42 @@ static void test_adapters(void **state)
     sl_engine_destroy(eng);
     adapted_bits_of(cfg, 2, "auto", &want);
     adapted_bits_of(cfg, 4, "tcp", &want);
+}
+
+/* ---------------------------------------------------------------- drafts */
+
+/* A module drafts on rank 0, of hidden rows that all ranks keep. */
+static void test_drafts(void **state)
+{
+    (void)state;
+    static const struct variant mimo = {.name = "mimo", .dtype = SL_DTYPE_BF16, .mtp = true};
+    struct outcome want, got;
+    struct sl_stats stats;
+    struct sl_engine_config cfg = {.model = write_model(&mimo),
+                                   .device = "cpu",
+                                   .rank_timeout_s = LONG_S,
+                                   .rank_start_s = 60,
+                                   .max_num_batched_tokens = 48,
+                                   .max_num_seqs = 8,
+                                   .max_model_len = 512,
+                                   .max_itl_ms = -1,
+                                   .n_threads = 1};
+    one_rank(cfg.model, &want);
+    cfg.speculative_config = "{\"method\":\"mtp\",\"num_speculative_tokens\":3}";
+    cfg.nnodes = cfg.tensor_parallel_size = 2;
+    cfg.master_port = free_port();
+    struct follower f = {.model = cfg.model, .port = cfg.master_port};
+    const pid_t pid = follow(&f);
+    struct sl_engine *eng = start_as(cfg);
+    for (int i = 0; i < 2; i++) {
+        run_all(eng, &got);
+        must_equal(&got, &want, "with drafts");
+    }
+    sl_engine_stats(eng, &stats);
+    assert_true(stats.n_draft_tokens > 10);
+    assert_int_equal(stats.step_mallocs, 0);
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
 }
 
 /* ---------------------------------------------------------------- what differs */
@@ -793,6 +831,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_experts_differ), cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_drafts),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 9 && (strcmp(argv[1], "follow") == 0 || strcmp(argv[1], "stuck") == 0))

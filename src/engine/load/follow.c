@@ -85,7 +85,7 @@ static void follower_close(struct follower *f)
 
 /* ---------------------------------------------------------------- rank 0's plan */
 
-static int check_bounds(const struct sl_rank_plan *p, struct sl_error *err)
+static int check_bounds(const struct sl_rank_plan *p, int32_t n_layers, struct sl_error *err)
 {
     const struct sl_rank_bounds *b = &p->bounds;
     bool good =
@@ -94,10 +94,13 @@ static int check_bounds(const struct sl_rank_plan *p, struct sl_error *err)
         b->max_model_len >= 1 && b->max_model_len <= SL_MAX_CONTEXT && b->block_size >= 1 &&
         b->block_size <= SL_MAX_BLOCK_SIZE && b->n_vocab >= 1 && p->served >= 1 &&
         p->served <= SL_MAX_CONTEXT && b->n_groups >= 1 && b->n_groups <= SL_MAX_KV_GROUPS &&
-        b->max_loras >= 0 && b->max_loras <= SL_MAX_LORAS && b->max_lora_rank >= 0 &&
+        b->max_loras >= 0 && p->n_taps >= 0 && p->n_taps <= SL_MAX_TAPS &&
+        b->max_loras <= SL_MAX_LORAS && b->max_lora_rank >= 0 &&
         b->max_lora_rank <= SL_MAX_LORA_RANK && (b->max_loras == 0) == (b->max_lora_rank == 0);
     for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++)
         good = good && b->n_pages[g] >= 0 && p->pool_bytes[g] <= 1ull << 46;
+    for (int32_t i = 0; i < p->n_taps && good; i++)
+        good = p->taps[i] == SL_TAP_NORMED || (p->taps[i] >= 0 && p->taps[i] <= n_layers);
     return good ? 0 : sl_fail(err, SL_EFORMAT, "rank 0 has sizes that no engine has");
 }
 
@@ -158,7 +161,7 @@ static int follower_load(struct follower *f, struct sl_error *err)
                    ? 0
                    : sl_fail(err, SL_EINVAL,
                              "rank 0 has other sizes than before: start this rank anew");
-    int rc = check_bounds(&plan, err);
+    int rc = check_bounds(&plan, sl_model_facts(f->model)->n_layers, err);
     f->plan = plan;
     if (rc == 0)
         rc = plan_pages(f, err);
@@ -172,6 +175,8 @@ static int follower_load(struct follower *f, struct sl_error *err)
         return rc;
     f->run_cfg.max_tokens = f->plan.bounds.max_tokens;
     f->run_cfg.max_logits = f->plan.bounds.max_logits;
+    f->run_cfg.n_taps = f->plan.n_taps;
+    memcpy(f->run_cfg.taps, f->plan.taps, sizeof f->run_cfg.taps);
     f->run_cfg.skip_softmax = f->plan.skip_softmax;
     f->run_cfg.max_lora_rank = f->plan.bounds.max_lora_rank;
     f->run_cfg.comm = f->comm;

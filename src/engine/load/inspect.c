@@ -195,6 +195,8 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
         rc = sl_load_tokenizer(ckpt, &tok, err);
     if (rc == 0 && tok != NULL)
         rc = sl_load_draft_open(cfg, model, ckpt, tok, &draft, err);
+    if (rc == 0 && draft.model != NULL)
+        rc = sl_model_draft_divided(draft.model, err);
     if (rc == 0)
         rc = sl_offload_plan(model, draft.model, be, cfg, &host, &plan, err);
     if (rc == 0) {

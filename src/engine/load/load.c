@@ -205,6 +205,8 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
         rc = sl_load_draft_open(cfg, l->model, l->ckpt, l->tokenizer, &l->draft, err);
     if (rc == 0)
         rc = sl_load_backend(l->model, cfg, &l->backend, err);
+    if (rc == 0 && l->draft.model != NULL)
+        rc = sl_model_draft_divided(l->draft.model, err);
     if (rc == 0)
         rc = sl_offload_plan(l->model, l->draft.model, l->backend, cfg, &l->host, &l->plan, err);
     if (rc == 0)
@@ -228,8 +230,11 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
                sl_model_facts(l->model)->context, l->plan.max_model_len,
                (double)l->plan.kv_bytes / 1e9);
     if (sl_model_n_parts(sl_model_facts(l->model)) > 1)
-        return sl_ranks_load(l->ckpt, cfg, &l->plan, l->model, l->backend, &l->ranks, err);
-    rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
+        rc = sl_ranks_load(l->ckpt, cfg, &l->plan, l->model,
+                           sl_load_draft_reads_rows(&l->draft) ? l->draft.model : NULL, l->backend,
+                           &l->ranks, err);
+    else
+        rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
     return rc != 0 ? rc : sl_load_draft_weights(&l->draft, cfg, &l->plan, l->backend, err);
 }
 

@@ -672,10 +672,10 @@ static enum sl_dtype auto_kv_dtype(const struct sl_model_facts *f, const struct 
 static int plan_draft_model(const struct sl_model *draft, const struct sl_engine_config *cfg,
                             struct sl_backend *be, struct sl_memory_plan *p, struct sl_error *err)
 {
-    if (p->n_ranks > 1)
+    if (p->n_ranks > 1 && p->on_device)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: a model that drafts does not run beside ranks "
-                       "(tensor_parallel_size) yet");
+                       "speculative-config: a model that drafts does not run beside ranks on GPUs "
+                       "(tensor_parallel_size) yet: choose method ngram or suffix");
     SL_ASSERT(p->n_stages == 1); /* sl_memory_plan_make says so */
     const struct sl_model_facts *f = sl_model_facts(draft);
     if (be->vt->device != NULL && f->draft_block > 0 && (!f->draft_apart || f->draft_chain))

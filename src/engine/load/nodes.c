@@ -124,8 +124,9 @@ size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank
     return SL_MAX(sl_rank_step_bytes(b), of_lora);
 }
 
-void sl_nodes_plan(const struct sl_model *model, const struct sl_memory_plan *p,
-                   const struct sl_engine_config *cfg, struct sl_rank_plan *out)
+void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
+                   const struct sl_memory_plan *p, const struct sl_engine_config *cfg,
+                   struct sl_rank_plan *out)
 {
     SL_ASSERT(p->n_ranks > 1 && !p->on_device);
     memset(out, 0, sizeof *out); /* padding too: plans are compared */
@@ -145,6 +146,8 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_memory_plan *p,
         out->bounds.chunks[g] = p->kv.groups[g].chunks;
         out->pool_bytes[g] = sl_memory_plan_group_bytes(p, g) / (uint64_t)p->n_ranks;
     }
+    if (draft != NULL) /* all ranks keep them, or they would not meet as often */
+        out->n_taps = sl_model_draft_taps(draft, out->taps);
     out->served = p->max_model_len;
     out->skip_softmax = cfg->skip_softmax_threshold_scale_factor;
     snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", sl_dtype_info(p->kv.dtype)->name);

@@ -23,6 +23,7 @@ struct sl_rank_plan { /* in a note: other processes have the same build */
     struct sl_rank_bounds bounds;
     int32_t served; /* sl_model_set_context */
     float skip_softmax;
+    int32_t n_taps, taps[SL_MAX_TAPS]; /* hidden rows that a drafter of rank 0 reads */
     char kv_dtype[16];
     struct sl_hash128 layout;
     uint64_t pool_bytes[SL_MAX_KV_GROUPS]; /* of a rank */
@@ -42,7 +43,9 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
                        struct sl_rank_identity *out);
 /* Of pages, as a rank computes it from a plan's formats. */
 struct sl_hash128 sl_nodes_layout(const struct sl_kv_layout *kv);
-void sl_nodes_plan(const struct sl_model *model, const struct sl_memory_plan *p,
-                   const struct sl_engine_config *cfg, struct sl_rank_plan *out);
+/* draft: of rank 0, or NULL. */
+void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
+                   const struct sl_memory_plan *p, const struct sl_engine_config *cfg,
+                   struct sl_rank_plan *out);
 
 #endif
