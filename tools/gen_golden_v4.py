@@ -4,7 +4,8 @@
 transformers 5.23 does not save, and what transformers says about them (golden.bin as of gen_golden.py).
 
 deepseek_v4 has transformers' spelling of the config, and rows of 4 and 16 tokens; deepseek_v4_hub the hub's, and rows
-of 4 and 128. In both an index chooses among more rows than a position may see, and tokens choose the experts of some
+of 4 and 128; deepseek_v4_fp4 the hub's formats: FP8 in blocks with scales of powers of two, and FP4 of experts. In all of
+them an index chooses among more rows than a position may see, and tokens choose the experts of some
 layers.
 
 Needs torch, transformers and safetensors; run from the repository root:
@@ -23,6 +24,10 @@ from safetensors.torch import save_file
 import gen_golden
 
 OUT = pathlib.Path("tests/golden/models")
+BLOCK = 16  # rows of a block of scales
+FP8 = ("q_a_proj.weight", "q_b_proj.weight", "o_a_proj.weight", "o_b_proj.weight", "self_attn.kv_proj.weight",
+       "shared_experts.gate_proj.weight", "shared_experts.up_proj.weight", "shared_experts.down_proj.weight")
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 YARN = dict(rope_type="yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0, original_max_position_embeddings=16)
 SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 TINY = dict(
@@ -37,6 +42,9 @@ MODELS = {  # name -> arguments, tokens
     "deepseek_v4_hub": (dict(
         TINY, vocab_size=48, num_hidden_layers=3, index_topk=12, layer_types=[SLIDING, SPARSE, HEAVY],
         mlp_layer_types=["hash_moe", "moe", "moe"]), 141),
+    "deepseek_v4_fp4": (dict(
+        TINY, vocab_size=48, num_hidden_layers=2, index_topk=4, layer_types=[SPARSE, SPARSE], moe_intermediate_size=32,
+        n_routed_experts=4, o_lora_rank=BLOCK, mlp_layer_types=["hash_moe", "moe"]), 48),
 }
 
 
@@ -83,6 +91,49 @@ def hub_tensors(stored):
         else:
             out[hub_name(name)] = t
     return out
+
+
+def powers(largest, top):
+    """The least power of two for each that brings it to at most `top`."""
+    return 2.0 ** (largest / top).log2().ceil()
+
+
+def as_fp8(t):
+    """Codes of blocks of rows and 128 columns, of which there are no more, their scales, and what they mean."""
+    codes, scales = [], []
+    for block in t.float().split(BLOCK):
+        scales.append(powers(block.abs().max(), 448.0))
+        codes.append((block / scales[-1]).to(torch.float8_e4m3fn))
+    meant = torch.cat([c.float() * s for c, s in zip(codes, scales)])
+    return torch.cat(codes), torch.stack(scales).reshape(-1, 1).to(torch.float8_e8m0fnu), meant
+
+
+def as_fp4(t):
+    """The same of FP4, two codes in a byte, the first in the lower half, and scales of 32 columns."""
+    blocks = t.float().reshape(t.shape[0], -1, 32)
+    scales = powers(blocks.abs().amax(2, keepdim=True), 6.0)
+    codes = ((blocks / scales)[..., None] - FP4).abs().argmin(-1)
+    pairs = codes.reshape(t.shape[0], -1, 2)
+    packed = (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8).view(torch.int8)
+    return packed, scales[..., 0].to(torch.float8_e8m0fnu), (FP4[codes] * scales).reshape(t.shape)
+
+
+def to_codes(stored):
+    """Tensors of the hub's formats, and in stored what they mean."""
+    packed = {}
+    for name, t in stored.items():
+        if name.endswith(FP8):
+            codes, scales, stored[name] = as_fp8(t)
+            packed |= {hub_name(name): codes, hub_name(name).removesuffix("weight") + "scale": scales}
+        elif ".experts." in name:
+            made = [as_fp4(x) for x in t]
+            stored[name] = torch.stack([meant for _, _, meant in made])
+            stem = hub_name(name).rpartition(".")[0]
+            for e, (codes, scales, _) in enumerate(made):
+                words = ("w1", "w3") if "gate_up" in name else ("w2",)
+                for word, c, s in zip(words, codes.chunk(len(words)), scales.chunk(len(words))):
+                    packed |= {f"{stem}.{e}.{word}.weight": c.contiguous(), f"{stem}.{e}.{word}.scale": s.contiguous()}
+    return packed
 
 
 def hub_config(config):
@@ -132,6 +183,11 @@ def generate(name, seed):
     exact = ("tid2eid", "e_score_correction_bias")
     stored = {k: v.contiguous() if k.endswith(exact) else v.to(torch.bfloat16).contiguous()
               for k, v in model.state_dict().items()}
+    packed = to_codes(stored) if name.endswith("_fp4") else {}
+    if packed:
+        config.quantization_config = dict(
+            activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", scale_fmt="ue8m0",
+            weight_block_size=[BLOCK, 128])
     model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in stored.items()})
     ids = torch.randint(0, config.vocab_size, (1, n_tokens), generator=generator)
     with torch.no_grad():
@@ -141,9 +197,9 @@ def generate(name, seed):
         return generate(name, seed + 1)
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(hub_tensors(stored), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(hub_tensors(stored) | packed, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(
-        hub_config(config) if name.endswith("_hub") else gen_golden.config_json(config, "new"))
+        hub_config(config) if name.endswith(("_hub", "_fp4")) else gen_golden.config_json(config, "new"))
     with open(folder / "golden.bin", "wb") as f:
         f.write(struct.pack("<2i", n_tokens, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())

@@ -7,9 +7,11 @@
  * MXFP4 of a folder: "X_blocks" u8 [mats, rows, cols / 32, 16], "X_scales" u8 [mats, rows, cols /
  * 32]. Byte i of a block holds its elements 2 i and 2 i + 1, the first in the lower half; a scale
  * is the exponent of a power of two, plus 127. The format of GGUF files has the same codes and
- * scales in blocks of 17 bytes, with elements i and i + 16 in byte i, so no value changes.
+ * scales in blocks of 17 bytes, with elements i and i + 16 in byte i, so no value changes. Of one
+ * matrix alone: "X.weight" i8 [rows, cols / 2], "X.scale" f8_e8m0 [rows, cols / 32].
  */
 #include "base/check.h"
+#include "base/str.h"
 #include "models/internal.h"
 #include "quant/iq4.h"
 
@@ -70,6 +72,17 @@ static int apart_check_shape(const struct sl_ckpt_tensor *t, const int64_t *want
                    have_s, want_s);
 }
 
+/* What is made of codes and scales. */
+static void apart_as_blocks(struct sl_param *p)
+{
+    p->slice = (struct sl_ckpt_tensor){.name = p->mx_codes->name,
+                                       .dtype = SL_DTYPE_MXFP4,
+                                       .n_dims = 2,
+                                       .dims = {p->n_rows, p->n_cols, 1, 1}};
+    p->slice.n_bytes = (uint64_t)(p->n_rows * (p->n_cols / MX_BLOCK)) * SL_MXFP4_BYTES;
+    p->src = &p->slice;
+}
+
 int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n, struct sl_param *p,
                   struct sl_error *err)
 {
@@ -93,12 +106,33 @@ int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n, struct 
         rc = apart_check_shape(p->mx_scales, shape, 3, err);
     if (rc != 0)
         return rc;
-    p->slice = (struct sl_ckpt_tensor){.name = p->mx_codes->name,
-                                       .dtype = SL_DTYPE_MXFP4,
-                                       .n_dims = 2,
-                                       .dims = {p->n_rows, p->n_cols, 1, 1}};
-    p->slice.n_bytes = (uint64_t)(p->n_rows * (p->n_cols / MX_BLOCK)) * SL_MXFP4_BYTES;
-    p->src = &p->slice;
+    apart_as_blocks(p);
+    return 1;
+}
+
+int sl_mxfp4_bind_alone(const struct sl_model *m, const char *name, struct sl_param *p,
+                        struct sl_error *err)
+{
+    char scales[SL_MAX_TENSOR_NAME + 8];
+    const struct sl_ckpt_tensor *codes = sl_ckpt_find_raw(m->ckpt, name, "I8");
+    if (codes == NULL || !sl_ends_with(name, ".weight"))
+        return 0;
+    snprintf(scales, sizeof scales, "%.*s.scale", (int)(strlen(name) - strlen(".weight")), name);
+    p->mx_scales = sl_ckpt_find_raw(m->ckpt, scales, "F8_E8M0");
+    if (p->mx_scales == NULL) /* numbers of another kind */
+        return 0;
+    p->mx_codes = codes;
+    if (p->n_cols % MX_BLOCK != 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\": rows of %lld values, not a multiple of %d", name,
+                       (long long)p->n_cols, MX_BLOCK);
+    int rc = apart_check_shape(p->mx_codes, (int64_t[]){p->n_rows, p->n_cols / 2}, 2, err);
+    if (rc == 0)
+        rc = apart_check_shape(p->mx_scales, (int64_t[]){p->n_rows, p->n_cols / MX_BLOCK}, 2, err);
+    if (rc != 0)
+        return rc;
+    p->mx_alone = true;
+    apart_as_blocks(p);
     return 1;
 }
 
@@ -117,7 +151,9 @@ static bool mx_block(const uint8_t *codes, uint8_t scale, uint8_t *out)
 static bool mx_row(const struct sl_hparams *hp, const struct sl_param *p, int64_t row, uint8_t *out)
 {
     const int64_t n = p->n_cols / MX_BLOCK,
-                  at = (p->stack_idx * p->file_rows + apart_file_row(hp, p, row)) * n;
+                  file_row =
+                      p->mx_alone ? row : p->stack_idx * p->file_rows + apart_file_row(hp, p, row),
+                  at = file_row * n;
     bool ok = true;
     for (int64_t i = at; i < at + n; i++, out += SL_MXFP4_BYTES)
         ok &= mx_block(p->mx_codes->data + (size_t)i * MX_CODES, p->mx_scales->data[i], out);
@@ -177,8 +213,10 @@ static void apart_drop(const struct sl_model *m, const struct sl_param *p, size_
     struct sl_ckpt_tensor t = *p->src;
     for (size_t i = 0; i < SL_COUNT(parts) && parts[i] != NULL; i++) {
         t = *parts[i];
-        t.n_bytes /= (uint64_t)t.dims[0];
-        t.data += (size_t)p->stack_idx * (size_t)t.n_bytes;
+        if (!p->mx_alone) {
+            t.n_bytes /= (uint64_t)t.dims[0];
+            t.data += (size_t)p->stack_idx * (size_t)t.n_bytes;
+        }
         sl_ckpt_drop(m->ckpt, &t);
     }
     t.n_bytes = (uint64_t)p->file_rows * row_bytes;

@@ -373,6 +373,8 @@ static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int3
         bind_find(m, pattern, of_use ? p->layer->tied_to : layer, of_use ? p->layer->use : i, name);
     if (t == NULL) {
         rc = (w->flags & SL_W_TRANSPOSED) != 0 ? 0 : sl_int4_bind(m, name, p, err);
+        if (rc == 0 && !fused && pattern[0] != '\0' && w->cols != SL_DIM_NONE)
+            rc = sl_mxfp4_bind_alone(m, name, p, err);
         if (rc == 0 && fused && stacked)
             rc = sl_mxfp4_bind(m, name, n, p, err);
         return rc < 0 ? rc : rc == 0;
@@ -492,7 +494,7 @@ static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc
         if (p->int4 != NULL)
             n += sl_int4_n_tensors(p);
         else if (p->mx_codes != NULL)
-            n += i == 0 && p->file_first == 0 ? 2 : 0;
+            n += p->mx_alone || (i == 0 && p->file_first == 0) ? 2 : 0;
         else if (p->src != NULL && p->file_first == 0 && !again)
             n += p->scale != NULL ? 2 : 1;
         last = p->src;

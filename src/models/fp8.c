@@ -2,14 +2,14 @@
  * FP8 checkpoints as Hugging Face folders publish them: the tensor of scales that belongs to each
  * matrix of E4M3.
  *
- * All kinds come down to one: "X.weight" in F8_E4M3, beside it "X.weight_scale_inv" or
- * "X.weight_scale" with one value for the matrix, one for a row, or one for a block; a weight is
- * code times scale ("inv" too). What a checkpoint leaves unquantised says so by its tensor's
- * format, so lists of such modules are not read. Activations are FP8 too where the checkpoint says
- * that it was made for that and the backend has such products. Their scales are made from the
- * activations, by groups of 128 columns, which is finer than what any kind asks for: scales of the
- * checkpoint (input_scale, activation_scale) are not used, nor those for the KV cache (k_scale,
- * v_scale).
+ * All kinds come down to one: "X.weight" in F8_E4M3, beside it "X.weight_scale_inv",
+ * "X.weight_scale" or, in F8_E8M0, "X.scale" with one value for the matrix, one for a row, or one
+ * for a block; a weight is code times scale ("inv" too). What a checkpoint leaves unquantised says
+ * so by its tensor's format, so lists of such modules are not read. Activations are FP8 too where
+ * the checkpoint says that it was made for that and the backend has such products. Their scales are
+ * made from the activations, by groups of 128 columns, which is finer than what any kind asks for:
+ * scales of the checkpoint (input_scale, activation_scale) are not used, nor those for the KV cache
+ * (k_scale, v_scale).
  */
 #include "base/check.h"
 #include "base/str.h"
@@ -110,6 +110,39 @@ static void fit_blocks(const struct sl_hparams *hp, struct sl_param *p)
     }
 }
 
+/* "X.scale" beside "X.weight": exponents alone, as the hub's DeepSeek V4 has them. */
+static bool fp8_find_exponents(const struct sl_model *m, struct sl_param *p)
+{
+    char name[SL_MAX_TENSOR_NAME + 8];
+    if (!sl_ends_with(p->src->name, ".weight"))
+        return false;
+    snprintf(name, sizeof name, "%.*s.scale", (int)(strlen(p->src->name) - strlen(".weight")),
+             p->src->name);
+    p->scale = sl_ckpt_find_raw(m->ckpt, name, "F8_E8M0");
+    return p->scale != NULL;
+}
+
+/* Of a matrix of a stack that lies in one tensor the scales are some rows of the tensor's. */
+static int fp8_bind_exponents(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
+{
+    const struct sl_weight_desc *w = p->desc;
+    const bool stacked = w->mats != SL_DIM_NONE && w->hf != NULL && strchr(w->hf, '#') == NULL;
+    const int64_t n = stacked ? sl_layer_dim(&m->hp, p->layer, w->mats) : 1;
+    p->scale_exponents = true;
+    p->scale_slice = *p->scale;
+    if (n > 1 && (p->scale->dims[0] % n != 0 || p->n_rows % m->hp.scale_rows != 0))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\": blocks of %d rows reach over matrices of %lld",
+                       p->scale->name, m->hp.scale_rows, (long long)p->n_rows);
+    p->scale_slice.dims[0] /= n;
+    p->scale_slice.n_bytes /= (uint64_t)n;
+    p->scale_slice.data += n > 1 ? (size_t)p->stack_idx * (size_t)p->scale_slice.n_bytes : 0;
+    p->scale = &p->scale_slice;
+    int rc = read_shape(m, p->src, p->scale, p, err);
+    fit_blocks(&m->hp, p);
+    return rc;
+}
+
 int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *w = p->src, *inv = NULL, *plain = NULL;
@@ -120,6 +153,8 @@ int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *e
         rc = find_beside(m, w, "_scale", &plain, err);
     if (rc < 0)
         return rc;
+    if (inv == NULL && plain == NULL && fp8_find_exponents(m, p))
+        return fp8_bind_exponents(m, p, err);
     if (inv == NULL && plain == NULL)
         return sl_fail(err, SL_EFORMAT,
                        "tensor \"%s\" is %s without scales: neither \"%s_scale_inv\" nor "
@@ -212,7 +247,10 @@ int sl_fp8_load(const struct sl_hparams *hp, struct sl_param *p, struct sl_error
     if (p->scale_values == NULL || (file == NULL && !is_ordered(p)))
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", s->name);
     float *values = file != NULL ? file : p->scale_values;
-    sl_dtype_info(s->dtype)->to_f32(s->data, values, fp8_count(s));
+    if (!p->scale_exponents)
+        sl_dtype_info(s->dtype)->to_f32(s->data, values, fp8_count(s));
+    for (int64_t i = 0; i < fp8_count(s) && p->scale_exponents; i++) /* 255: not a number */
+        values[i] = s->data[i] != 255 ? ldexpf(1, s->data[i] - 127) : NAN;
     int rc = check_values(s, values, err);
     if (rc == 0 && file != NULL)
         order_scales(hp, p, file);

@@ -44,12 +44,16 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
                                            for all of them; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
-    float *scale_values;                /* as loaded, if mat borrows them */
-    struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
+    struct sl_ckpt_tensor
+        scale_slice;            /* what scale points to, of a matrix of a stack in one tensor */
+    bool scale_exponents;       /* they are bytes: exponents of powers of two, plus 127 */
+    float *scale_values;        /* as loaded, if mat borrows them */
+    struct sl_int4_parts *int4; /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
     const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
     /* The tensors of a stack of MXFP4 in a folder; then slice is what one matrix becomes. */
     const struct sl_ckpt_tensor *mx_codes, *mx_scales;
+    bool mx_alone; /* these are of this matrix alone, not of its stack */
 };
 
 _Static_assert(SL_MAX_EXPERTS <= INT16_MAX && SL_MAX_HEADS <= INT16_MAX, "n_turns, stack_idx");
@@ -268,6 +272,10 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
 unsigned sl_bind_hf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
                         unsigned shown, int32_t n_layers);
 
+/* apart.c: the same of a matrix of four-bit numbers that has tensors of its own: "X.weight" and
+ * "X.scale", as the hub's DeepSeek V4 has experts. */
+SL_MUST_CHECK int sl_mxfp4_bind_alone(const struct sl_model *m, const char *name,
+                                      struct sl_param *p, struct sl_error *err);
 /* quant_config.c: what quantization_config says, to hp->scale_rows, scale_cols, int4, int4_group.
  */
 SL_MUST_CHECK int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp,

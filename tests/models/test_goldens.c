@@ -74,6 +74,7 @@ static const char *const goldens[] = {
     "deepseek_v32",
     "deepseek_v4",
     "deepseek_v4_hub",
+    "deepseek_v4_fp4",
     "glm_moe_dsa",
     "glm4_moe_lite",
     "kimi_k25",
