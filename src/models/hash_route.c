@@ -54,6 +54,19 @@ bool sl_hashed_is_tensor(const struct sl_model *m, const char *name)
     return false;
 }
 
+static size_t hash_bytes(const struct sl_ckpt_tensor *t)
+{
+    return (size_t)(t->dims[0] * t->dims[1]) * sizeof(int32_t);
+}
+
+uint64_t sl_hashed_bytes(const struct sl_model *m)
+{
+    uint64_t n = 0;
+    for (int32_t l = 0; m->hashed != NULL && l < m->hp.n_layers; l++)
+        n += m->hashed[l].src != NULL ? hash_bytes(m->hashed[l].src) : 0;
+    return n;
+}
+
 static int64_t hash_value(const struct sl_ckpt_tensor *t, int64_t i)
 {
     const bool wide = t->n_bytes == (uint64_t)(t->dims[0] * t->dims[1]) * sizeof(int64_t);
@@ -89,7 +102,7 @@ static int hash_read(const struct sl_ckpt_tensor *t, int32_t n_experts, int32_t 
 static int hash_load(struct sl_model *m, int32_t layer, struct sl_error *err)
 {
     struct sl_hashed *h = &m->hashed[layer];
-    const size_t n_bytes = (size_t)(h->src->dims[0] * h->src->dims[1]) * sizeof(int32_t);
+    const size_t n_bytes = hash_bytes(h->src);
     int32_t *table = sl_malloc(n_bytes);
     if (table == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", h->src->name);

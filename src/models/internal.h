@@ -639,6 +639,7 @@ size_t sl_rows_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens
 SL_MUST_CHECK int sl_hashed_bind(struct sl_model *m, struct sl_error *err);
 SL_MUST_CHECK int sl_hashed_load(struct sl_model *m, struct sl_error *err);
 void sl_hashed_unload(struct sl_model *m);
+uint64_t sl_hashed_bytes(const struct sl_model *m); /* as loaded */
 bool sl_hashed_is_tensor(const struct sl_model *m, const char *name);
 /* streams.c: of a model with several residual streams, of which r->x is the first: before all
  * layers; before a layer, and r->norm is what attention reads; beside attention, from r->norm;

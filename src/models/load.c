@@ -402,7 +402,7 @@ void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_ba
     }
     if (sl_sums_experts(m)) /* ranks may have an expert more than others */
         *allocated = most * (uint64_t)m->n_ranks;
-    *allocated += sl_draft_head_bytes(m, be);
+    *allocated += sl_draft_head_bytes(m, be) + sl_hashed_bytes(m);
 }
 
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,

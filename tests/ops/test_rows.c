@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 enum { N = 150, BLOCK = 48, PAGES = 4, DIM = 40, TURNED = 12, HEADS = 5, WINDOW = 21, TOP = 7 };
-enum { PAGE = 64 << 10 };
+enum { PAGE = 64 << 10, MANY = 333 }; /* rows, more than a split of the index' scores */
 
 static const char *const isas[] = {"c", "avx2", "avx512"};
 static const int steps[] = {N, 1, 7, 64};
@@ -371,7 +371,7 @@ static double index_score(const float *q, const float *w, const float *row)
 static void check_choice(const float *q, const float *w, const float *far, int n,
                          const int32_t *top)
 {
-    bool in[N] = {false};
+    bool in[MANY] = {false};
     for (int k = 0; k < TOP; k++) {
         assert_true(top[k] >= 0 && top[k] < n && (k == 0 || top[k] > top[k - 1]));
         in[top[k]] = true;
@@ -499,6 +499,54 @@ static void test_attention(void **state)
     sl_free(x.near), sl_free(x.far), sl_free(x.q), sl_free(x.w), sl_free(x.sinks);
 }
 
+/* Rows of two tokens in more than one split, of which the last is not whole. */
+static void test_many_rows(void **state)
+{
+    enum { N_PAGES = SL_CEIL_DIV(2 * MANY, BLOCK), LAST = 4 };
+    float *far = numbers(41, MANY * DIM), *q = numbers(42, LAST * HEADS * DIM),
+          *w = numbers(43, LAST * HEADS), scores[2 * 512];
+    uint8_t *pool = sl_aligned_alloc((size_t)N_PAGES * PAGE);
+    int32_t table[N_PAGES], top[2][LAST * TOP];
+    (void)state;
+    memset(pool, 0xFF, (size_t)N_PAGES * PAGE);
+    for (int i = 0; i < N_PAGES; i++)
+        table[i] = (i * 5 + 2) % N_PAGES;
+    memcpy(far + 300 * DIM, far + 17 * DIM, DIM * sizeof *far); /* equal scores in two splits */
+    for (int r = 0; r < MANY; r++) {
+        const int last = 2 * r + 1;
+        uint8_t *row = pool + (size_t)table[last / BLOCK] * PAGE +
+                       (size_t)(last % BLOCK / 2) * sl_row_bytes(SL_DTYPE_F32, DIM);
+        memset(row, 0, sl_row_bytes(SL_DTYPE_F32, DIM));
+        memcpy(row, far + r * DIM, DIM * sizeof *far);
+    }
+    for (size_t i = 0; i < SL_COUNT(isas); i++) {
+        struct sl_backend *be = open_isa(isas[i], 3);
+        const struct sl_span span = {.n = LAST, .pos = 2 * MANY - LAST};
+        const struct sl_batch batch = {
+            .n_tokens = LAST, .n_spans = 1, .spans = &span, .block_tables = table, .n_tables = 1};
+        if (be == NULL)
+            continue;
+        be->vt->compressed_select(be, &(struct sl_op_compressed_select){.batch = &batch,
+                                                                        .q = q,
+                                                                        .w = w,
+                                                                        .n_heads = HEADS,
+                                                                        .dim = DIM,
+                                                                        .top_k = TOP,
+                                                                        .ratio = 2,
+                                                                        .rows = rows_of(pool, 0),
+                                                                        .scores = scores,
+                                                                        .n_scores = 2 * 512,
+                                                                        .top = top[i > 0]});
+        for (int t = 0; t < LAST; t++)
+            check_choice(q + t * HEADS * DIM, w + t * HEADS, far, (2 * MANY - LAST + t + 1) / 2,
+                         top[i > 0] + t * TOP);
+        assert_memory_equal(top[i > 0], top[0], sizeof top[0]);
+        be->vt->destroy(be);
+    }
+    sl_aligned_free(pool, (size_t)N_PAGES * PAGE);
+    sl_free(far), sl_free(q), sl_free(w);
+}
+
 /* A row's own norm and rotation, and what turns a head and turns it back. */
 static void test_tails(void **state)
 {
@@ -550,9 +598,8 @@ static void test_tails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hyper),
-        cmocka_unit_test(test_compress),
-        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_hyper),     cmocka_unit_test(test_compress),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_tails),
     };
     for (int i = 0; i < TURNED / 2; i++)
