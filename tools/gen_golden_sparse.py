@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes tests/golden/models/minimax_m3/ as tools/gen_golden.py writes the others: a tiny random checkpoint under the
-names of the hub, and what transformers says about it.
+"""Writes tests/golden/models/minimax_m3{,_mxfp8}/ as tools/gen_golden.py writes the others: a tiny random checkpoint
+under the names of the hub, and what transformers says about it. Matrices of the second are MXFP8, made and read with
+numpy: transformers computes with what they are worth.
 
 The text is so long that rows choose among more than twice the blocks that they see. A seed is taken only if no choice
 is a near thing, which another order of sums might decide otherwise.
 
 Needs torch, transformers and safetensors; run from the repository root:
-    python3 tools/gen_golden_sparse.py
+    python3 tools/gen_golden_sparse.py [name ...]
 """
 import json
 import pathlib
 import struct
+import sys
 import zlib
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -52,6 +55,11 @@ CONFIG = dict(
     eos_token_id=2,
 )
 
+SMALLER = dict(  # two blocks in rows of down_proj
+    num_hidden_layers=2, dense_intermediate_size=64, intermediate_size=64, num_local_experts=4,
+    layer_types=["full_attention", "minimax_m3_sparse"], mlp_layer_types=["dense", "sparse"],
+)
+
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K); norms are 1 + w, and w near 0."""
@@ -88,6 +96,47 @@ def least_gap(model, ids):
     finally:
         torch.Tensor.topk = topk
     return min(gaps), len(gaps), logits
+
+
+def e4m3_values():
+    """What each code of E4M3 is worth."""
+    c = np.arange(256)
+    exponent, mantissa = c >> 3 & 15, c & 7
+    x = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    x[(c & 127) == 127] = np.nan
+    return np.where(c >= 128, -x, x)
+
+
+def to_mxfp8(w):
+    """Codes, exponents [rows, cols / 32] and what both are worth, of a matrix."""
+    x = w.float().numpy().astype(np.float64).reshape(w.shape[0], -1, 32)
+    most = np.abs(x).max(-1, keepdims=True)
+    exponents = np.floor(np.log2(most)) - 8 + 127  # so that the largest is at most 448 or cut off there
+    scale = 2.0 ** (exponents - 127)
+    values = e4m3_values()
+    known = np.nan_to_num(values, nan=np.inf)
+    codes = np.abs(np.clip(x / scale, -448, 448)[..., None] - known).argmin(-1).astype(np.uint8)
+    worth = values[codes] * scale
+    return (torch.from_numpy(codes.reshape(w.shape)).view(torch.float8_e4m3fn),
+            torch.from_numpy(exponents[..., 0].astype(np.uint8)), torch.from_numpy(worth.reshape(w.shape)).float())
+
+
+def in_mxfp8(stored, model):
+    """Matrices of layers whose rows are whole blocks, but for routers; the model takes what they are worth."""
+    out, state, packed = {}, {}, {}
+    for name, t in stored.items():
+        whole = t.dim() >= 2 and t.shape[-1] % 32 == 0 and ".layers." in name and ".mlp.gate." not in name
+        if not whole:
+            out[name] = t
+            continue
+        parts = [to_mxfp8(x) for x in (t if t.dim() == 3 else t[None])]
+        codes, exponents, worth = (torch.stack(x) for x in zip(*parts))
+        state[name] = worth.reshape(t.shape)
+        packed[name] = (codes.reshape(t.shape), exponents if t.dim() == 3 else exponents[0])
+    model.load_state_dict(state, strict=False)
+    return hub_names({k: c for k, (c, _) in packed.items()} | out) | {
+        k.replace(".weight", ".weight_scale_inv"): v
+        for k, v in hub_names({k: e for k, (_, e) in packed.items()}).items() if "vision" not in k}
 
 
 def hub_names(stored):
@@ -132,7 +181,8 @@ def hub_config(config):
 
 
 def generate(name, seed):
-    config = transformers.MiniMaxM3VLTextConfig(**CONFIG)
+    mx = name.endswith("_mxfp8")
+    config = transformers.MiniMaxM3VLTextConfig(**(CONFIG | SMALLER if mx else CONFIG))
     config._attn_implementation = "eager"
     model = transformers.MiniMaxM3VLForCausalLM(config).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -140,6 +190,7 @@ def generate(name, seed):
     stored = {k: v if k.endswith("e_score_correction_bias") else v.to(torch.bfloat16)
               for k, v in model.state_dict().items()}
     model.load_state_dict({k: v.float() for k, v in stored.items()})
+    files = in_mxfp8(stored, model) if mx else hub_names(stored)
     ids = torch.randint(0, config.vocab_size, (1, N_TOKENS), generator=generator)
     gap, n_rows, logits = least_gap(model, ids)
     if gap < 1e-3:
@@ -147,8 +198,12 @@ def generate(name, seed):
     print(f"{name}: {n_rows} choices, the narrowest by {gap:.1e}")
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(hub_names(stored), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(hub_config(config), indent=1, sort_keys=True) + "\n")
+    save_file(files, folder / "model.safetensors", metadata={"format": "pt"})
+    c = hub_config(config)
+    if mx:
+        c["quantization_config"] = dict(quant_method="mxfp8", fmt="e4m3", scale_fmt="ue8m0", weight_block_size=[1, 32],
+                                        activation_scheme="dynamic", ignored_layers=["lm_head"])
+    (folder / "config.json").write_text(json.dumps(c, indent=1, sort_keys=True) + "\n")
     with open(folder / "golden.bin", "wb") as f:
         f.write(struct.pack("<2i", N_TOKENS, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())
@@ -158,4 +213,5 @@ def generate(name, seed):
 
 
 if __name__ == "__main__":
-    generate("minimax_m3", zlib.crc32(b"minimax_m3"))
+    for which in sys.argv[1:] or ["minimax_m3", "minimax_m3_mxfp8"]:
+        generate(which, zlib.crc32(which.encode()))

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: MIT
  * Matrices whose rows do not lie in the file one after another, as kernels read them: parts of a
  * fused tensor that take turns, row by row or head by head, fused tensors that are transposed, and
- * MXFP4 with codes in one tensor and scales in another. They are made here when the model is
- * loaded, one matrix at a time. Rows are whole in every format of blocks, so that none is changed.
+ * MXFP4 and MXFP8 with codes in one tensor and scales in another. They are made here when the model
+ * is loaded, one matrix at a time. Rows are whole in every format of blocks, so that none is
+ * changed.
  *
  * MXFP4 of a folder: "X_blocks" u8 [mats, rows, cols / 32, 16], "X_scales" u8 [mats, rows, cols /
  * 32]. Byte i of a block holds its elements 2 i and 2 i + 1, the first in the lower half; a scale
  * is the exponent of a power of two, plus 127. The format of GGUF files has the same codes and
  * scales in blocks of 17 bytes, with elements i and i + 16 in byte i, so no value changes. Of one
  * matrix alone: "X.weight" i8 [rows, cols / 2], "X.scale" f8_e8m0 [rows, cols / 32].
+ *
+ * MXFP8: codes "X" in E4M3, [rows, cols], and "X_scale_inv" or "X_scale" u8 or e8m0 [rows, cols /
+ * 32], such exponents as well. Kernels have no scales for so few columns. A code times a power of
+ * two is a BF16 number, so that is what becomes of it, with twice the bytes.
  */
 #include "base/check.h"
 #include "base/str.h"
 #include "models/internal.h"
 #include "quant/iq4.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -160,6 +166,74 @@ static bool mx_row(const struct sl_hparams *hp, const struct sl_param *p, int64_
     return ok;
 }
 
+/* ---------------------------------------------------------------- MXFP8 */
+
+#define MX_SCALE_MAX (127 + 100) /* no product leaves the range of floats; 255 is no number */
+
+int sl_mxfp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
+{
+    static const char *const suffixes[] = {"_scale_inv", "_scale"};
+    static const char *const formats[] = {"U8", "F8_E8M0"};
+    const struct sl_ckpt_tensor *codes = p->src, *scales = NULL;
+    char name[SL_MAX_TENSOR_NAME + 16];
+    for (size_t i = 0; i < SL_COUNT(suffixes) * SL_COUNT(formats) && scales == NULL; i++) {
+        snprintf(name, sizeof name, "%s%s", codes->name, suffixes[i / SL_COUNT(formats)]);
+        scales = sl_ckpt_find_raw(m->ckpt, name, formats[i % SL_COUNT(formats)]);
+    }
+    const int64_t shape[] = {p->n_rows, p->n_cols / MX_BLOCK};
+    const bool named = scales != NULL && sl_ckpt_find_raw(m->ckpt, name, "U8") == NULL;
+    if (scales == NULL ||
+        (named && (scales->n_dims != 2 || memcmp(scales->dims, shape, sizeof shape) != 0)))
+        return 0; /* e8m0 of other blocks is not this format */
+    if (p->fused || codes == &p->slice || codes->n_dims != 2)
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "tensor \"%s\": a matrix that is a part of another is not supported as MXFP8",
+            codes->name);
+    if (p->n_cols % MX_BLOCK != 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\": rows of %lld values, not a multiple of %d (MXFP8)",
+                       codes->name, (long long)p->n_cols, MX_BLOCK);
+    int rc = apart_check_shape(scales, shape, 2, err);
+    if (rc != 0)
+        return rc;
+    p->mx_codes = codes;
+    p->mx_scales = scales;
+    p->slice = (struct sl_ckpt_tensor){.name = codes->name,
+                                       .dtype = SL_DTYPE_BF16,
+                                       .n_dims = 2,
+                                       .dims = {p->n_rows, p->n_cols, 1, 1}};
+    p->slice.n_bytes = (uint64_t)(p->n_rows * p->n_cols) * 2;
+    p->src = &p->slice;
+    return 1;
+}
+
+/* false: a scale is too large, or no number. */
+static bool mx8_row(const struct sl_param *p, int64_t row, uint8_t *out)
+{
+    const struct sl_dtype_info *from = sl_dtype_info(SL_DTYPE_FP8_E4M3),
+                               *to = sl_dtype_info(SL_DTYPE_BF16);
+    const int64_t n = p->n_cols / MX_BLOCK;
+    const uint8_t *codes = p->mx_codes->data + (size_t)(row * p->n_cols);
+    const uint8_t *scales = p->mx_scales->data + (size_t)(row * n);
+    bool ok = true;
+    for (int64_t b = 0; b < n; b++, codes += MX_BLOCK, out += 2 * MX_BLOCK) {
+        const float scale = ldexpf(1, scales[b] - 127);
+        float x[MX_BLOCK];
+        from->to_f32(codes, x, MX_BLOCK);
+        for (int i = 0; i < MX_BLOCK; i++)
+            x[i] *= scale;
+        to->from_f32(x, out, MX_BLOCK);
+        ok &= scales[b] <= MX_SCALE_MAX;
+    }
+    return ok;
+}
+
+static bool is_mxfp8(const struct sl_param *p)
+{
+    return p->mx_codes != NULL && p->src->dtype == SL_DTYPE_BF16;
+}
+
 /* ---------------------------------------------------------------- rows */
 
 struct job {
@@ -201,7 +275,8 @@ static void make_rows(void *arg, uint32_t item, int thread_idx)
                    p->src->data +
                        (size_t)apart_file_row(j->hp, p, j->rows.first + r) * j->row_bytes,
                    j->row_bytes);
-        else if (!mx_row(j->hp, p, j->rows.first + r, out))
+        else if (!(is_mxfp8(p) ? mx8_row(p, j->rows.first + r, out)
+                               : mx_row(j->hp, p, j->rows.first + r, out)))
             atomic_store_explicit(&j->bad, true, memory_order_relaxed);
     }
 }
@@ -213,7 +288,7 @@ static void apart_drop(const struct sl_model *m, const struct sl_param *p, size_
     struct sl_ckpt_tensor t = *p->src;
     for (size_t i = 0; i < SL_COUNT(parts) && parts[i] != NULL; i++) {
         t = *parts[i];
-        if (!p->mx_alone) {
+        if (!p->mx_alone && !is_mxfp8(p)) { /* else each matrix has tensors of its own */
             t.n_bytes /= (uint64_t)t.dims[0];
             t.data += (size_t)p->stack_idx * (size_t)t.n_bytes;
         }
@@ -237,8 +312,9 @@ int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, s
     atomic_init(&j.bad, false);
     m->be->vt->run_items(m->be, make_rows, &j, (uint32_t)SL_CEIL_DIV(rows.n, (int64_t)ITEM_ROWS));
     if (atomic_load(&j.bad))
-        return sl_fail(err, SL_EFORMAT, "tensor \"%s\": a scale is 255, which is not a number",
-                       p->mx_scales->name);
+        return sl_fail(err, SL_EFORMAT, "tensor \"%s\": a scale is %s", p->mx_scales->name,
+                       is_mxfp8(p) ? "more than 2^100, or not a number"
+                                   : "255, which is not a number");
     apart_drop(m, p, j.row_bytes);
     return 0;
 }

@@ -493,6 +493,8 @@ static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc
         const bool again = last != NULL && p->src != NULL && p->src->name == last->name;
         if (p->int4 != NULL)
             n += sl_int4_n_tensors(p);
+        else if (p->mx_codes != NULL && p->src->dtype == SL_DTYPE_BF16) /* MXFP8 */
+            n += 2;
         else if (p->mx_codes != NULL)
             n += p->mx_alone || (i == 0 && p->file_first == 0) ? 2 : 0;
         else if (p->src != NULL && p->file_first == 0 && !again)

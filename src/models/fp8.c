@@ -2,14 +2,14 @@
  * FP8 checkpoints as Hugging Face folders publish them: the tensor of scales that belongs to each
  * matrix of E4M3.
  *
- * All kinds come down to one: "X.weight" in F8_E4M3, beside it "X.weight_scale_inv",
- * "X.weight_scale" or, in F8_E8M0, "X.scale" with one value for the matrix, one for a row, or one
- * for a block; a weight is code times scale ("inv" too). What a checkpoint leaves unquantised says
- * so by its tensor's format, so lists of such modules are not read. Activations are FP8 too where
- * the checkpoint says that it was made for that and the backend has such products. Their scales are
- * made from the activations, by groups of 128 columns, which is finer than what any kind asks for:
- * scales of the checkpoint (input_scale, activation_scale) are not used, nor those for the KV cache
- * (k_scale, v_scale).
+ * All kinds but MXFP8 (apart.c) come down to one: "X.weight" in F8_E4M3, beside it
+ * "X.weight_scale_inv", "X.weight_scale" or, in F8_E8M0, "X.scale" with one value for the matrix,
+ * one for a row, or one for a block; a weight is code times scale ("inv" too). What a checkpoint
+ * leaves unquantised says so by its tensor's format, so lists of such modules are not read.
+ * Activations are FP8 too where the checkpoint says that it was made for that and the backend has
+ * such products. Their scales are made from the activations, by groups of 128 columns, which is
+ * finer than what any kind asks for: scales of the checkpoint (input_scale, activation_scale) are
+ * not used, nor those for the KV cache (k_scale, v_scale).
  */
 #include "base/check.h"
 #include "base/str.h"
@@ -148,7 +148,10 @@ int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *e
     const struct sl_ckpt_tensor *w = p->src, *inv = NULL, *plain = NULL;
     if (sl_weight_is_values(p->desc) || w->dtype != SL_DTYPE_FP8_E4M3)
         return 0;
-    int rc = find_beside(m, w, "_scale_inv", &inv, err);
+    int rc = sl_mxfp8_bind(m, p, err);
+    if (rc != 0)
+        return SL_MIN(rc, 0);
+    rc = find_beside(m, w, "_scale_inv", &inv, err);
     if (rc >= 0)
         rc = find_beside(m, w, "_scale", &plain, err);
     if (rc < 0)

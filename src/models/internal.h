@@ -51,7 +51,8 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
     struct sl_int4_parts *int4; /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
     const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
-    /* The tensors of a stack of MXFP4 in a folder; then slice is what one matrix becomes. */
+    /* The tensors of a stack of MXFP4 in a folder, or of a matrix of MXFP8; then slice is what one
+     * matrix becomes. */
     const struct sl_ckpt_tensor *mx_codes, *mx_scales;
     bool mx_alone; /* these are of this matrix alone, not of its stack */
 };
@@ -380,6 +381,8 @@ float sl_apart_value(const struct sl_hparams *hp, const struct sl_param *p, int6
  * none. */
 SL_MUST_CHECK int sl_mxfp4_bind(const struct sl_model *m, const char *name, int32_t n,
                                 struct sl_param *p, struct sl_error *err);
+/* The scales of MXFP8 beside the bound matrix p->src, which then is BF16: 1; 0 there are none. */
+SL_MUST_CHECK int sl_mxfp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err);
 
 /* turned.c: a bound part of a fused tensor that is transposed there (SL_W_PART_TRANSPOSED). Takes
  * rows p->file_first .. of t; makes p->copy of them. */

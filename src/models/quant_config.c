@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * What config.json says of quantised weights: which kinds of checkpoints there are and what of them
- * is read. All FP8 comes down to E4M3 with scales (fp8.c), all four-bit whole numbers to groups
- * with a scale and a zero point (int4.c), MXFP4 to its blocks (apart.c). What a checkpoint leaves
- * unquantised says so by its tensors, so lists of such modules are not read.
+ * is read. All FP8 comes down to E4M3 with scales (fp8.c; MXFP8 to BF16, apart.c), all four-bit
+ * whole numbers to groups with a scale and a zero point (int4.c), MXFP4 to its blocks (apart.c).
+ * What a checkpoint leaves unquantised says so by its tensors, so lists of such modules are not
+ * read.
  */
 #include "base/check.h"
 #include "io/json.h"
@@ -79,7 +80,24 @@ static int read_fbgemm(const json_t *q, struct sl_hparams *hp, struct sl_error *
     return 0;
 }
 
-/* Blocks of 32 with a scale each: nothing is left to say. */
+/* Blocks of 32 with a scale each: nothing is left to say, but that they are. */
+static int read_mxfp8(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
+{
+    const json_t *fmt = json_object_get(q, "fmt"), *block = json_object_get(q, "weight_block_size");
+    const json_t *rows = json_array_get(block, 0), *cols = json_array_get(block, 1);
+    (void)hp;
+    if (fmt != NULL && !json_is_null(fmt) &&
+        (!json_is_string(fmt) || strcmp(json_string_value(fmt), "e4m3") != 0))
+        return bad_config("fmt", fmt, "e4m3", err);
+    if (block != NULL && !json_is_null(block) &&
+        !(json_array_size(block) == 2 && json_is_integer(rows) && json_integer_value(rows) == 1 &&
+          json_is_integer(cols) && json_integer_value(cols) == 32))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: quantization_config.weight_block_size of mxfp8 must be [1, "
+                       "32]");
+    return 0;
+}
+
 static int read_mxfp4(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
 {
     (void)q, (void)hp, (void)err;
@@ -251,10 +269,12 @@ static int read_compressed_tensors(const json_t *q, struct sl_hparams *hp, struc
 
 static int check_algo(const char *file, const json_t *q, struct sl_error *err)
 {
+    static const char *const algos[] = {"FP8", "MXFP8"};
     const char *algo = json_string_value(json_object_get(q, "quant_algo"));
-    if (algo != NULL && strcmp(algo, "FP8") == 0)
+    if (quant_config_is_one_of(json_object_get(q, "quant_algo"), algos, SL_COUNT(algos)))
         return 0;
-    return sl_fail(err, SL_EUNSUPPORTED, "%s: quant_algo %s%.40s%s is not supported (FP8 is)", file,
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "%s: quant_algo %s%.40s%s is not supported (FP8 and MXFP8 are)", file,
                    algo ? "\"" : "", algo ? algo : "(none)", algo ? "\"" : "");
 }
 
@@ -298,6 +318,7 @@ int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp, stru
         {"gptq", read_gptq},
         {"awq", read_awq},
         {"mxfp4", read_mxfp4},
+        {"mxfp8", read_mxfp8},
     };
     const json_t *q = json_object_get(sl_ckpt_config(ckpt), "quantization_config");
     hp->scale_rows = hp->scale_cols = SL_SCALE_COLS;
@@ -307,9 +328,10 @@ int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp, stru
     for (size_t i = 0; method != NULL && i < SL_COUNT(methods); i++)
         if (strcmp(method, methods[i].method) == 0)
             return methods[i].read(q, hp, err);
-    return sl_fail(err, SL_EUNSUPPORTED,
-                   "config.json: quantization_config with quant_method \"%.40s\" is not supported "
-                   "(supported: FP8 by fp8, fbgemm_fp8, compressed-tensors, modelopt; four bits by "
-                   "gptq, awq, compressed-tensors, mxfp4); use a GGUF or unquantised safetensors",
-                   method ? method : "(none)");
+    return sl_fail(
+        err, SL_EUNSUPPORTED,
+        "config.json: quantization_config with quant_method \"%.40s\" is not supported "
+        "(supported: FP8 by fp8, mxfp8, fbgemm_fp8, compressed-tensors, modelopt; four bits by "
+        "gptq, awq, compressed-tensors, mxfp4); use a GGUF or unquantised safetensors",
+        method ? method : "(none)");
 }

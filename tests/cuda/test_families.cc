@@ -64,7 +64,8 @@ static const char *const simulated[] = {"gemma2",
                                         "glm4_moe_lite",
                                         "deepseek_v32",
                                         "glm_moe_dsa",
-                                        "kimi_linear"};
+                                        "kimi_linear",
+                                        "bailing_hybrid"};
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys, RWKV, an index of
  * blocks, rows made of several tokens: refused, and said so. */
 static const char *const cpu_only[] = {

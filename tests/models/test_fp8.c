@@ -259,6 +259,54 @@ static void test_hostile_scales(void **state)
     }
 }
 
+#define MX      "tests/golden/models/minimax_m3_mxfp8"
+#define MX_DOWN "language_model.model.layers.0.mlp.down_proj.weight"
+
+/* What it is worth, the golden compares with numpy's reading; here what is wrong. */
+static void test_mxfp8(void **state)
+{
+    static const struct {
+        struct edit e;
+        const char *config; /* quantization_config; NULL: as it is */
+        int code;
+        const char *want;
+    } cases[] = {
+        {{.name = ""}, NULL, 0, NULL},
+        {{.name = ""}, "{\"quant_method\": \"modelopt\", \"quant_algo\": \"MXFP8\"}", 0, NULL},
+        {{.name = ""}, "{\"quant_method\": \"mxfp8\"}", 0, NULL},
+        {{.name = ""},
+         "{\"quant_method\": \"mxfp8\", \"weight_block_size\": [1, 64]}",
+         SL_EUNSUPPORTED,
+         "weight_block_size of mxfp8 must be [1, 32]"},
+        {{.name = ""},
+         "{\"quant_method\": \"mxfp8\", \"fmt\": \"e5m2\"}",
+         SL_EUNSUPPORTED,
+         "fmt \"e5m2\" is not supported"},
+        {NONE(MX_DOWN "_scale_inv"), NULL, SL_EFORMAT, MX_DOWN "\" is fp8_e4m3 without scales"},
+        {{.name = MX_DOWN "_scale_inv", .what = BYTES, .word = 0xFFFFFFFF, .at = 8},
+         NULL,
+         SL_EFORMAT,
+         MX_DOWN "_scale_inv\": a scale is more than 2^100, or not a number"},
+        {{.name = MX_DOWN "_scale_inv", .what = BYTES, .word = 0xE4E4E4E4, .at = 0},
+         NULL,
+         SL_EFORMAT,
+         MX_DOWN "_scale_inv\": a scale is more than 2^100"},
+        {{.name = MX_DOWN "_scale_inv", .what = BYTES, .word = 0xE3E3E3E3, .at = 0}, NULL, 0, NULL},
+        {{.name = MX_DOWN "_scale_inv", .what = BYTES, .word = 0, .at = 0}, NULL, 0, NULL},
+        {PUT(MX_DOWN "_scale_inv", F32, 2, 1, -1, 32, 2), NULL, SL_EFORMAT,
+         "_scale_inv\" has shape [32, 2], expected [1], [32], [32, 1] or [1, 1]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        char label[120];
+        snprintf(label, sizeof label, "case %zu", i);
+        rewrite(MX, OUT "/mxfp8", &cases[i].e);
+        if (cases[i].config != NULL)
+            set_key(OUT "/mxfp8", "quantization_config", cases[i].config);
+        expect(OUT "/mxfp8", cases[i].code, cases[i].want, label);
+    }
+}
+
 /* Formats that our writer does not know: the name in the header is as long as E4M3's. */
 static void test_other_fp8(void **state)
 {
@@ -339,7 +387,7 @@ static const struct {
     {"channel", "{\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0}", 0, NULL},
     {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"}", 0, NULL},
     {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}", SL_EUNSUPPORTED,
-     "quantization_config: quant_algo \"NVFP4\" is not supported (FP8 is)"},
+     "quantization_config: quant_algo \"NVFP4\" is not supported (FP8 and MXFP8 are)"},
     {"tensor", "{\"quant_method\": \"modelopt\"}", SL_EUNSUPPORTED, "quant_algo (none)"},
     {"channel", CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"channel\"}"), 0, NULL},
     {"tensor", CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"tensor\"}"), 0, NULL},
@@ -463,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_threads_write_the_same),
         cmocka_unit_test(test_twin),
         cmocka_unit_test(test_hostile_scales),
+        cmocka_unit_test(test_mxfp8),
         cmocka_unit_test(test_other_fp8),
         cmocka_unit_test(test_configs),
         cmocka_unit_test(test_modelopt_file),

@@ -65,6 +65,7 @@ static const char *const goldens[] = {
     "glm4_moe_air",
     "minimax_m2",
     "minimax_m3",
+    "minimax_m3_mxfp8",
     "ernie4_5_moe",
     "dots1",
     "deepseek_v2",
