@@ -950,6 +950,22 @@ RECURRENT = {
         torch.bfloat16,
         "new",
     ),
+    "bailing_hybrid": (  # the third layer has latent attention
+        "BailingHybrid",
+        {**LATENT, **dict(num_hidden_layers=4, layer_group_size=3, first_k_dense_replace=1, num_local_experts=8,
+             n_shared_experts=1, n_group=4, topk_group=2, num_experts_per_tok=3, head_dim=12, short_conv_kernel_size=3, kda_lower_bound=-0.2,
+             rope_parameters=sharper(8.0, 1.0, mscale=1.0))},
+        torch.bfloat16,
+        "new",
+    ),
+    "bailing_hybrid_open": (  # whose decays have no bound, as the hub spells it
+        "BailingHybrid",
+        {**LATENT, **dict(num_hidden_layers=2, layer_group_size=2, first_k_dense_replace=0, num_local_experts=5,
+             n_shared_experts=2, n_group=1, topk_group=1, head_dim=8, kda_safe_gate=False, norm_topk_prob=False,
+             rms_norm_eps=0.01, rope_parameters=plain(500.0))},
+        torch.bfloat16,
+        "ling",
+    ),
     "bamba": (  # layer 1 has attention
         "Bamba",
         dict(MAMBA2, attn_layer_indices=[1], num_hidden_layers=3, intermediate_size=40, rope_parameters=plain(500.0)),
@@ -1695,6 +1711,11 @@ def config_json(config, spelling):
             head_dim=c.pop("linear_head_dim"), num_heads=c.pop("linear_num_heads"),
             short_conv_kernel_size=c.pop("linear_conv_kernel_dim"))
         c["first_k_dense_replace"] = c.pop("mlp_layer_types").count("dense")
+    if spelling == "ling":  # layers by the size of their groups, a head of KDA by its own name
+        c["head_dim"] = c.pop("linear_head_dim")
+        for key in ("layer_types", "mlp_layer_types", "linear_num_heads", "linear_conv_kernel_dim", "rope_parameters"):
+            c.pop(key)
+        c["rope_theta"] = config.rope_parameters["rope_theta"]
     if spelling == "hub":  # the model of text in one that reads images as well
         kind = c["model_type"].removesuffix("_text")
         wrapped = [a.replace("ForCausalLM", "ForConditionalGeneration") for a in c.pop("architectures")]
@@ -1938,6 +1959,16 @@ def noise_of(model, ids, logits, chunked, module):
     return noise
 
 
+def rounding_noise(model, ids, logits):
+    """How far logits of a position move, in their length, where each weight does by a rounding error."""
+    nudged, generator = copy.deepcopy(model), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in nudged.parameters():
+            p.mul_(1 + torch.randn(p.shape, generator=generator) * 2**-24)
+        error = nudged(ids, use_cache=False).logits[0].float() - logits
+    return float((error.norm(dim=1) / logits.norm(dim=1)).max())
+
+
 def choice_gap(model, ids, top_k):
     """How near an index comes to choosing otherwise: the least difference between the last score that is chosen and the
     first that is not, in standard deviations of the row's."""
@@ -1997,7 +2028,7 @@ def generate(name, seed):
     chunked = getattr(module, "torch_chunk_gated_delta_rule", None)
     if chunked is not None:  # which rounds more than the same rule token by token
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
-    if family == "KimiLinear":  # likewise
+    if family in ("KimiLinear", "BailingHybrid"):  # likewise
         module.chunk_kimi_delta_attention = module.recurrent_kimi_delta_attention
     for mixer in model.modules():  # Nemotron-H and Zamba 2 limit the time step in the first step of a text alone
         if type(mixer).__name__ in ("NemotronHMamba2Mixer", "Zamba2MambaMixer"):
@@ -2013,6 +2044,11 @@ def generate(name, seed):
         if max(noise.values()) > 5e-5:  # what transformers itself cannot say any better
             return generate(name, seed + 1)
         print(f"{name}: noise " + ", ".join(f"{how} {x:.1e}" for how, x in noise.items()))
+    if family == "BailingHybrid":
+        noise = rounding_noise(model, ids, logits)
+        print(f"{name}: noise {noise:.1e}")
+        if noise > 6e-6:  # of which tests allow 1e-5
+            return generate(name, seed + 1)
     if hasattr(config, "index_topk"):
         gap, n_rows = choice_gap(model, ids, config.index_topk)
         if gap < 1e-3:  # another order of sums might choose otherwise

@@ -234,6 +234,16 @@ void sl_cpu_activate(struct sl_backend *be, const struct sl_op_activate *a)
     sl_cpu_run(sl_cpu(be), activate_piece, &j, SL_CEIL_DIV(a->n, ACT_ITEM), 16 * a->n);
 }
 
+/* ln(1 + exp(x)), by the series of v_softplus (recurrent_tmpl.c). */
+static float norm_softplus(const struct sl_cpu *cpu, float x)
+{
+    const float y = cpu->k.exp(x > 0 ? -x : x), s = y / (y + 2), z = s * s;
+    float p = 1.0f / 15;
+    for (int i = 13; i > 1; i -= 2)
+        p = p * z + 1.0f / (float)i;
+    return (0.0f > x ? 0.0f : x) + 2 * s * (p * z + 1);
+}
+
 static void gate_row(void *arg, uint32_t t, int thread_idx)
 {
     const struct read_job *j = arg;
@@ -243,8 +253,9 @@ static void gate_row(void *arg, uint32_t t, int thread_idx)
     const float *gate = a->gate + (int64_t)t * n_gate;
     (void)thread_idx;
     for (int64_t i = 0; i < n; i++) {
+        const float g = gate[a->by_head ? i / a->dim : i];
         if (!a->by_head || i % a->dim == 0)
-            open = 1 / (1 + j->cpu->k.exp(-gate[a->by_head ? i / a->dim : i]));
+            open = a->softplus ? norm_softplus(j->cpu, g) : 1 / (1 + j->cpu->k.exp(-g));
         x[i] *= open;
     }
 }

@@ -159,6 +159,27 @@ static void decays(float *in, const float *bias, const float *a, int by, int n)
     }
 }
 
+/* exp(bound sigmoid(rate (in + bias))) */
+static void bounded_decays(float *in, const float *bias, float rate, float bound, int n)
+{
+    for (int i = 0; i < n; i += 16) {
+        const int m = lanes_at(i, n);
+        v16 x = v_mul(v_set1(rate), v_add(v_load_n(in + i, m), v_load_n(bias + i, m)));
+        v_store_n(in + i, v_exp(v_gated(v_set1(bound), x)), m);
+    }
+}
+
+/* The decays of a head's rows. */
+static void row_decays(const struct sl_op_delta_rule *a, int64_t row, int h)
+{
+    float *in = a->decay_in + (row * a->n_heads + h) * a->k_dim;
+    const float *bias = a->dt_bias + h * a->k_dim;
+    if (a->bound != 0)
+        bounded_decays(in, bias, -a->a[h], a->bound, a->k_dim);
+    else
+        decays(in, bias, a->a + h, 0, a->k_dim);
+}
+
 static void k_delta_inputs(const struct sl_op_delta_rule *a, int64_t row)
 {
     float *beta = a->beta_in + row * a->n_heads;
@@ -167,8 +188,7 @@ static void k_delta_inputs(const struct sl_op_delta_rule *a, int64_t row)
         unit(a->k + row * a->ld + (int64_t)h * a->k_dim, a->k_dim, a->l2_eps, 1);
     }
     for (int h = 0; h < a->n_heads && a->by_row; h++)
-        decays(a->decay_in + (row * a->n_heads + h) * a->k_dim, a->dt_bias + h * a->k_dim, a->a + h,
-               0, a->k_dim);
+        row_decays(a, row, h);
     if (!a->by_row)
         decays(a->decay_in + row * a->n_heads, a->dt_bias, a->a, 1, a->n_heads);
     for (int i = 0; i < a->n_heads; i += 16) {

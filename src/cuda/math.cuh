@@ -42,6 +42,21 @@ static __device__ __forceinline__ float sl_exp(float x)
     return __fmul_rn(__fmul_rn(p, scale_a), scale_b);
 }
 
+/* As v_softplus of src/cpu/recurrent_tmpl.c. */
+static __device__ __forceinline__ float sl_softplus(float x)
+{
+    const float y = sl_exp(-fabsf(x)), s = __fdiv_rn(y, __fadd_rn(y, 2.0f));
+    const float z = __fmul_rn(s, s), twice = __fadd_rn(s, s);
+    float p = 1.0f / 15;
+    p = __fmaf_rn(p, z, 1.0f / 13);
+    p = __fmaf_rn(p, z, 1.0f / 11);
+    p = __fmaf_rn(p, z, 1.0f / 9);
+    p = __fmaf_rn(p, z, 1.0f / 7);
+    p = __fmaf_rn(p, z, 1.0f / 5);
+    p = __fmaf_rn(p, z, 1.0f / 3);
+    return __fadd_rn(0.0f > x ? 0.0f : x, __fmaf_rn(__fmul_rn(p, z), twice, twice));
+}
+
 /* exp(x) for x <= 0, 0 from -87 on: what sampling uses, sl_exp_neg of src/engine/sample_exp.h, with
  * its separate multiplications and additions. */
 static __device__ __forceinline__ float sl_sample_exp(float x)

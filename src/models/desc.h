@@ -251,7 +251,9 @@ struct sl_hparams {
     double value_expand, state_norm_eps;   /* Jet: v_dim to k_dim; of the norm of what comes out, */
     int32_t conv_reduction;                /* and width of v to conv_rank */
     double dt_min, dt_max;                 /* limits of the time step; dt_max 0: none */
-    bool norm_before_gate;                 /* of what a recurrence gives */
+    bool bounds_decay;                     /* of the delta rule; its logarithm is at least this */
+    double decay_bound;
+    bool norm_before_gate; /* of what a recurrence gives */
     /* Multipliers of Falcon-H1: of an MLP's gate and what it gives; of keys; of what goes into
      * attention and comes out, into a recurrence and out; of its gate, x, b, c and dt. */
     double gate_scale, down_scale, key_scale, attn_in_scale, attn_out_scale, state_in_scale,
@@ -783,7 +785,8 @@ struct sl_state_desc {
     bool by_row;          /* DELTA: a decay for each row of the state, */
     bool tiled;           /* and head h belongs to group h % n_groups: heads of a group are not
                              neighbours */
-    float beta_scale;     /* DELTA */
+    float beta_scale;     /* DELTA, */
+    float bound;          /* and by_row what the logarithm of a decay is not below; 0: nothing */
     float dt_min, dt_max; /* SSM */
     float norm_eps;
     bool norm;         /* what comes out is normed, by group of heads, */
@@ -868,10 +871,11 @@ struct sl_layer_desc {
     int32_t use;       /* which of all uses of such weights in the model */
     bool shares_kv;    /* it makes no keys and values but reads those of kv_source, whose heads and
                           window are the same */
-    bool v_is_k;       /* values are what keys are made of, before their norm and rotation */
-    bool norm_v;       /* values are normed by head, without weights */
-    float attn_scale;  /* of q . k */
-    float softcap;     /* of scores; 0: none */
+    bool softplus_gate;   /* of SL_HAS_OUT_GATE: its softplus counts, not its sigmoid */
+    bool v_is_k;          /* values are what keys are made of, before their norm and rotation */
+    bool norm_v;          /* values are normed by head, without weights */
+    float attn_scale;     /* of q . k */
+    float softcap;        /* of scores; 0: none */
     float attn_end_scale; /* of the stream behind attention; 0: 1 */
     bool cuts_gate;       /* what is below the mean and so many deviations, by row */
     float gate_deviations;

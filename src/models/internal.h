@@ -523,6 +523,8 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 /* The batch's keys and values alone, of r->norm. */
 void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+/* att, n rows of n_heads heads, times the sigmoid or softplus of a product of r->norm. */
+void sl_mixer_gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t n, void *att);
 /* The first behind the projections: r->q, r->k and r->v -> r->att. */
 void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 /* shared_block.c: the embeddings r->x are kept; the block of a layer, of the stream r->x -> what

@@ -33,9 +33,9 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
                                });
 }
 
-/* att, of n_heads heads, times the sigmoid of a product of what q was made of. */
-static void gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t n, void *att)
+void sl_mixer_gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t n, void *att)
 {
+    const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_weight *mat = sl_run_mat(r, layer, SL_SLOT_OUT_GATE);
     struct sl_backend *be = r->m->be;
     be->vt->linear(be, &(struct sl_op_linear){
@@ -46,12 +46,14 @@ static void gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t
                            .out = r->out_gate,
                            .ld_out = mat->n_rows,
                        });
-    be->vt->gate_heads(be, &(struct sl_op_gate_heads){.x = att,
-                                                      .gate = r->out_gate,
-                                                      .n = n,
-                                                      .n_heads = n_heads,
-                                                      .dim = r->m->layers[layer].v_dim,
-                                                      .by_head = mat->n_rows == n_heads});
+    be->vt->gate_heads(
+        be, &(struct sl_op_gate_heads){.x = att,
+                                       .gate = r->out_gate,
+                                       .n = n,
+                                       .n_heads = n_heads,
+                                       .dim = l->mixer == SL_MIX_MLA ? l->mla.v_dim : l->v_dim,
+                                       .by_head = mat->n_rows == n_heads,
+                                       .softplus = l->softplus_gate});
 }
 
 /* q is normed and rotated, k and v go to the pages. q NULL: there is none. */
@@ -129,7 +131,7 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
         m->be->vt->attention(m->be, &all);
     }
     if ((l->has & SL_HAS_OUT_GATE) != 0)
-        gate_heads(r, layer, n_heads, batch->n_tokens, att);
+        sl_mixer_gate_heads(r, layer, n_heads, batch->n_tokens, att);
     if (!stays)
         sl_run_gather_open(r, att, ld_out, ld_out * m->n_ranks,
                            sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,

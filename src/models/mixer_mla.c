@@ -231,6 +231,8 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                        .step_out = l->mla.v_dim,
                                    });
     to_activations(r, values, batch->n_tokens, n_att, att);
+    if ((l->has & SL_HAS_OUT_GATE) != 0)
+        sl_mixer_gate_heads(r, layer, n_heads, batch->n_tokens, att);
     sl_run_gather(r, att, n_att, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
                   r->att);
 }

@@ -206,6 +206,7 @@ static void delta_rule(struct sl_run *r, int32_t layer, const struct sl_batch *b
                                            .a = sl_run_vec(r, layer, SL_SLOT_STATE_A),
                                            .dt_bias = sl_run_vec(r, layer, SL_SLOT_STATE_DT_BIAS),
                                            .by_row = s->by_row,
+                                           .bound = s->bound,
                                            .tiled = s->tiled,
                                            .l2_eps = 1e-6f,
                                            .scale = l->attn_scale,

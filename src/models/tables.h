@@ -390,29 +390,30 @@
 /* Latent attention; bits: of the layers that have it, 0: all. Behind kv_b each head has the rows
  * of its keys, then those of its values; converters to GGUF store the former transposed. Ranks
  * divide the matrices of heads; what is made of a token for all of them, each has whole. */
-#define SL_WEIGHTS_MLA(bits)                                                                      \
-    SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", MLA_Q_ALONE, H, HEADS),             \
+#define SL_WEIGHTS_MLA(bits) SL_WEIGHTS_MLA_OF("self_attn", "self_attn.o_proj.weight", bits)
+#define SL_WEIGHTS_MLA_OF(stem, o, bits)                                                          \
+    SL_W_LAYER(Q, stem ".q_proj.weight", "attn_q.weight", MLA_Q_ALONE, H, HEADS),                 \
      .when = bits},                                                                               \
-    SL_W_LAYER(MLA_Q_DOWN, "self_attn.q_a_proj.weight", "attn_q_a.weight", MLA_Q_RANK, H, NONE),  \
+    SL_W_LAYER(MLA_Q_DOWN, stem ".q_a_proj.weight", "attn_q_a.weight", MLA_Q_RANK, H, NONE),      \
      .when = bits},                                                                               \
-    SL_W_LAYER(MLA_Q_NORM, "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight",              \
+    SL_W_LAYER(MLA_Q_NORM, stem ".q_a_layernorm.weight", "attn_q_a_norm.weight",                  \
                MLA_Q_RANK, NONE, NONE), .when = bits},                                            \
-    SL_W_LAYER(Q, "self_attn.q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, HEADS),      \
+    SL_W_LAYER(Q, stem ".q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, HEADS),          \
      .when = bits},                                                                               \
-    SL_W_LAYER_PART(MLA_C, "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",         \
+    SL_W_LAYER_PART(MLA_C, stem ".kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",             \
                     MLA_RANK, H, NONE, 0, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
-    SL_W_LAYER_PART(MLA_K_ROPE, "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",    \
+    SL_W_LAYER_PART(MLA_K_ROPE, stem ".kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",        \
                     MLA_ROPE, H, NONE, 1, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
-    SL_W_LAYER(MLA_C_NORM, "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", MLA_RANK,  \
+    SL_W_LAYER(MLA_C_NORM, stem ".kv_a_layernorm.weight", "attn_kv_a_norm.weight", MLA_RANK,      \
                NONE, NONE), .when = bits},                                                        \
-    SL_W_LAYER_PART(MLA_K_UP, "self_attn.kv_b_proj.weight", "attn_kv_b.weight", MLA_RANK,         \
+    SL_W_LAYER_PART(MLA_K_UP, stem ".kv_b_proj.weight", "attn_kv_b.weight", MLA_RANK,             \
                     MLA_NOPE, NONE, 0, SL_DIM_MLA_NOPE, SL_DIM_MLA_V),                            \
      .gguf = "blk.*.attn_k_b.weight", .mats = SL_DIM_HEADS, .flags = SL_W_PART_TRANSPOSED,        \
      .when = bits},                                                                               \
-    SL_W_LAYER_PART(MLA_V_UP, "self_attn.kv_b_proj.weight", "attn_kv_b.weight", MLA_V, MLA_RANK,  \
+    SL_W_LAYER_PART(MLA_V_UP, stem ".kv_b_proj.weight", "attn_kv_b.weight", MLA_V, MLA_RANK,      \
                     NONE, 1, SL_DIM_MLA_NOPE, SL_DIM_MLA_V), .gguf = "blk.*.attn_v_b.weight",     \
      .mats = SL_DIM_HEADS, .when = bits},                                                         \
-    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS), .when = bits}
+    SL_W_LAYER(O, o, "attn_output.weight", H, ATT, ROWS), .when = bits}
 
 /* An index of what it attends to. */
 #define SL_WEIGHTS_INDEX                                                                          \

@@ -398,6 +398,7 @@ struct sl_op_gate_heads { /* x[t, h, d] *= sigmoid(gate[t, h, d]), or sigmoid(ga
     const float *gate;    /* [T, heads, dim], or by_head [T, heads] */
     int32_t n, n_heads, dim;
     bool by_head;
+    bool softplus; /* of the gate, in place of its sigmoid */
 };
 
 /* Dimensions of a head of values. */
@@ -513,8 +514,9 @@ struct sl_op_short_conv {
 /* The gated delta rule of each head, whose state S is [k_dim, v_dim]:
  *   S = decay S;  S += k (beta (v - k S));  out = q S
  * with q and k of length 1, q times scale; decay = exp(a softplus(decay_in + dt_bias)) of the head,
- * or of each row of S (KDA), and beta = beta_scale sigmoid(beta_in). Heads of v share those of q
- * and k in their order, n_heads / n_k_heads each. Sums over k_dim are in its order. The operation
+ * or of each row of S (KDA), there also exp(bound sigmoid(-a (decay_in + dt_bias))), which is never
+ * below exp(bound); beta = beta_scale sigmoid(beta_in). Heads of v share those of q and k in their
+ * order, n_heads / n_k_heads each. Sums over k_dim are in its order. The operation
  * may work in the memory of q, k, decay_in and beta_in: what they hold afterwards is undefined. */
 struct sl_op_delta_rule {
     const struct sl_batch *batch;
@@ -526,6 +528,7 @@ struct sl_op_delta_rule {
     const float *a;       /* [n_heads], below 0 */
     const float *dt_bias; /* as a row of decay_in */
     bool by_row;
+    float bound; /* by_row, below 0; 0: there is none */
     bool tiled; /* head h of v has those of q and k of index h % n_k_heads; else neighbours share
                    them */
     float l2_eps, scale, beta_scale;

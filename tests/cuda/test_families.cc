@@ -39,7 +39,7 @@ static const int n_out = 4;
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
  * sinks, biases and MXFP4; scaled residuals; short convolutions; state space models alone and
  * beside attention; the gated delta rule; latent attention, with FP8 and temperatures, an index in
- * front of it, and decays of each row beside it. */
+ * front of it, and decays of each row beside it, bounded or not. */
 static const char *const simulated[] = {"gemma2",
                                         "cohere2",
                                         "glm",

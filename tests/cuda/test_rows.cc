@@ -488,7 +488,8 @@ static void activations()
  * rounded. */
 static void gates()
 {
-    for (int by_head = 0; by_head < 2; by_head++) {
+    for (int way = 0; way < 4; way++) {
+        const bool by_head = way % 2 != 0, softplus = way >= 2;
         const int32_t n = 1 + (int32_t)below(9), heads = 1 + (int32_t)below(5);
         const int32_t dim = 8 * (1 + (int32_t)below(16));
         const size_t n_x = (size_t)(n * heads * dim), n_gate = by_head ? (size_t)(n * heads) : n_x;
@@ -498,15 +499,16 @@ static void gates()
             v = 4.0f * (float)sl_rng_normal(&rng);
         for (__nv_bfloat16 &v : x)
             v = __float2bfloat16_rn((float)sl_rng_normal(&rng));
-        gate[0] = INFINITY, gate[n_gate - 1] = -INFINITY;
+        gate[0] = softplus ? 80.0f : INFINITY, gate[n_gate - 1] = -INFINITY;
         dev<float> d_gate(gate);
         dev<__nv_bfloat16> d_x(x);
-        struct sl_op_gate_heads a = {d_x.p, d_gate.p, n, heads, dim, by_head != 0};
+        struct sl_op_gate_heads a = {d_x.p, d_gate.p, n, heads, dim, by_head, softplus};
         sl_cuda_gate_heads(&cu.base, &a);
         const std::vector<__nv_bfloat16> got = d_x.get();
         for (size_t i = 0; i < n_x; i++) {
             const double g = (double)gate[by_head ? i / (size_t)dim : i];
-            const double want = (double)__bfloat162float(x[i]) / (1 + exp(-g));
+            const double open = softplus ? log1p(exp(g)) : 1 / (1 + exp(-g));
+            const double want = (double)__bfloat162float(x[i]) * open;
             CHECK(fabs((double)__bfloat162float(got[i]) - want) <= 0x1p-8 * fabs(want) + 1e-30,
                   "gate %.9g: %.9g, not %.9g", g, (double)__bfloat162float(got[i]), want);
         }

@@ -468,6 +468,7 @@ static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_
         a.v = in[0] + odd + 2 * keys, a.ld = ld;
         a.decay_in = in[1], a.beta_in = in[2], a.a = by.at(gpu), a.dt_bias = bias.at(gpu);
         a.tiled = n_heads == 6, a.by_row = by_row, a.l2_eps = 1e-6f,
+        a.bound = by_row && n_heads % 2 == 0 ? -5.0f : 0.0f,
         a.scale = 1.0f / sqrtf(static_cast<float>(k_dim));
         a.beta_scale = n_heads % 2 != 0 ? 2.0f : 1.0f;
         a.n_heads = n_heads, a.n_k_heads = n_k_heads, a.k_dim = k_dim, a.v_dim = v_dim;

@@ -812,6 +812,17 @@ static const struct edit deepseek_v2_edits[] = {
     {"q_lora_rank", "16", SL_EFORMAT, "q_a_proj.weight\" is missing"},
 };
 
+static const struct edit bailing_hybrid_edits[] = {
+    {"layer_types", NULL, 0, NULL}, /* layer_group_size is 3: the same */
+    {"layer_types", "[\"linear_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"kda_lower_bound", "0", SL_EFORMAT, "kda_lower_bound is 0, must be -80 to"},
+    {"kda_safe_gate", "\"yes\"", SL_EFORMAT, "kda_safe_gate must be true or false"},
+    {"kda_safe_gate", "false", 0, NULL},
+    {"linear_head_dim", "20", SL_EFORMAT, "has shape [96, 64], expected [80, 64]"},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+    {"q_lora_rank", "16", SL_EFORMAT, "attention.q_a_proj.weight\" is missing"},
+};
+
 static const struct edit youtu_edits[] = {
     {"n_routed_experts", "8", SL_EUNSUPPORTED, "n_routed_experts is 8: not supported"},
     {"rope_interleave", "false", SL_EUNSUPPORTED, "rope_interleave is false: not supported"},

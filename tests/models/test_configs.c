@@ -340,6 +340,7 @@ static const struct {
     EDITED("rwkv7", rwkv7_edits),
     EDITED("zamba2", zamba2_edits),
     EDITED("deepseek_v2", deepseek_v2_edits),
+    EDITED("bailing_hybrid", bailing_hybrid_edits),
     EDITED("youtu", youtu_edits),
     EDITED("axk1", axk1_edits),
     EDITED("solar_open", solar_open_edits),

@@ -152,6 +152,8 @@ static const char *const goldens[] = {
     "olmo_hybrid",
     "kimi_linear",
     "kimi_linear_v5",
+    "bailing_hybrid",
+    "bailing_hybrid_open",
     "olmo_hybrid_rope",
     "jet_nemotron_head",
     "jet_nemotron",

@@ -74,6 +74,7 @@ static const struct variant variants[] = {
     {"rwkv7", SL_DTYPE_BF16, "bf16", false},
     {"zamba2", SL_DTYPE_BF16, "f32", false},
     {"kimi_linear", SL_DTYPE_BF16, "bf16", false},
+    {"bailing_hybrid", SL_DTYPE_BF16, "bf16", false},
     {"deepseek_v2", SL_DTYPE_BF16, "bf16", false},
     {"deepseek_v3", SL_DTYPE_F16, "q8_0", false},
     {"mistral4", SL_DTYPE_BF16, "fp8", false},

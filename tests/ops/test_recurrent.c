@@ -30,7 +30,7 @@ struct conv_shape {
 struct delta_shape {
     int n_heads, n_k_heads, k_dim, v_dim;
     bool by_row, tiled;
-    float beta_scale;
+    float beta_scale, bound;
 };
 
 struct ssm_shape {
@@ -106,6 +106,7 @@ static void delta_run(const struct rec *c, struct sl_backend *be, const struct s
                                                       .a = c->w[0],
                                                       .dt_bias = c->w[1],
                                                       .by_row = s->by_row,
+                                                      .bound = s->bound,
                                                       .tiled = s->tiled,
                                                       .l2_eps = 1e-6f,
                                                       .scale = 1 / sqrtf((float)s->k_dim),
@@ -138,12 +139,13 @@ static void delta_token(const struct rec *c, const float *q, const float *k, con
     const struct delta_shape *s = c->shape;
     const int kd = s->k_dim, vd = s->v_dim;
     const double by_k = inverse_length(k, kd), by_q = inverse_length(q, kd) / sqrt(kd);
+    const double rate = (double)c->w[0][h], bound = (double)s->bound;
     for (int d = 0; d < vd; d++) {
         double seen = 0, sum = 0;
         for (int i = 0; i < kd; i++) {
             const int g = s->by_row ? i : 0;
             const double x = (double)gate[g] + (double)c->w[1][s->by_row ? h * kd + i : h];
-            S[i * vd + d] *= exp((double)c->w[0][h] * soft(x));
+            S[i * vd + d] *= exp(bound != 0 ? bound * logistic(-rate * x) : rate * soft(x));
             seen += (double)k[i] * by_k * S[i * vd + d];
         }
         for (int i = 0; i < kd; i++) {
@@ -874,19 +876,19 @@ static const float *rates(struct sl_rng *rng, int n)
 static void test_delta(void **state)
 {
     static const struct delta_shape shapes[] = {
-        {4, 2, 17, 24, false, false, 1}, {2, 2, 128, 128, false, false, 1},
-        {3, 1, 64, 64, false, false, 2}, {2, 1, 5, 7, false, false, 1},
-        {4, 4, 32, 40, true, false, 1},  {1, 1, 256, 256, false, false, 1},
-        {2, 1, 96, 80, true, false, 2},  {1, 1, 33, 200, true, false, 1},
-        {6, 3, 16, 16, false, true, 1}};
+        {4, 2, 17, 24, false, false, 1, 0}, {2, 2, 128, 128, false, false, 1, 0},
+        {3, 1, 64, 64, false, false, 2, 0}, {2, 1, 5, 7, false, false, 1, 0},
+        {4, 4, 32, 40, true, false, 1, 0},  {1, 1, 256, 256, false, false, 1, 0},
+        {2, 1, 96, 80, true, false, 2, 0},  {1, 1, 33, 200, true, false, 1, 0},
+        {6, 3, 16, 16, false, true, 1, 0},  {2, 2, 20, 33, true, false, 1, -5}};
     (void)state;
     for (size_t i = 0; i < SL_COUNT(shapes); i++) {
         const struct delta_shape *s = &shapes[i];
         const int n_gates = s->n_heads * (s->by_row ? s->k_dim : 1);
         struct sl_rng rng = {i, 0};
         char name[80];
-        snprintf(name, sizeof name, "delta rule %d/%d, %d x %d%s", s->n_heads, s->n_k_heads,
-                 s->k_dim, s->v_dim, s->by_row ? " by rows" : "");
+        snprintf(name, sizeof name, "delta rule %d/%d, %d x %d%s, bound %g", s->n_heads,
+                 s->n_k_heads, s->k_dim, s->v_dim, s->by_row ? " by rows" : "", (double)s->bound);
         struct rec c = {
             .name = name,
             .n_in = {2 * s->n_k_heads * s->k_dim + s->n_heads * s->v_dim + 3, n_gates, s->n_heads},
@@ -1071,8 +1073,8 @@ static void check_golden(const struct rec *c, const double *out, const double *s
 static void test_golden(void **state)
 {
     static const struct delta_shape shapes[] = {
-        {GOLDEN_HV, GOLDEN_HK, GOLDEN_K, GOLDEN_V, false, false, 1},
-        {GOLDEN_HK, GOLDEN_HK, GOLDEN_K, GOLDEN_V, true, false, 1}};
+        {GOLDEN_HV, GOLDEN_HK, GOLDEN_K, GOLDEN_V, false, false, 1, 0},
+        {GOLDEN_HK, GOLDEN_HK, GOLDEN_K, GOLDEN_V, true, false, 1, 0}};
     static const char *const names[] = {"delta rule as fla has it", "KDA as fla has it"};
     (void)state;
     for (int i = 0; i < 2; i++) {

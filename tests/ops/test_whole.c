@@ -234,21 +234,24 @@ static void test_gate_heads(void **state)
 {
     (void)state;
     enum { T = 37, HEADS = 5, DIM = 24, N = T * HEADS * DIM };
-    for (int by_head = 0; by_head < 2; by_head++) {
+    for (int way = 0; way < 4; way++) {
+        const bool by_head = way % 2 != 0, softplus = way >= 2;
         float *x = floats(5, N, 3, 0), *gate = floats(6, N, 4, 0), *first = NULL;
         double *want = sl_calloc(N, sizeof *want);
-        gate[0] = INFINITY;
+        gate[0] = softplus ? 80 : INFINITY;
         gate[1] = -INFINITY;
-        for (size_t i = 0; i < N; i++)
-            want[i] = (double)x[i] / (1 + exp(-(double)gate[by_head ? i / DIM : i]));
+        for (size_t i = 0; i < N; i++) {
+            const double g = (double)gate[by_head ? i / DIM : i];
+            want[i] = (double)x[i] * (softplus ? log1p(exp(g)) : 1 / (1 + exp(-g)));
+        }
         for (int i = 0; i < N_WAYS; i++) {
             struct sl_backend *be = open_way(i);
             float *out = marked(N);
             if (be == NULL)
                 continue;
             memcpy(out, x, N * sizeof *out);
-            be->vt->gate_heads(be,
-                               &(struct sl_op_gate_heads){out, gate, T, HEADS, DIM, by_head != 0});
+            be->vt->gate_heads(
+                be, &(struct sl_op_gate_heads){out, gate, T, HEADS, DIM, by_head, softplus});
             check("gate_heads", out, N, want, 5e-7, &first);
             sl_free(out);
             be->vt->destroy(be);

@@ -169,6 +169,7 @@ extern "C" void sl_cuda_delta_rule(struct sl_backend *be, const struct sl_op_del
                           a->l2_eps,
                           a->scale,
                           a->beta_scale,
+                          a->bound,
                           a->n_heads,
                           a->n_k_heads,
                           a->k_dim,

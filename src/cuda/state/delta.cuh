@@ -14,6 +14,7 @@ struct delta_args {
     int64_t ld;
     const float *decay_in, *beta_in, *a, *dt_bias;
     float l2_eps, scale, beta_scale;
+    float bound; /* by row: of the decay's logarithm; 0: there is none */
     int32_t n_heads, n_k_heads, k_dim, v_dim;
     int32_t n_parts; /* blocks that share a head's columns */
     bool tiled;      /* heads of q and k take turns */

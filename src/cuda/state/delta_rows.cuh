@@ -5,7 +5,8 @@
  * Of a token, with sums as in state.cuh, every step one rounding:
  *
  *   q, k      x * (scale / sqrt(sum x^2 + eps)); scale 1 for k
- *   decay     exp(a softplus(decay_in + dt_bias)) of each row
+ *   decay     exp(a softplus(decay_in + dt_bias)) of each row, or with a bound
+ *             exp(bound / (1 + exp(-(-a (decay_in + dt_bias)))))
  *   beta      beta_scale / (1 + exp(-beta_in))
  *   p         sum (k[i] decay[i]) S[i, d] with S before the token
  *   delta     beta (v - p)
@@ -26,6 +27,12 @@ template <int J> struct delta_token {
     static constexpr int k = 0, q = len, kd = 2 * len, decay = 3 * len;
     static constexpr int floats = 4 * len;
 };
+
+static __device__ __forceinline__ float delta_decay(const delta_args &a, float by_head, float x)
+{
+    return sl_exp(a.bound != 0.0f ? sl_gated(a.bound, __fmul_rn(-by_head, x))
+                                  : __fmul_rn(by_head, sl_softplus(x)));
+}
 
 /* Eight lanes make a vector of a token: q, or k and what goes with it. All lanes of a warp call it;
  * those without a token have `live` false. */
@@ -67,10 +74,8 @@ static __device__ __forceinline__ void delta_vector(const delta_args &a, int hea
             sl_load4(a.dt_bias + static_cast<int64_t>(head) * a.k_dim, i, a.k_dim, false);
         const float4 x4 = sl_add4(in, bias);
         const float by_head = a.a[head];
-        const float4 d = make_float4(sl_exp(__fmul_rn(by_head, sl_softplus(x4.x))),
-                                     sl_exp(__fmul_rn(by_head, sl_softplus(x4.y))),
-                                     sl_exp(__fmul_rn(by_head, sl_softplus(x4.z))),
-                                     sl_exp(__fmul_rn(by_head, sl_softplus(x4.w))));
+        const float4 d = make_float4(delta_decay(a, by_head, x4.x), delta_decay(a, by_head, x4.y),
+                                     delta_decay(a, by_head, x4.z), delta_decay(a, by_head, x4.w));
         *reinterpret_cast<float4 *>(token + at::decay + i) = d;
         *reinterpret_cast<float4 *>(token + at::kd + i) = sl_mul4(v[j], d);
     }

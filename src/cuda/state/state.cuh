@@ -67,21 +67,6 @@ static inline struct sl_state_pages sl_state_pages_of(const struct sl_batch *b,
 
 /* ------------------------------------------------------------------ arithmetic */
 
-/* As v_softplus of src/cpu/recurrent_tmpl.c. */
-static __device__ __forceinline__ float sl_softplus(float x)
-{
-    const float y = sl_exp(-fabsf(x)), s = __fdiv_rn(y, __fadd_rn(y, 2.0f));
-    const float z = __fmul_rn(s, s), twice = __fadd_rn(s, s);
-    float p = 1.0f / 15;
-    p = __fmaf_rn(p, z, 1.0f / 13);
-    p = __fmaf_rn(p, z, 1.0f / 11);
-    p = __fmaf_rn(p, z, 1.0f / 9);
-    p = __fmaf_rn(p, z, 1.0f / 7);
-    p = __fmaf_rn(p, z, 1.0f / 5);
-    p = __fmaf_rn(p, z, 1.0f / 3);
-    return __fadd_rn(0.0f > x ? 0.0f : x, __fmaf_rn(__fmul_rn(p, z), twice, twice));
-}
-
 /* x / (1 + exp(-g)) */
 static __device__ __forceinline__ float sl_gated(float x, float g)
 {

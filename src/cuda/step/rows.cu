@@ -733,6 +733,7 @@ struct gate_args {
     const float *gate;
     int64_t n;
     int32_t dim; /* values that share a logit */
+    bool softplus;
 };
 
 static __global__ void __launch_bounds__(256) gate_heads_kernel(gate_args a)
@@ -741,7 +742,9 @@ static __global__ void __launch_bounds__(256) gate_heads_kernel(gate_args a)
     sl_grid_wait();
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < a.n;
          i += (int64_t)gridDim.x * 256) {
-        const float open = __fdiv_rn(1.0f, __fadd_rn(1.0f, sl_exp(-a.gate[i / a.dim])));
+        const float gate = a.gate[i / a.dim];
+        const float open =
+            a.softplus ? sl_softplus(gate) : __fdiv_rn(1.0f, __fadd_rn(1.0f, sl_exp(-gate)));
         a.x[i] = __float2bfloat16_rn(__fmul_rn(__bfloat162float(a.x[i]), open));
     }
 }
@@ -750,7 +753,7 @@ extern "C" void sl_cuda_gate_heads(struct sl_backend *be, const struct sl_op_gat
 {
     struct sl_cuda *cu = sl_cuda(be);
     const gate_args k = {static_cast<__nv_bfloat16 *>(a->x), a->gate,
-                         (int64_t)a->n * a->n_heads * a->dim, a->by_head ? a->dim : 1};
+                         (int64_t)a->n * a->n_heads * a->dim, a->by_head ? a->dim : 1, a->softplus};
     const int64_t blocks = (k.n + 255) / 256, most = (int64_t)cu->n_sms * 16;
     sl_launch(cu, gate_heads_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0,
               k);
