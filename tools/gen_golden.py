@@ -515,6 +515,26 @@ EXPERTS = {
         torch.bfloat16,
         "old",
     ),
+    "laguna": (  # windowed layers have more heads; the first is dense
+        "Laguna",
+        dict(SPARSE, head_dim=16, num_hidden_layers=4, intermediate_size=48, num_experts=5, moe_intermediate_size=8,
+             shared_expert_intermediate_size=12, num_attention_heads_per_layer=[4, 6, 6, 4], sliding_window=9,
+             layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+             moe_routed_scaling_factor=1.5, moe_router_logit_softcapping=1.5,
+             rope_parameters=dict(
+                 full_attention=dict(rope_type="yarn", rope_theta=500.0, partial_rotary_factor=0.5, factor=4.0, beta_fast=4.0,
+                                     beta_slow=1.0, original_max_position_embeddings=16),
+                 sliding_attention=plain(100.0))),
+        torch.bfloat16,
+        "new",
+    ),
+    "laguna_full": (  # without what has defaults
+        "Laguna",
+        dict(SPARSE, head_dim=16, num_hidden_layers=2, intermediate_size=40, num_experts=4, moe_intermediate_size=12,
+             shared_expert_intermediate_size=8, gating="per-head"),
+        torch.bfloat16,
+        "bare",
+    ),
     "afmoe": (  # three layers are windowed and rotated, the fourth neither
         "Afmoe",
         dict(
@@ -1711,6 +1731,9 @@ def config_json(config, spelling):
             head_dim=c.pop("linear_head_dim"), num_heads=c.pop("linear_num_heads"),
             short_conv_kernel_size=c.pop("linear_conv_kernel_dim"))
         c["first_k_dense_replace"] = c.pop("mlp_layer_types").count("dense")
+    if spelling == "bare":
+        for key in ("rope_parameters", "layer_types", "mlp_layer_types", "num_attention_heads_per_layer", "sliding_window"):
+            c.pop(key)
     if spelling == "ling":  # layers by the size of their groups, a head of KDA by its own name
         c["head_dim"] = c.pop("linear_head_dim")
         for key in ("layer_types", "mlp_layer_types", "linear_num_heads", "linear_conv_kernel_dim", "rope_parameters"):

@@ -176,6 +176,7 @@ struct sl_hparams {
     double embed_scale, residual_scale, attn_scale;
     double logit_scale, logit_divisor;
     double clip_qkv;         /* 0: none */
+    double router_softcap;   /* of logits of experts; 0: none */
     double expert_noise;     /* of SparseMixer: how near logits are */
     double expert_norm;      /* the norm that a token's weights are divided by; 0: none */
     double value_scale;      /* of values; 0: 1 */
@@ -324,6 +325,7 @@ struct sl_hparam_desc {
     bool repeats;         /* LAYER_TYPES: a list shorter than the model begins again */
     bool longer;          /* LAYER_INTS: a list may have more entries than there are layers */
     bool from_one;        /* LAYERS: the first layer's number is 1 */
+    bool or_true;         /* CHOICE: true says the same */
 };
 
 /* What config.json says in a list of LAYER_TYPES. */
@@ -853,6 +855,7 @@ struct sl_layer_desc {
     int32_t head_dim, v_dim;        /* of q and k, of v */
     int32_t intermediate;           /* of one MLP, of each expert */
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
+    float router_softcap;           /* of the logits that score them; 0: none */
     struct sl_route_rule route;     /* by which they are chosen */
     bool weigh_input;               /* weights multiply what goes into an expert */
     bool plain_experts;             /* down(relu2(up x)), without a gate; the shared one as well */

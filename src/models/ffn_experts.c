@@ -22,6 +22,11 @@ static void choose_experts(struct sl_run *r, int32_t layer, const void *x, int32
             .part = {{router, sl_run_vec(r, layer, SL_SLOT_ROUTER_BIAS), r->route, router->n_rows},
                      {sl_run_mat(r, layer, SL_SLOT_SHARED_LOGIT), NULL, r->shared_logit, 1}},
         });
+    if (l->router_softcap > 0)
+        be->vt->scale_logits(be, &(struct sl_op_scale_logits){.x = r->route,
+                                                              .n = (int64_t)n * l->n_experts,
+                                                              .scale = 1,
+                                                              .cap = l->router_softcap});
     be->vt->route(be, &(struct sl_op_route){
                           .logits = r->route,
                           .bias = sl_run_vec(r, layer, SL_SLOT_CHOICE_BIAS),

@@ -231,7 +231,7 @@ static int read_flag(const struct source *src, const struct sl_hparam_desc *row,
 static int read_choice(const struct sl_hparam_desc *row, const struct spelling *sp,
                        struct sl_error *err)
 {
-    if (sp->value == NULL)
+    if (sp->value == NULL || (row->or_true && json_is_true(sp->value)))
         return 0;
     if (!json_is_string(sp->value))
         return wrong_type(sp, "a string", err);

@@ -69,8 +69,9 @@ static const char *const simulated[] = {"gemma2",
 /* Embeddings for each layer, experts beside an MLP, values narrower than keys, RWKV, an index of
  * blocks, rows made of several tokens: refused, and said so. */
 static const char *const cpu_only[] = {
-    "mimo_v2", "mimo_v2_blocks", "gemma3n",    "gemma4_e2b",  "gemma4_moe",      "mimo_v2_flash",
-    "rwkv7",   "rwkv7_null",     "minimax_m3", "deepseek_v4", "deepseek_v4_hub", "deepseek_v4_fp4"};
+    "mimo_v2",         "mimo_v2_blocks",  "gemma3n",         "gemma4_e2b", "gemma4_moe",
+    "mimo_v2_flash",   "rwkv7",           "rwkv7_null",      "minimax_m3", "deepseek_v4",
+    "deepseek_v4_hub", "deepseek_v4_fp4", "minimax_m3_mxfp8"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

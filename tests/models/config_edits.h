@@ -823,6 +823,19 @@ static const struct edit bailing_hybrid_edits[] = {
     {"q_lora_rank", "16", SL_EFORMAT, "attention.q_a_proj.weight\" is missing"},
 };
 
+static const struct edit laguna_edits[] = {
+    {"gating", "\"per-element\"", SL_EUNSUPPORTED, "gating \"per-element\" is not supported"},
+    {"gating", "true", 0, NULL},
+    {"gating", "\"per-head\"", 0, NULL},
+    {"gating", "false", SL_EFORMAT, "gating must be a string"},
+    {"moe_apply_router_weight_on_input", "true", SL_EUNSUPPORTED, "is true: not supported"},
+    {"num_attention_heads_per_layer", "[4, 5, 6, 4]", SL_EFORMAT, "layer 1 has 5 heads"},
+    {"num_attention_heads_per_layer", "[4, 6]", SL_EFORMAT, "num_attention_heads_per_layer"},
+    {"mlp_layer_types", NULL, 0, NULL}, /* the first is dense */
+    {"layer_types", NULL, 0, NULL},     /* none is windowed */
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+};
+
 static const struct edit youtu_edits[] = {
     {"n_routed_experts", "8", SL_EUNSUPPORTED, "n_routed_experts is 8: not supported"},
     {"rope_interleave", "false", SL_EUNSUPPORTED, "rope_interleave is false: not supported"},

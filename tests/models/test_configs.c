@@ -341,6 +341,7 @@ static const struct {
     EDITED("zamba2", zamba2_edits),
     EDITED("deepseek_v2", deepseek_v2_edits),
     EDITED("bailing_hybrid", bailing_hybrid_edits),
+    EDITED("laguna", laguna_edits),
     EDITED("youtu", youtu_edits),
     EDITED("axk1", axk1_edits),
     EDITED("solar_open", solar_open_edits),

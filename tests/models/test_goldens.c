@@ -84,6 +84,8 @@ static const char *const goldens[] = {
     "axk1",
     "axk1_v5",
     "solar_open",
+    "laguna",
+    "laguna_full",
     "solar_open_one",
     "mistral4",
     "mistral4_hub",

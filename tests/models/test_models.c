@@ -79,7 +79,7 @@ static const struct variant variants[] = {
     {"deepseek_v3", SL_DTYPE_F16, "q8_0", false},
     {"mistral4", SL_DTYPE_BF16, "fp8", false},
     {"youtu", SL_DTYPE_BF16, "bf16", false},    {"axk1", SL_DTYPE_F16, "f16", false},
-    {"solar_open", SL_DTYPE_BF16, "f16", false},
+    {"solar_open", SL_DTYPE_BF16, "f16", false}, {"laguna", SL_DTYPE_BF16, "f16", false},
     {"deepseek_v32", SL_DTYPE_BF16, "f32", false},
     {"deepseek_v32", SL_DTYPE_F16, "fp8", false},
     {"glm_moe_dsa", SL_DTYPE_BF16, "bf16", false},
