@@ -62,6 +62,9 @@
 #define SL_MAX_LOGPROB_IDS     128
 #define SL_MAX_STREAM_INTERVAL 1024       /* tokens that wait for an event of their own */
 #define SL_MAX_CACHE_SALT      64         /* bytes */
+#define SL_MAX_KV_LEASES       1024       /* prefixes kept for conversations that called a tool */
+#define SL_MAX_SESSIONS        4096       /* that the queue knows */
+#define SL_MAX_SESSION_ID      256        /* bytes */
 #define SL_MAX_INPUTS          2048       /* texts of one call for embeddings or scores */
 #define SL_MAX_PROMPTS         64         /* prompts of one completions call */
 #define SL_MAX_REQUEST_BYTES   (1u << 30) /* memory one request may come to use */

@@ -14,9 +14,9 @@ static void pages_look(const struct sl_kv *kv, int32_t i, struct sl_page *out)
     *out = (struct sl_page){.parent = node->in_tree ? node->parent : SL_NO_NODE,
                             .in_tree = node->in_tree,
                             .has_state = node->in_tree && has_state,
-                            .use = kv->nodes.is_free[i]     ? SL_PAGE_FREE
-                                   : kv->nodes.refs[i] == 0 ? SL_PAGE_CACHED
-                                                            : SL_PAGE_OWNED};
+                            .use = kv->nodes.is_free[i]                      ? SL_PAGE_FREE
+                                   : kv->nodes.refs[i] == kv->leases.n_of[i] ? SL_PAGE_CACHED
+                                                                             : SL_PAGE_OWNED};
 }
 
 int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err)

@@ -206,8 +206,8 @@ void sl_watchdog_dump(struct sl_engine *eng)
         SL_LOG_ERROR,
         "watchdog: pages: %d = %d free + %d cached + %d owned; %d of %d seats taken, %d waiting; "
         "last plan: %d sequences, %d of %d tokens",
-        kv->nodes.n_ids, kv->nodes.n_free, kv->tree.lru.n,
-        kv->nodes.n_ids - kv->nodes.n_free - kv->tree.lru.n, s->n_running, s->cfg.max_seqs,
+        kv->nodes.n_ids, kv->nodes.n_free, sl_kv_n_cached(kv),
+        kv->nodes.n_ids - kv->nodes.n_free - sl_kv_n_cached(kv), s->n_running, s->cfg.max_seqs,
         s->wait.n, s->n_plan, s->n_plan_tokens, s->cfg.max_tokens);
     dump_flights(eng);
     dump_sequences(s);

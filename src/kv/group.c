@@ -14,7 +14,6 @@ int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, i
     SL_ASSERT(cfg->kind == SL_GROUP_STATE ? cfg->window == SL_STATE_WINDOW && cfg->n_drafts >= 0
                                           : cfg->n_drafts == 0);
     *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size};
-    g->n_looked_at = cfg->kind == SL_GROUP_STATE ? LOOKED_AT : 1;
     /* From the other end than nodes: a node's number that is taken for a page's is soon noticed. */
     const int32_t n_pages = cfg->n_pages + cfg->n_drafts;
     int rc = sl_id_pool_init(&g->pool, n_pages, true, err);
@@ -87,13 +86,29 @@ static void group_release(struct sl_kv_group *g, int32_t node)
     group_tell(g, node);
 }
 
-/* The cached page that goes first: the oldest one of a WINDOW. */
+static bool is_leased(const struct sl_kv_group *g, int32_t node)
+{
+    return g->n_leases != NULL && g->n_leases[node] > 0;
+}
+
+/* Of two cached pages, the first one older, does b go before a? */
+static bool goes_before(const struct sl_kv_group *g, int32_t b, int32_t a)
+{
+    if (is_leased(g, a) != is_leased(g, b))
+        return is_leased(g, a);
+    return g->cfg.kind == SL_GROUP_STATE && g->slots[b].value < g->slots[a].value;
+}
+
+/* The cached page that goes first: of a WINDOW the oldest one without a lease. */
 static int32_t group_victim(const struct sl_kv_group *g)
 {
-    int32_t best = g->lru.head, node = best, n = g->n_looked_at;
+    int32_t best = g->lru.head, node = best, n = LOOKED_AT;
     SL_ASSERT(best != SL_NO_NODE);
-    while (--n > 0 && (node = g->lru.links[node].next) != SL_NO_NODE)
-        best = g->slots[node].value < g->slots[best].value ? node : best;
+    while (--n > 0 && (node = g->lru.links[node].next) != SL_NO_NODE) {
+        if (g->cfg.kind == SL_GROUP_WINDOW && !is_leased(g, best))
+            break;
+        best = goes_before(g, node, best) ? node : best;
+    }
     return best;
 }
 

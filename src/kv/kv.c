@@ -25,6 +25,18 @@ static int init_groups(struct sl_kv *kv, const struct sl_kv_config *cfg, struct 
     return rc;
 }
 
+/* Forgets all leases, whatever they own. */
+static void kv_no_leases(struct sl_kv *kv)
+{
+    for (int32_t i = 0; i < SL_MAX_KV_LEASES; i++)
+        kv->leases.list[i].leaf = SL_NO_NODE;
+    kv->leases.n = kv->leases.n_leased = kv->leases.n_kept = 0;
+    if (kv->leases.n_of != NULL)
+        memset(kv->leases.n_of, 0, (size_t)kv->nodes.n_ids * sizeof *kv->leases.n_of);
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        kv->groups[i].n_leases = kv->leases.n_of;
+}
+
 int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error *err)
 {
     *kv = (struct sl_kv){.keep = cfg->keep, .block_size = cfg->block_size};
@@ -35,7 +47,11 @@ int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error
         rc = init_groups(kv, cfg, err);
     const struct sl_kv_group_config *last = &cfg->groups[cfg->n_groups - 1]; /* has the most ids */
     size_t n_scratch = (size_t)SL_MAX(cfg->n_nodes + last->n_drafts, cfg->block_size);
-    if (rc == 0 && (kv->scratch = sl_calloc(n_scratch, sizeof *kv->scratch)) == NULL)
+    if (rc == 0)
+        kv->leases.n_of = sl_calloc((size_t)cfg->n_nodes, sizeof *kv->leases.n_of);
+    kv_no_leases(kv);
+    if (rc == 0 && (kv->leases.n_of == NULL ||
+                    (kv->scratch = sl_calloc(n_scratch, sizeof *kv->scratch)) == NULL))
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a cache of %d blocks", cfg->n_nodes);
     if (rc != 0)
         sl_kv_deinit(kv);
@@ -45,6 +61,7 @@ int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error
 void sl_kv_deinit(struct sl_kv *kv)
 {
     sl_free(kv->scratch);
+    sl_free(kv->leases.n_of);
     for (int32_t i = 0; i < kv->n_groups; i++)
         sl_group_deinit(&kv->groups[i]);
     sl_radix_deinit(&kv->tree);
@@ -75,7 +92,7 @@ static int32_t n_there(const struct sl_kv *kv)
 
 int32_t sl_kv_n_cached(const struct sl_kv *kv)
 {
-    return kv->tree.lru.n;
+    return kv->tree.lru.n + kv->leases.n_kept;
 }
 
 int32_t sl_kv_n_available(const struct sl_kv *kv)
@@ -87,7 +104,7 @@ int32_t sl_kv_n_cached_pages(const struct sl_kv *kv, int32_t group)
 {
     SL_ASSERT(group >= 0 && group < kv->n_groups);
     const struct sl_kv_group *g = &kv->groups[group];
-    return g->cfg.kind == SL_GROUP_FULL ? kv->tree.lru.n : g->lru.n;
+    return g->cfg.kind == SL_GROUP_FULL ? sl_kv_n_cached(kv) : g->lru.n;
 }
 
 /* Memory for as many absent pages as can be had, at most max; none if fewer than min. */
@@ -156,8 +173,11 @@ static void take_page(struct sl_kv *kv, int32_t i, struct sl_kv_blocks *b, int32
 bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why)
 {
     if (n_there(kv) == 0 && kv_grow(kv, 1, 1) == 0) {
-        if (!kv_evict(kv, true))
-            return false;
+        while (kv->tree.lru.n == 0)
+            if (!sl_kv_fall_one(kv))
+                return false;
+        const bool evicted = kv_evict(kv, true);
+        SL_ASSERT(evicted);
         kv->n_evicted[why]++;
     }
     int32_t node = sl_id_pool_acquire(&kv->nodes), idx = b->n++;
@@ -371,19 +391,22 @@ static const int32_t *block_of(struct sl_kv *kv, const struct sl_kv_text *text, 
     return kv->scratch;
 }
 
-/* b has one more owner of its block idx. */
-static void hold_node(struct sl_kv *kv, int32_t node)
+void sl_kv_hold_node(struct sl_kv *kv, int32_t node)
 {
+    kv->leases.n_kept -= sl_kv_is_kept(kv, node);
     if (sl_lru_has(&kv->tree.lru, node))
         sl_radix_revive(&kv->tree, node);
     sl_id_pool_ref(&kv->nodes, node);
 }
 
-static void drop_node(struct sl_kv *kv, int32_t node, bool forget)
+void sl_kv_drop_node(struct sl_kv *kv, int32_t node, bool forget)
 {
-    if (sl_id_pool_unref(&kv->nodes, node) > 0)
+    const int32_t n_left = sl_id_pool_unref(&kv->nodes, node);
+    const bool kept = sl_kv_is_kept(kv, node);
+    kv->leases.n_kept += kept;
+    kv->n_releases += n_left == 0 || kept; /* a lease may fall */
+    if (n_left > 0)
         return;
-    kv->n_releases++;
     struct sl_kv_node *n = &kv->tree.nodes[node];
     /* Cached children hang below a node that is to be forgotten when somebody computed them from
      * it. It cannot leave before them, but nothing finds it, or them, any more. */
@@ -450,7 +473,7 @@ int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
         b->nodes[w.n - 1] = w.node;
     b->n = b->base = w.n_usable;
     for (int32_t idx = 0; idx < b->n; idx++)
-        hold_node(kv, b->nodes[idx]);
+        sl_kv_hold_node(kv, b->nodes[idx]);
     for (int32_t i = 0; i < kv->n_groups; i++) {
         b->first[i] = sl_group_first_seen(&kv->groups[i], b->n * kv->block_size);
         b->end[i] = b->n;
@@ -481,11 +504,21 @@ int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
     return w.n_usable;
 }
 
+int32_t sl_kv_deepest(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                      int32_t max)
+{
+    struct kv_walk w = {.node = SL_NO_NODE};
+    SL_ASSERT(max >= 0 && max <= (text->n_a + text->n_b) / kv->block_size);
+    while (w.n < max && walk_on(kv, ns, text, &w)) {
+    }
+    return w.node;
+}
+
 /* Block idx of b is node `same` from now on, which holds the same tokens. */
 static void kv_replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, int32_t same)
 {
     const int32_t mine = b->nodes[idx];
-    hold_node(kv, same);
+    sl_kv_hold_node(kv, same);
     for (int32_t i = 0; i < kv->n_groups; i++) {
         struct sl_kv_group *g = &kv->groups[i];
         SL_ASSERT(idx >= b->first[i] && idx < b->end[i]); /* just computed: its rows are seen */
@@ -499,7 +532,7 @@ static void kv_replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, in
         }
         b->pages[i][idx] = sl_group_page(g, same);
     }
-    drop_node(kv, mine, false);
+    sl_kv_drop_node(kv, mine, false);
     b->nodes[idx] = same;
 }
 
@@ -567,7 +600,7 @@ void sl_kv_hold(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_
         node = sl_radix_find_named(&kv->tree, node, ns, block_of(kv, text, b->n), &names[b->n]);
         if (node == SL_NO_NODE)
             break;
-        hold_node(kv, node);
+        sl_kv_hold_node(kv, node);
         b->nodes[b->n] = node;
         for (int32_t i = 0; i < kv->n_groups; i++) {
             b->pages[i][b->n] = SL_NO_PAGE;
@@ -610,7 +643,7 @@ void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool f
         const int32_t idx = --b->n, node = b->nodes[idx];
         for (int32_t i = 0; i < kv->n_groups; i++)
             leave_page(kv, i, b, idx, forget);
-        drop_node(kv, node, forget);
+        sl_kv_drop_node(kv, node, forget);
     }
     for (int32_t i = 0; i < kv->n_groups; i++) {
         b->end[i] = SL_MIN(b->end[i], n_keep);
@@ -650,6 +683,8 @@ static void give_back(struct sl_kv *kv, int32_t n)
     for (; n_given < n; n_given++) {
         int32_t page = sl_id_pool_withdraw(pages);
         if (page == SL_NO_PAGE) {
+            if (kv->tree.lru.n == 0)
+                (void)sl_kv_fall_one(kv);
             if (!kv_evict(kv, true))
                 break;
             kv->n_evicted[SL_EVICT_SHARED]++;
@@ -679,7 +714,7 @@ void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
     struct sl_share_state state = {
         .n_wanted = SL_MIN(n_wanted, n_absent),
         .n_wished = (int32_t)SL_MIN(n_pressed - kv->n_pressed, (uint64_t)n_absent),
-        .n_spare = sl_kv_n_available(kv),
+        .n_spare = sl_kv_n_available(kv) + kv->leases.n_kept,
         .idle = idle};
     kv->n_pressed = n_pressed;
     sl_share_tell(kv->share, &state);
@@ -687,6 +722,8 @@ void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
 
 void sl_kv_clear(struct sl_kv *kv)
 {
+    while (sl_kv_fall_one(kv)) {
+    }
     kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.lru.n;
     while (kv_evict(kv, false)) {
     }
@@ -696,11 +733,12 @@ void sl_kv_clear(struct sl_kv *kv)
 
 void sl_kv_reset(struct sl_kv *kv)
 {
-    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)SL_MAX(kv->tree.lru.n, 0);
+    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)SL_MAX(kv->tree.lru.n + kv->leases.n_kept, 0);
     struct sl_id_pool *pages = &kv->groups[0].pool;
     int32_t n_memory = pages->n_ids - pages->n_absent;
     sl_radix_reset(&kv->tree);
     sl_id_pool_reset(&kv->nodes);
+    kv_no_leases(kv);
     for (int32_t i = 0; i < kv->n_groups; i++)
         sl_group_reset(&kv->groups[i]);
     if (kv->share != NULL) { /* which pages had memory is in doubt, how many is not */

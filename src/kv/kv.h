@@ -6,7 +6,7 @@
  *   free    no owner, not in the tree
  *   cached  no owner, in the tree: reusable by a prompt that matches, evicted when nodes or FULL
  *           pages run out
- *   owned   held by one or more sequences, in the tree or not
+ *   owned   held by one or more sequences, or by a lease (lease.h), in the tree or not
  * free + cached + owned = total, always. Of its pages:
  *   K1  a free node has none; one that is not free has a page in every FULL group, with as many
  *       owners as the node
@@ -28,6 +28,7 @@
 
 #include "kv/budget.h"
 #include "kv/group.h"
+#include "kv/lease.h"
 #include "kv/radix.h"
 #include "sluice.h"
 
@@ -44,6 +45,7 @@ struct sl_kv {
     struct sl_id_pool nodes;
     struct sl_radix tree;
     struct sl_kv_group groups[SL_MAX_KV_GROUPS];
+    struct sl_kv_leases leases;
     int32_t n_groups, block_size;
     bool keep;
     uint64_t n_releases; /* how often a node lost its last owner */
@@ -101,14 +103,15 @@ SL_MUST_CHECK int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg,
                              struct sl_error *err);
 void sl_kv_deinit(struct sl_kv *kv);
 
-int32_t sl_kv_n_cached(const struct sl_kv *kv);    /* nodes */
-int32_t sl_kv_n_available(const struct sl_kv *kv); /* nodes: free with memory, + cached */
+int32_t sl_kv_n_cached(const struct sl_kv *kv);    /* nodes, those that leases alone own included */
+int32_t sl_kv_n_available(const struct sl_kv *kv); /* free with memory, + cached without a lease */
 int32_t sl_kv_n_cached_pages(const struct sl_kv *kv, int32_t group);
 /* Can n nodes be taken now? Where memory is shared, takes what is missing if that makes it so. */
 bool sl_kv_ensure(struct sl_kv *kv, int32_t n);
 
 /* Adds a node with one owner to b; evicts the least recently used cached node if none is free,
- * which counts under why. False: every node is owned. */
+ * which counts under why, and drops leases if there is none cached. False: every node is held by
+ * sequences. */
 SL_MUST_CHECK bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why);
 /* Blocks up to b's end-th of every group have their pages, of a STATE group the last one: they are
  * about to be written, from position n_done on. False, and nothing happened: some group has no

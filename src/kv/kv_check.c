@@ -164,11 +164,13 @@ static int check_group(struct sl_kv *kv, int32_t i, const int32_t *expected, str
         rc = check_slot(kv, i, node, err);
         const int32_t page = g->slots[node].page;
         const int32_t owners = rc == 0 && page != SL_NO_PAGE ? g->pool.refs[page] : 0;
+        const int32_t n_leases = g->cfg.kind == SL_GROUP_FULL ? kv->leases.n_of[node] : 0;
         n_used += page != SL_NO_PAGE;
-        if (rc == 0 && expected != NULL && owners != expected[node])
+        if (rc == 0 && expected != NULL && owners != expected[node] + n_leases)
             rc = sl_fail(err, SL_EINTERNAL,
-                         "I1: page %d of group %d, of node %d, has %d owners, %d sequences use it",
-                         page, i, node, owners, expected[node]);
+                         "I1: page %d of group %d, of node %d, has %d owners, %d sequences use it, "
+                         "and %d leases",
+                         page, i, node, owners, expected[node], n_leases);
     }
     if (rc == 0 && n_used + g->pool.n_free + g->cfg.n_drafts != g->pool.n_ids)
         rc = sl_fail(err, SL_EINTERNAL,
@@ -215,9 +217,11 @@ static int check_totals(const struct sl_kv *kv, const int32_t *expected, struct 
         n_cached += !kv->nodes.is_free[node] && kv->nodes.refs[node] == 0;
         n_owned += kv->nodes.refs[node] > 0;
         n_in_tree += t->nodes[node].in_tree;
-        if (expected != NULL && kv->nodes.refs[node] != expected[node])
-            return sl_fail(err, SL_EINTERNAL, "I1: node %d has %d owners, %d sequences hold it",
-                           node, kv->nodes.refs[node], expected[node]);
+        const int32_t n_leases = kv->leases.n_of[node];
+        if (expected != NULL && kv->nodes.refs[node] != expected[node] + n_leases)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I1: node %d has %d owners, %d sequences hold it, and %d leases", node,
+                           kv->nodes.refs[node], expected[node], n_leases);
     }
     if (n_free != kv->nodes.n_free || n_cached != t->lru.n || n_in_tree != t->n_in_tree)
         return sl_fail(err, SL_EINTERNAL,
@@ -236,6 +240,38 @@ static int check_share(const struct sl_kv *kv, struct sl_error *err)
     return sl_share_check(kv->share, pages->n_ids - pages->n_absent, err);
 }
 
+/* What leases own is what the table says, within its bound. */
+static int check_leases(struct sl_kv *kv, struct sl_error *err)
+{
+    const struct sl_kv_leases *l = &kv->leases;
+    int32_t n = 0, n_leased = 0, n_kept = 0;
+    memset(kv->scratch, 0, (size_t)kv->nodes.n_ids * sizeof *kv->scratch);
+    for (int32_t i = 0; i < SL_MAX_KV_LEASES; i++) {
+        int32_t n_nodes = 0;
+        for (int32_t p = l->list[i].leaf; p != SL_NO_NODE; p = kv->tree.nodes[p].parent) {
+            if (!kv->tree.nodes[p].in_tree || ++n_nodes > l->list[i].n_nodes)
+                return sl_fail(err, SL_EINTERNAL, "I15: lease %d of %d nodes holds node %d", i,
+                               l->list[i].n_nodes, p);
+            kv->scratch[p]++;
+        }
+        n += l->list[i].leaf != SL_NO_NODE;
+    }
+    for (int32_t node = 0; node < kv->nodes.n_ids; node++) {
+        if (kv->scratch[node] != l->n_of[node] || l->n_of[node] > kv->nodes.refs[node])
+            return sl_fail(err, SL_EINTERNAL,
+                           "I15: node %d has %d owners, %d leases by its count and %d by the table",
+                           node, kv->nodes.refs[node], l->n_of[node], kv->scratch[node]);
+        n_leased += l->n_of[node] > 0;
+        n_kept += sl_kv_is_kept(kv, node);
+    }
+    if (n != l->n || n_leased != l->n_leased || n_kept != l->n_kept || n_leased > l->max)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I15: %d leases own %d nodes of at most %d, %d alone; the counters say %d, "
+                       "%d, %d",
+                       n, n_leased, l->max, n_kept, l->n, l->n_leased, l->n_kept);
+    return 0;
+}
+
 int sl_kv_check(struct sl_kv *kv, const int32_t *expected, struct sl_error *err)
 {
     int rc = check_free_list(kv, &kv->nodes, "node", err);
@@ -245,6 +281,8 @@ int sl_kv_check(struct sl_kv *kv, const int32_t *expected, struct sl_error *err)
         rc = check_lru(kv, &kv->tree.lru, &kv->tree, err);
     if (rc == 0)
         rc = check_links(kv, err);
+    if (rc == 0)
+        rc = check_leases(kv, err);
     if (rc == 0)
         rc = check_buckets(kv, err);
     if (rc == 0)
@@ -276,14 +314,17 @@ static int check_idle_group(const struct sl_kv *kv, int32_t i, struct sl_error *
 static int check_idle_node(const struct sl_kv *kv, int32_t node, struct sl_error *err)
 {
     const bool in_tree = kv->tree.nodes[node].in_tree, in_lru = sl_lru_has(&kv->tree.lru, node);
-    if (kv->nodes.refs[node] != 0 || kv->nodes.is_free[node] != !in_tree || in_lru != in_tree)
+    const int32_t n_leases = kv->leases.n_of[node];
+    if (kv->nodes.refs[node] != n_leases || kv->nodes.is_free[node] != !in_tree ||
+        in_lru != (in_tree && n_leases == 0))
         return sl_fail(err, SL_EINTERNAL,
                        "I2: nothing runs, but node %d has %d owners (free %d, in the tree %d, "
                        "evictable %d)",
                        node, kv->nodes.refs[node], kv->nodes.is_free[node], in_tree, in_lru);
     for (int32_t i = 0; i < kv->n_groups; i++) {
         const int32_t page = kv->groups[i].slots[node].page;
-        if (page != SL_NO_PAGE && (!in_tree || kv->groups[i].pool.refs[page] != 0))
+        const int32_t n_owners = kv->groups[i].cfg.kind == SL_GROUP_FULL ? n_leases : 0;
+        if (page != SL_NO_PAGE && (!in_tree || kv->groups[i].pool.refs[page] != n_owners))
             return sl_fail(err, SL_EINTERNAL,
                            "I2: nothing runs, but page %d of group %d, of node %d, has %d owners",
                            page, i, node, kv->groups[i].pool.refs[page]);
@@ -294,10 +335,11 @@ static int check_idle_node(const struct sl_kv *kv, int32_t node, struct sl_error
 int sl_kv_check_idle(const struct sl_kv *kv, int32_t n_nodes, int32_t *cursor, struct sl_error *err)
 {
     const struct sl_id_pool *p = &kv->nodes;
-    if (p->n_free + kv->tree.lru.n != p->n_ids)
+    const int32_t n_cached = sl_kv_n_cached(kv);
+    if (p->n_free + n_cached != p->n_ids)
         return sl_fail(err, SL_EINTERNAL,
                        "I2: nothing runs, but of %d nodes %d are free and %d cached", p->n_ids,
-                       p->n_free, kv->tree.lru.n);
+                       p->n_free, n_cached);
     int rc = check_share(kv, err);
     for (int32_t i = 0; i < kv->n_groups && rc == 0; i++)
         rc = check_idle_group(kv, i, err);

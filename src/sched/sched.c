@@ -242,6 +242,17 @@ bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq)
     return n < s->cfg.max_adapters;
 }
 
+/* Can seq have n blocks, if need be of leases? While it waits of those that come after it in the
+ * queue; of any where nothing runs that could give some back, or whoever runs would go for it. What
+ * running sequences may soon need may be leased meanwhile: leases fall for it. */
+static bool claim_blocks(struct sl_sched *s, const struct sl_seq *seq, int32_t n, bool any)
+{
+    const struct sl_kv_claim claim = {
+        .any = any || s->n_running == 0, .priority = seq->priority, .arrival = seq->arrival};
+    const int32_t spare = SL_MAX(sched_reserve(s) - s->kv->leases.n_kept, 0);
+    return sl_kv_ensure(s->kv, n + spare) || sl_kv_fall(s->kv, n + spare, &claim);
+}
+
 /* A better priority does not wait for a worse one to finish: it takes its seat and its blocks. */
 static void make_way(struct sl_sched *s)
 {
@@ -249,8 +260,8 @@ static void make_way(struct sl_sched *s)
     if (best == NULL)
         return;
     while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
-        int32_t need = blocks_for(s, sl_seq_n_tokens(best)) + sched_reserve(s);
-        if (s->n_running < s->cfg.max_seqs && sl_kv_ensure(s->kv, need) &&
+        int32_t need = blocks_for(s, sl_seq_n_tokens(best));
+        if (s->n_running < s->cfg.max_seqs && claim_blocks(s, best, need, true) &&
             sl_sched_pages_fit(s, best) && sl_sched_adapter_fits(s, best))
             break;
         preempt(s, worst, false);
@@ -446,7 +457,7 @@ static bool take_blocks(struct sl_sched *s, struct sl_seq *seq)
     }
     sl_kv_want(s->kv, b, max_hit, n_known);
     n_hit = b->n;
-    bool enough = sl_kv_ensure(s->kv, n_need - n_hit + sched_reserve(s));
+    bool enough = claim_blocks(s, seq, n_need - n_hit, false);
     if (!enough || !sl_sched_pages_fit(s, seq)) {
         s->n_short = enough ? 0 : n_need - n_hit + sched_reserve(s) - sl_kv_n_available(s->kv);
         sl_kv_give(s->kv, b, 0, false);
@@ -560,7 +571,8 @@ static void plan_group(struct sl_sched *s)
         if (!short_of_blocks)
             plan_admissions(s, &spare_rows);
     }
-    s->n_short = SL_MAX(s->n_short, sched_reserve(s) - sl_kv_n_available(s->kv));
+    s->n_short =
+        SL_MAX(s->n_short, sched_reserve(s) - s->kv->leases.n_kept - sl_kv_n_available(s->kv));
 }
 
 void sl_sched_plan(struct sl_sched *s)
