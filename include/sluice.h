@@ -217,6 +217,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * "*": any. NULL: this machine. */
     const char *kv_transfer_peers;
     bool no_prefix_caching;
+    float kv_retention;   /* share of the pool that may be kept for conversations which wait for a
+                             tool's result; default 0.5, below 0: none */
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
     bool null_model;      /* benchmark of the front end: tokens come from a counter */
@@ -443,8 +445,10 @@ struct sl_kv_transfer { /* pages of a prompt between two servers */
 struct sl_request_desc {
     const int32_t *prompt; /* token ids, copied */
     int32_t n_prompt;
-    struct sl_sampling sampling;      /* arrays copied */
-    int32_t priority;                 /* lower runs first, as in vLLM */
+    struct sl_sampling sampling; /* arrays copied */
+    int32_t priority;            /* lower runs first, as in vLLM */
+    uint64_t session; /* a hash of the name of a program or conversation, whose requests keep the
+                         place in the queue that the first one had; 0: none */
     const char *cache_salt;           /* separates prefix caches; NULL = shared */
     uint32_t cache_tenant;            /* likewise, and no salt of another tenant reaches it */
     struct sl_constraint *constraint; /* NULL: any text; the request takes a reference of its own */
@@ -529,6 +533,10 @@ void *sl_request_user(const struct sl_request *req);
 /* Of a request whose pages are for another server: what its offer is found by. Tokens of the prompt
  * that it is of; 0: nothing is on offer. */
 int32_t sl_request_offer(const struct sl_request *req, uint64_t *id); /* [2] */
+/* A sequence whose last chunk was read, and all others of its request, asks for a tool, whose name
+ * has this hash: what it computed is kept for the request that will bring the result
+ * (engine/retain.h). Once for a request; nothing happens while a sequence of it still runs. */
+void sl_request_calls(struct sl_request *req, int32_t seq_idx, uint64_t tool);
 void sl_request_release(struct sl_request *req); /* cancels it if still running */
 
 /* One prompt to its end in one call, on the caller's thread: what small programs need of the above.

@@ -106,6 +106,11 @@ struct sl_stats { /* a consistent copy */
     int32_t n_kv_groups;
     uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
     uint64_t prefix_queries, prefix_hits; /* tokens */
+    /* Prefixes that programs wait to go on from: kept now, blocks that nothing else holds; that
+     * were kept to the end of their time, that went for their memory; requests that went on from a
+     * tool call, whether it was kept or not. */
+    int32_t n_leases, n_pages_leased;
+    uint64_t lease_ends, lease_falls, tool_returns;
     uint64_t preemptions, steps;
     uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached blocks */
     uint64_t part_ns[SL_N_PARTS];

@@ -42,12 +42,23 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
     eng->live = req;
     uint64_t arrival = ++eng->n_arrivals;
     eng->n_seqs_taken += (uint64_t)req->n_seqs;
-    for (int32_t i = 0; i < req->n_seqs; i++)
-        req->seqs[i].seq.arrival = arrival;
+    req->seqs[0].seq.arrival = arrival;
+    sl_retain_begin(eng, req);
+    for (int32_t i = 0; i < req->n_seqs; i++) {
+        req->seqs[i].seq.order = arrival;
+        req->seqs[i].seq.arrival = req->seqs[0].seq.arrival;
+    }
     if (atomic_load(&eng->failed))
         sl_engine_fail(eng, req, &eng->error);
     else if (!sl_tiers_begin(eng, req))
         sl_engine_schedule(eng, req);
+}
+
+/* Does best go first for its priority, or its program's arrival, though it came later? */
+static bool is_passed_over(const struct sl_seq *seq, const struct sl_seq *best)
+{
+    return seq->priority != best->priority ? seq->priority > best->priority
+                                           : seq->order < best->order;
 }
 
 void sl_engine_raise_overdue(struct sl_engine *eng)
@@ -61,7 +72,7 @@ void sl_engine_raise_overdue(struct sl_engine *eng)
             return;
         for (int32_t i = 0; i < req->n_seqs; i++) {
             struct sl_rseq *rs = &req->seqs[i];
-            if (rs->seq.state != SL_SEQ_WAITING || rs->seq.priority <= best->priority)
+            if (rs->seq.state != SL_SEQ_WAITING || !is_passed_over(&rs->seq, best))
                 continue;
             SL_ASSERT(!rs->raised); /* else its priority would be the best */
             sl_sched_raise(&eng->sched, &rs->seq);
@@ -74,8 +85,15 @@ void sl_engine_raise_overdue(struct sl_engine *eng)
 
 void sl_engine_take_inbox(struct sl_engine *eng)
 {
-    struct sl_request *submitted, *cancelled;
-    sl_inbox_take(&eng->inbox, &submitted, &cancelled);
+    struct sl_request *submitted, *cancelled, *called;
+    sl_inbox_take(&eng->inbox, &submitted, &cancelled, &called);
+    while (called != NULL) {
+        struct sl_request *next = called->call_next;
+        if (called->n_ended == called->n_seqs)
+            sl_retain_call(eng, called);
+        sl_request_unref(called); /* the inbox's reference */
+        called = next;
+    }
     while (submitted != NULL) {
         struct sl_request *next = submitted->inbox_next;
         take_submitted(eng, submitted);
@@ -100,6 +118,7 @@ void sl_engine_mark_started(struct sl_engine *eng, uint64_t now)
         SL_ASSERT(rs->seq.idx == 0); /* the others come when the prompt is computed */
         SL_ASSERT(rs->seq.n_cached >= 0 && rs->seq.n_cached <= req->n_prompt);
         req->started = true;
+        sl_retain_started(eng, req);
         sl_engine_unqueue(eng, req->n_prompt);
         req->usage_now.t_scheduled_ns = now;
         req->usage_now.n_cached = rs->seq.n_cached;

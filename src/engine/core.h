@@ -14,6 +14,7 @@
 #include "engine/fund.h"
 #include "engine/masker.h"
 #include "engine/request.h"
+#include "engine/retain.h"
 #include "engine/speculative.h"
 #include "engine/suffix.h"
 #include "engine/tiers.h"
@@ -27,6 +28,7 @@ struct sl_inbox {
     pthread_mutex_t lock;
     struct sl_request *submitted, *submitted_tail;
     struct sl_request *cancelled, *cancelled_tail; /* each holds a reference */
+    struct sl_request *called;                     /* likewise; tools, the last one first */
     int32_t n_submitted;
     int event_fd;
     bool signalled, closed;
@@ -92,6 +94,7 @@ struct sl_engine {
 
     struct sl_kv kv;
     struct sl_tiers tiers;
+    struct sl_retain retain;
     struct sl_sched sched;
     struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
     int32_t max_flights, first_flight, n_flights;
@@ -148,12 +151,13 @@ SL_MUST_CHECK int sl_inbox_init(struct sl_inbox *in, struct sl_error *err);
 void sl_inbox_deinit(struct sl_inbox *in);
 SL_MUST_CHECK bool sl_inbox_submit(struct sl_inbox *in, struct sl_request *req); /* false: closed */
 void sl_inbox_cancel(struct sl_inbox *in, struct sl_request *req);
+void sl_inbox_call(struct sl_inbox *in, struct sl_request *req);
 void sl_inbox_wake(struct sl_inbox *in);
 void sl_inbox_close(struct sl_inbox *in);
 void sl_inbox_wait(struct sl_inbox *in, int timeout_ms); /* until there is something */
-/* Both lists, linked by inbox_next and cancel_next. */
+/* The lists, linked by inbox_next, cancel_next and call_next. */
 void sl_inbox_take(struct sl_inbox *in, struct sl_request **submitted,
-                   struct sl_request **cancelled);
+                   struct sl_request **cancelled, struct sl_request **called);
 int32_t sl_inbox_count(struct sl_inbox *in);
 
 static inline struct sl_rseq *sl_rseq_of(struct sl_seq *seq)

@@ -236,7 +236,9 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
         rc = sl_suffix_corpus_create(&eng->speculative, eng->seed, &eng->corpus, err);
     if (rc != 0)
         goto fail_inbox;
-    rc = sl_tiers_init(eng, &p->tiers, err);
+    rc = sl_retain_init(eng, p->kv_retention, err);
+    if (rc == 0)
+        rc = sl_tiers_init(eng, &p->tiers, err);
     if (rc != 0)
         goto fail_inbox;
     if (p->share != NULL)
@@ -263,6 +265,7 @@ fail_inbox:
         sl_share_set_wake(p->share, NULL, NULL);
     sl_inbox_deinit(&eng->inbox);
 fail_sched:
+    sl_retain_deinit(eng);
     sl_engine_feed_deinit(eng);
     sl_sched_deinit(&eng->sched);
 fail_kv:
@@ -357,6 +360,7 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_constraints_close(eng->constraints);
     sl_adapters_close(eng->adapters);
     sl_engine_feed_deinit(eng);
+    sl_retain_deinit(eng);
     sl_sched_deinit(&eng->sched);
     sl_kv_deinit(&eng->kv);
     free_arrays(eng);

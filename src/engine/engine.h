@@ -42,6 +42,8 @@ struct sl_engine_parts {
     int32_t max_itl_ms; /* how long a prompt may keep what generates waiting: see sched.h; 0 = any
                            time */
     bool no_prefix_caching;
+    double kv_retention;  /* share of the pool that is kept for programs that wait for tools; 0 =
+                             none */
     bool no_jump_forward; /* tokens that a grammar forces are chosen like all others */
     bool kv_events;       /* sl_engine_kv_events may be called */
     bool no_thread;       /* the caller drives the engine with sl_engine_step: tests */

@@ -32,6 +32,7 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
     int n_open = atomic_fetch_sub(&eng->n_open, 1);
     SL_ASSERT(n_open > 0);
     SL_ASSERT(u->n_cached >= 0 && u->n_cached <= u->n_prompt);
+    sl_retain_end(eng, req);
     sl_tiers_end(eng, req);
     sl_transfer_end(eng, req, u->n_output == 0);
     if (!req->started)
@@ -82,6 +83,8 @@ void sl_engine_end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish
     eng->n_raised -= rs->raised;
     rs->raised = false;
     sl_fund_close(&eng->fund, &rs->credit);
+    if (!forget)
+        sl_retain_note(eng, rs);
     sl_sched_finish(&eng->sched, &rs->seq, forget);
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_forget(&eng->flights[i], rs);

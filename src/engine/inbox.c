@@ -18,7 +18,7 @@ int sl_inbox_init(struct sl_inbox *in, struct sl_error *err)
 
 void sl_inbox_deinit(struct sl_inbox *in)
 {
-    SL_ASSERT(in->submitted == NULL && in->cancelled == NULL);
+    SL_ASSERT(in->submitted == NULL && in->cancelled == NULL && in->called == NULL);
     pthread_mutex_destroy(&in->lock);
     sl_sys->close(in->event_fd);
 }
@@ -68,6 +68,16 @@ void sl_inbox_cancel(struct sl_inbox *in, struct sl_request *req)
     pthread_mutex_unlock(&in->lock);
 }
 
+void sl_inbox_call(struct sl_inbox *in, struct sl_request *req)
+{
+    pthread_mutex_lock(&in->lock);
+    SL_ASSERT(in->called != req && atomic_load(&req->called));
+    req->call_next = in->called;
+    in->called = req;
+    signal_engine(in);
+    pthread_mutex_unlock(&in->lock);
+}
+
 void sl_inbox_wake(struct sl_inbox *in)
 {
     pthread_mutex_lock(&in->lock);
@@ -91,11 +101,13 @@ void sl_inbox_wait(struct sl_inbox *in, int timeout_ms)
 }
 
 void sl_inbox_take(struct sl_inbox *in, struct sl_request **submitted,
-                   struct sl_request **cancelled)
+                   struct sl_request **cancelled, struct sl_request **called)
 {
     pthread_mutex_lock(&in->lock);
     *submitted = in->submitted;
     *cancelled = in->cancelled;
+    *called = in->called;
+    in->called = NULL;
     in->submitted = in->submitted_tail = NULL;
     in->cancelled = in->cancelled_tail = NULL;
     SL_ASSERT((*submitted == NULL) == (in->n_submitted == 0));

@@ -302,6 +302,7 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     if (rs->runs != NULL)
         memset(rs->runs, 0, (size_t)(rep->max_size - rep->min_size + 1) * sizeof *rs->runs);
     rs->stop_token_id = rs->stop_idx = -1;
+    rs->leaf = SL_NO_NODE;
     atomic_init(&rs->text_limit, req->stops.n > 0 ? 0 : UINT64_MAX);
     atomic_init(&rs->published, 0);
     if (rs->links.heads != NULL)
@@ -353,7 +354,15 @@ static void init_sync(struct sl_request *req)
     atomic_init(&req->refs, 2);
     atomic_init(&req->cancelled, false);
     atomic_init(&req->over, false);
+    atomic_init(&req->called, false);
     atomic_init(&req->prompt_logprobs_ready, false);
+}
+
+/* A tenant's sessions are its own. */
+static uint64_t session_of(const struct sl_engine *eng, const struct sl_request_desc *d)
+{
+    const uint64_t tenant = sl_mix64(eng->seed ^ d->cache_tenant);
+    return d->session != 0 ? SL_MAX(sl_mix64(tenant ^ d->session), 1) : 0;
 }
 
 int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, uint64_t seed,
@@ -381,6 +390,8 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->box = d->outbox;
     req->n_prompt = s.n_prompt;
     req->max_out = s.max_out;
+    req->session = session_of(eng, d);
+    req->mark = -1;
     req->n_top = s.n_top;
     req->n_prompt_top = s.n_prompt_top;
     req->n_seqs = s.n_seqs;
@@ -511,6 +522,18 @@ void sl_request_cancel(struct sl_request *req)
     int before = atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
     SL_ASSERT(before > 0);
     sl_inbox_cancel(&req->eng->inbox, req);
+}
+
+void sl_request_calls(struct sl_request *req, int32_t seq_idx, uint64_t tool)
+{
+    SL_ASSERT(seq_idx >= 0 && seq_idx < req->n_seqs);
+    if (atomic_exchange(&req->called, true))
+        return;
+    req->calling = seq_idx;
+    req->tool = tool;
+    int before = atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+    SL_ASSERT(before > 0);
+    sl_inbox_call(&req->eng->inbox, req);
 }
 
 void sl_request_release(struct sl_request *req)

@@ -40,6 +40,10 @@ struct sl_rseq {
     uint64_t seed;
     uint64_t t_last_ns;
     bool raised; /* counted in the engine's n_raised */
+    /* The last block that others can find, when it ended; SL_NO_NODE: none. */
+    int32_t leaf;
+    struct sl_hash128 leaf_name;
+    uint64_t ended_ns;
 
     /* appended by the engine, [max_out] each */
     int32_t *out;
@@ -150,10 +154,15 @@ struct sl_request {
     atomic_bool prompt_logprobs_ready;
 
     /* the inbox's, under its lock */
-    struct sl_request *inbox_next, *cancel_next;
+    struct sl_request *inbox_next, *cancel_next, *call_next;
+    atomic_bool called; /* a tool; once */
+    int32_t calling;    /* by the sequence that called: constant from then on, as tool is */
+    uint64_t tool;
     /* the engine's */
     struct sl_request *live_prev, *live_next, *news_next;
     struct sl_tier_load load;
+    uint64_t session;  /* 0: none */
+    int32_t mark;      /* that it goes on from, until it is admitted; -1: none */
     uint64_t offer[2]; /* what the offer of its pages is found by; constant once it is submitted */
     bool has_news, started, siblings_added;
     int32_t n_ended;

@@ -299,6 +299,10 @@ static void publish_stats(struct sl_engine *eng)
     s->n_pages = eng->kv.nodes.n_ids;
     s->n_pages_free = eng->kv.nodes.n_free;
     s->n_pages_cached = sl_kv_n_cached(&eng->kv);
+    s->n_leases = eng->kv.leases.n;
+    s->n_pages_leased = eng->kv.leases.n_kept;
+    s->lease_ends = eng->kv.leases.n_ended;
+    s->lease_falls = eng->kv.leases.n_fell;
     s->n_kv_groups = eng->kv.n_groups;
     for (int32_t g = 0; g < eng->kv.n_groups; g++) {
         const struct sl_kv_group *group = &eng->kv.groups[g];
@@ -417,6 +421,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     if (atomic_load(&eng->abort_all))
         abort_live(eng);
     bool dropped = false;
+    sl_retain_turn(eng);
     sl_tiers_turn(eng);
     sl_engine_await_masks(eng, 0);
     sl_kv_share_turn(&eng->kv);

@@ -15,7 +15,8 @@ struct sl_seq {
     /* set by the owner */
     int32_t idx;      /* 0 .. n-1 in its request */
     int32_t priority; /* lower first */
-    uint64_t arrival; /* earlier first; the same for the sequences of a request */
+    uint64_t arrival; /* earlier first, of the request or its program (engine/retain.h) */
+    uint64_t order;   /* of requests as they came; no two have the same */
     const int32_t *prompt;
     int32_t n_prompt;
     int32_t *out; /* the owner appends what was sampled, and what needed no sampling */
@@ -92,13 +93,16 @@ static inline struct sl_kv_text sl_seq_text(const struct sl_seq *s)
     return (struct sl_kv_text){s->prompt, s->n_prompt, s->out, s->n_out};
 }
 
-/* Does a come before b? A total order: priority, arrival, place in the request. */
+/* Does a come before b? A total order: priority, arrival, order of requests, place in the request.
+ */
 static inline bool sl_seq_before(const struct sl_seq *a, const struct sl_seq *b)
 {
     if (a->priority != b->priority)
         return a->priority < b->priority;
     if (a->arrival != b->arrival)
         return a->arrival < b->arrival;
+    if (a->order != b->order)
+        return a->order < b->order;
     return a->idx < b->idx;
 }
 

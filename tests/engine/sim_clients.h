@@ -112,6 +112,8 @@ static void read_client(struct world *w, struct client *cl)
     if (sl_request_error(cl->req)->code != 0)
         check_error(w, cl);
     keep_conversation(w, &cl->o, 100);
+    if (w->cfg.retain_pct > 0 && noise(w, 101, 3) > 0)
+        sl_request_calls(cl->req, noise(w, 102, cl->req->n_seqs), 1 + (uint64_t)noise(w, 103, 3));
     say("  client %d done\n", (int)(cl - w->clients));
     release(w, cl);
 }
@@ -129,6 +131,8 @@ static void act_request(struct world *w, uint64_t seed)
     memset(cl, 0, sizeof *cl);
     oracle_make(w, &r, &cl->o, false);
     cl->read_every = chance(&r, 70) ? 1 : between(&r, 2, 30);
+    if (w->cfg.n_sessions > 0)
+        cl->o.desc.session = sl_mix64(seed) % (uint64_t)(w->cfg.n_sessions + 1);
     struct sl_error err;
     uint64_t n_faults = w->n_alloc_faults;
     w->own = false;

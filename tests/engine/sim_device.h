@@ -210,13 +210,16 @@ static void check_plan(struct world *w, const struct sl_batch *b)
         SL_CEIL_DIV(SL_MIN(w->cfg.max_seqs, s->n_running + s->wait.n), w->cfg.n_groups);
     /* A step whose time is limited may have none left, or measure its decodes. */
     const bool no_time = s->limit_s > 0 && (s->n_chunks == 0 || sl_sched_is_long(s));
+    /* Leases end for those that were admitted, after who waits was asked. */
+    const bool freed = w->cfg.retain_pct > 0 && best != NULL && best->blocked_at != 0 &&
+                       best->blocked_at != sl_sched_room(s);
     if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions && !no_time &&
         s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
         s->n_members[s->group] < share &&
         (best->n_pending == 0 || best->pending_slot == s->group) &&
         sl_kv_n_available(s->kv) >=
             SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running &&
-        sl_sched_pages_fit(s, best))
+        sl_sched_pages_fit(s, best) && !freed)
         violation(w, "I6: a sequence waits although seats, tokens and %d pages are free",
                   sl_kv_n_available(s->kv));
     w->n_preemptions = s->n_preemptions;

@@ -150,6 +150,16 @@ static void draw_groups(struct config *c, uint64_t seed)
     c->n_groups = can ? 1 + (int32_t)(sl_mix64(seed ^ 0x737461676573u) % 4) : 1;
 }
 
+/* Programs that call tools: likewise. */
+static void draw_programs(struct config *c, uint64_t seed)
+{
+    struct sl_rng r = {.seed = seed ^ 0x746f6f6c73u};
+    if (!chance(&r, 50))
+        return;
+    c->retain_pct = chance(&r, 30) ? 99 : between(&r, 10, 90);
+    c->n_sessions = chance(&r, 50) ? 0 : between(&r, 1, 6);
+}
+
 /* Many clients connect, and descriptors and, most times, memory run out: more often than the kinds
  * above have it, in some worlds, from numbers of their own. */
 static void draw_no_fds(struct world *w)
@@ -182,6 +192,7 @@ static void draw_plan(struct world *w)
     draw_drafter(c, w->seed_no);
     draw_tiers(c, w->seed_no);
     draw_groups(c, w->seed_no);
+    draw_programs(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -227,6 +238,9 @@ static void print_plan(const struct world *w)
         printf("copies of pages: of 1,000 %d are lost, %d refused, %d corrupt; %d turns late%s\n",
                c->faults.lose, c->faults.refuse, c->faults.corrupt, c->faults.delay,
                c->faults.hang ? ", or never" : "");
+    if (c->retain_pct > 0)
+        printf("programs call tools: %d %% of the pages are for them, %d sessions\n", c->retain_pct,
+               c->n_sessions);
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

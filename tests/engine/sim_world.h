@@ -88,7 +88,9 @@ struct config {
     bool tiers;                             /* copies of pages outside the pool, */
     struct fake_faults faults;              /* of a store that has these */
     int32_t n_groups;                       /* of sequences, whose steps are computed at once */
-    bool priced;                            /* steps are measured: what drafts cost is bounded */
+    int32_t retain_pct; /* of pages, for conversations that call tools; 0: none */
+    int32_t n_sessions; /* that requests name; 0: none do */
+    bool priced;        /* steps are measured: what drafts cost is bounded */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
     int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
@@ -205,6 +207,7 @@ struct totals {
     uint64_t drafted, accepted, state_drafted, state_accepted;
     uint64_t window_evictions, state_evictions;
     uint64_t loaded; /* pages from outside the pool */
+    uint64_t lease_falls, lease_ends;
 };
 
 static struct world *sim; /* the world that is alive */

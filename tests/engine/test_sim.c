@@ -55,6 +55,20 @@ static bool engine_awake(const struct world *w)
     return w->engine_more || vfd_of(w->eng->inbox.event_fd)->count > 0;
 }
 
+/* A lease is over when its time has come; without an end only while a request waits for it. */
+static void check_leases(struct world *w, uint64_t began_ns)
+{
+    const struct sl_kv_leases *l = &w->eng->kv.leases;
+    for (int32_t i = 0; i < SL_MAX_KV_LEASES && l->n > 0; i++) {
+        if (l->list[i].leaf == SL_NO_NODE)
+            continue;
+        if (l->list[i].end_ns <= began_ns)
+            violation(w, "I15: lease %d outlived its time", i);
+        if (l->list[i].end_ns == UINT64_MAX && w->eng->live == NULL)
+            violation(w, "I15: lease %d has no end and nobody waits for it", i);
+    }
+}
+
 static void engine_turn(struct world *w)
 {
     struct sl_error err;
@@ -62,10 +76,12 @@ static void engine_turn(struct world *w)
     bool work = w->eng->n_flights == 0 &&
                 (!sl_sched_idle(&w->eng->sched) || sl_inbox_count(&w->eng->inbox) > 0);
     uint64_t before = w->n_steps;
+    const uint64_t began_ns = virtual_ns;
     w->n_turns_engine++;
     w->own = false;
     w->engine_more = sl_engine_step(w->eng);
     w->own = true;
+    check_leases(w, began_ns);
     const bool waits = !sl_sched_idle(&w->eng->sched) || w->eng->masker.n_open > 0;
     if (work && w->n_steps == before && waits && !w->eng->starved && !sl_tiers_busy(&w->eng->tiers))
         violation(w, "I7: work is waiting, but no step was made");
@@ -381,6 +397,7 @@ static void start_world(struct world *w)
                         .prompt_lookup_min = 1,
                         .prompt_lookup_max = 1},
         .no_prefix_caching = !c->caching,
+        .kv_retention = c->retain_pct / 100.0,
         .no_thread = true,
         .seed = sl_rng_next(&r) | 1,
     };
@@ -448,6 +465,8 @@ static void check_drained(struct world *w)
             violation(w, "statistics lost an end");
     total.steps += w->n_steps;
     total.preemptions += s.preemptions;
+    total.lease_falls += w->eng->kv.leases.n_fell;
+    total.lease_ends += w->eng->kv.leases.n_ended;
     for (int32_t g = 0; g < w->n_stores; g++)
         *(w->stores[g].state ? &total.state_evictions : &total.window_evictions) +=
             s.kv_groups[g].n_evicted;
@@ -549,7 +568,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         "found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
         "%llu of %llu with recurrent layers; %llu steps of models that draft, beside which %llu "
-        "steps were planned ahead; %llu pages loaded\n"
+        "steps were planned ahead; %llu pages loaded; %llu leases fell and %llu came to their end\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -563,6 +582,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.drafted, (unsigned long long)total.state_accepted,
         (unsigned long long)total.state_drafted, (unsigned long long)total.fed,
         (unsigned long long)total.fed_ahead, (unsigned long long)total.loaded,
+        (unsigned long long)total.lease_falls, (unsigned long long)total.lease_ends,
         (unsigned long long)total.http, (unsigned long long)total.http_ok,
         (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
         (unsigned long long)total.alloc_faults);

@@ -58,8 +58,9 @@ static bool readable(int fd)
 
 static void take_inbox(struct list *in, struct list *cancelled)
 {
-    struct sl_request *submitted, *cancels;
-    sl_inbox_take(&inbox, &submitted, &cancels);
+    struct sl_request *submitted, *cancels, *called;
+    sl_inbox_take(&inbox, &submitted, &cancels, &called);
+    SL_ASSERT(called == NULL);
     for (; submitted != NULL; submitted = submitted->inbox_next)
         SL_ASSERT(submitted - reqs == pop(in));
     for (; cancels != NULL; cancels = cancels->cancel_next)

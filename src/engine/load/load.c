@@ -17,7 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEFAULT_ITL_MS 50
+#define DEFAULT_RETENTION 0.5
+#define DEFAULT_ITL_MS    50
 
 /* Of the pages of a group, of the first part of the model. */
 static uint64_t group_bytes(const struct sl_loaded *l, int32_t g)
@@ -476,6 +477,9 @@ static int load_everything(struct sl_loaded *l, const struct sl_engine_config *c
         return sl_fail(err, SL_ENOMEM, "out of memory for a path");
     parts->tokenizer = l->tokenizer;
     parts->no_prefix_caching = cfg->no_prefix_caching;
+    parts->kv_retention = cfg->no_prefix_caching || cfg->kv_retention < 0 ? 0
+                          : cfg->kv_retention > 0 ? (double)cfg->kv_retention
+                                                  : DEFAULT_RETENTION;
     parts->no_jump_forward = cfg->no_jump_forward;
     parts->kv_events = cfg->kv_events;
     parts->max_queued = cfg->max_queued;
