@@ -163,6 +163,7 @@ static const struct field fields[] = {
     {"modalities", CHAT, R_LATER, 0, 0, A_ARRAY0, {"[\"text\"]"}, {"[\"audio\"]", "[\"text\",1]"}},
     {"model", BOTH, R_TEXT, 0, 4096, 0, {0}, {0}},
     {"n", BOTH, R_INT, 1, SL_MAX_N, 0, {0}, {0}},
+    {"nvext", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
     {"parallel_tool_calls", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
     {"prediction",
      CHAT,

@@ -288,6 +288,7 @@ static const struct field {
     {"modalities", 1, SPECIAL, 0, 0, false},
     {"model", 3, STRING, 0, 4096, false},
     {"n", 3, INT, 1, SL_MAX_N, false},
+    {"nvext", 3, IGNORED, 0, 0, false},
     {"parallel_tool_calls", 1, BOOL, 0, 0, false},
     {"prediction", 1, SPECIAL, 0, 0, false},
     {"presence_penalty", 3, FLOAT, -2, 2, false},

@@ -14,7 +14,7 @@ struct sl_answer {
     const char *tools_format;
     json_t *tools;     /* a reference: the parser looks types up */
     json_t *free_form; /* likewise: names of tools that take text */
-    uint64_t id_seed;
+    uint64_t id_seed, tool;
     bool has_reasoning, show_reasoning, one_call, keep, failed;
     bool dropped; /* the call that is coming in is one too many */
     int32_t n_calls, n_begun;
@@ -90,6 +90,8 @@ static struct sl_part *begin_part(struct sl_answer *a, enum sl_part_kind kind,
         char made[SL_OUTPUT_ID_BYTES];
         const char *id = e->id;
         part->call_idx = a->n_calls++;
+        if (part->call_idx == 0)
+            a->tool = SL_MAX(sl_hash64(e->text, e->n_text, 0), 1);
         if (e->n_id == 0) {
             sl_output_make_id(a->tools_format, a->id_seed + (uint64_t)part->call_idx, made);
             id = made;
@@ -233,6 +235,11 @@ bool sl_answer_in_text(const struct sl_answer *a)
     const struct sl_part *last = a->n_parts > 0 ? &a->parts[a->n_parts - 1] : NULL;
     return (last != NULL && !last->ended && last->kind == SL_PART_TEXT) ||
            (a->parser != NULL && sl_output_holds_content(a->parser));
+}
+
+uint64_t sl_answer_tool(const struct sl_answer *a)
+{
+    return a != NULL ? a->tool : 0;
 }
 
 bool sl_answer_has_calls(const struct sl_answer *a)

@@ -38,6 +38,8 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
 bool sl_answer_ok(const struct sl_answer *a);
 /* A part of text is open, or what is held back may begin one. */
 bool sl_answer_in_text(const struct sl_answer *a);
+/* A hash of the name of the first tool that it calls, 0: it calls none. NULL: 0. */
+uint64_t sl_answer_tool(const struct sl_answer *a);
 bool sl_answer_has_calls(const struct sl_answer *a); /* NULL: no */
 /* Tokens of reasoning so far, its markers included; -1: its format has none. NULL: -1. */
 int64_t sl_answer_n_thought(const struct sl_answer *a);

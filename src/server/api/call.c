@@ -12,6 +12,7 @@
 #include "server/api/answer.h"
 #include "server/api/kv_transfer.h"
 #include "server/api/request_log.h"
+#include "server/api/session.h"
 #include "server/http/keys.h"
 #include "server/http/reply.h"
 #include "server/http/route.h"
@@ -162,7 +163,10 @@ static int submit_prompts(struct sl_call *call, const struct sl_params *p,
             .priority =
                 call->conn->background
                     ? BATCH_PRIORITY + SL_MIN(SL_MAX(p->priority, -BATCH_RANGE), BATCH_RANGE)
+                : p->priority == 0 && call->conn->loop->server->cfg->priority_scheduling
+                    ? sl_session_priority(p)
                     : p->priority,
+            .session = sl_session_of(call->conn->parser, p, call->key),
             .cache_salt = p->cache_salt,
             .prediction = p->predicted,
             .n_prediction = (int32_t)SL_MIN(p->n_predicted, INT32_MAX),
@@ -518,6 +522,19 @@ static int check_kept(struct sl_call *call, size_t n_before, struct sl_error *er
     return 0;
 }
 
+/* An answer that asks for a tool is not the last one of its conversation. */
+static void tell_calls(const struct sl_call *call, const struct sl_prompt *prompt)
+{
+    for (int32_t k = 0; k < call->n; k++) {
+        const struct sl_choice *choice = &call->choices[prompt->idx * call->n + k];
+        const uint64_t tool = sl_answer_tool(choice->answer);
+        if (tool == 0 || choice->finish != SL_FINISH_STOP)
+            continue;
+        sl_request_calls(prompt->req, k, tool);
+        return;
+    }
+}
+
 void sl_call_news(struct sl_prompt *prompt)
 {
     struct sl_call *call = prompt->call;
@@ -545,6 +562,7 @@ void sl_call_news(struct sl_prompt *prompt)
     }
     if (!sl_request_done(prompt->req))
         return;
+    tell_calls(call, prompt);
     prompt->done = true;
     if (++call->n_done == call->n_prompts)
         finish_call(call);

@@ -114,6 +114,7 @@ static const struct row rows[] = {
     {"modalities", K_JSON, C, P(modalities), 0, 0},
     {"model", K_STRING, ALL, P(model), 0, 4096},
     {"n", K_INT, CT, S(n), 1, SL_MAX_N},
+    {"nvext", K_JSON, ALL, P(nvext), 0, 0},
     {"output_config", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"output_format", K_IGNORE, M, 0, 0, 0}, /* likewise */
     {"parallel_tool_calls", K_BOOL, CMR, P(parallel_tool_calls), 0, 0},
@@ -140,7 +141,7 @@ static const struct row rows[] = {
     {"safety_identifier", K_IGNORE, CTR, 0, 0, 0},
     {"seed", K_SEED, ALL, 0, 0, 0},
     {"service_tier", K_IGNORE, ALL, 0, 0, 0},
-    {"session_id", K_IGNORE, ALL, 0, 0, 0},
+    {"session_id", K_JSON, ALL, P(session_id), 0, 0},
     {"skip_special_tokens", K_BOOL, ALL, P(skip_special_tokens), 0, 0},
     {"spaces_between_special_tokens", K_IGNORE, ALL, 0, 0, 0},
     {"speed", K_IGNORE, M, 0, 0, 0},

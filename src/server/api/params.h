@@ -66,6 +66,7 @@ struct sl_params {
     float cache_hit_threshold;                /* of struct sl_request_desc */
     float lora_scale;                         /* of the adapter that model names */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
+    const json_t *session_id, *nvext;         /* read by session.c */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort, *instructions,
         *previous_response_id, *guided_whitespace;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;

@@ -360,6 +360,18 @@ static void put_stages(struct out *o, const struct sl_stats *st)
     }
 }
 
+static void programs(struct out *o, const struct sl_stats *st)
+{
+    static const char leases[] = "sluice:kv_leases_total";
+    gauge(o, "sluice:kv_leased_pages", "KV pages kept while tools run.", st->n_pages_leased);
+    gauge(o, "sluice:kv_leases", "Conversations whose pages are kept.", st->n_leases);
+    head(o, leases, "counter", "Ends of those, by cause.");
+    sample(o, leases, "end=\"time\"", (double)st->lease_ends);
+    sample(o, leases, "end=\"memory\"", (double)st->lease_falls);
+    counter(o, "sluice:tool_returns_total", "Requests that went on from a tool call.",
+            st->tool_returns);
+}
+
 static void engine_counters(struct out *o, const struct sl_stats *st)
 {
     static const char by_source[] = "vllm:prompt_tokens_by_source_total";
@@ -814,6 +826,7 @@ static void engine_metrics(struct out *o, const struct sl_metrics_model *m,
 {
     engine_gauges(o, m);
     engine_counters(o, m->stats);
+    programs(o, m->stats);
     tiers(o, m);
     if (m->info->num_speculative_tokens > 0)
         draft_counters(o, m->stats, m->info->num_speculative_tokens);
