@@ -218,7 +218,7 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *kv_transfer_peers;
     bool no_prefix_caching;
     float kv_retention;   /* share of the pool that may be kept for conversations which wait for a
-                             tool's result; default 0.5, below 0: none */
+                             tool's result; default 0.75, below 0: none */
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
     bool null_model;      /* benchmark of the front end: tokens come from a counter */

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEFAULT_RETENTION 0.5
+#define DEFAULT_RETENTION 0.75
 #define DEFAULT_ITL_MS    50
 
 /* Of the pages of a group, of the first part of the model. */
