@@ -112,12 +112,13 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     }
     const struct sl_span *span = &j->spans[lo];
     int32_t row = (rows - j->cpu->first_block[lo]) * j->n_block_rows;
-    b->pages = sl_batch_tables(j->a->batch, j->a->kv.group) + span->table_idx;
     b->token = span->first + row;
     b->pos = span->pos + row;
     b->n_rows = SL_MIN(j->n_block_rows, span->n - row);
     b->kv_head = rest / j->n_chunks * j->n_block_kv;
     b->n_kv = SL_MIN(j->n_block_kv, j->a->n_kv_heads - b->kv_head);
+    b->pages = sl_batch_tables(j->a->batch, j->a->kv.group) + span->table_idx +
+               (int64_t)b->kv_head * j->a->head_stride;
     int32_t chunk = rest % j->n_chunks;
     b->head = b->kv_head * j->n_group + chunk * j->n_block_heads;
     b->n_heads = SL_MIN(j->n_block_heads, j->n_group - chunk * j->n_block_heads);
@@ -606,8 +607,8 @@ static void attention_cut(struct job *j, int32_t max_rows, int32_t max_splits)
     }
     /* several key heads in a block of few queries, as long as there are items for all threads */
     int32_t per_head = j->n_block_rows * j->n_block_heads;
-    j->n_block_kv =
-        per_head <= FEW_QUERIES && j->blocks == NULL ? SL_MIN(most / per_head, n_kv) : 1;
+    const bool several = per_head <= FEW_QUERIES && j->blocks == NULL && j->a->head_stride == 0;
+    j->n_block_kv = several ? SL_MIN(most / per_head, n_kv) : 1;
     while (j->n_block_kv > 1 && j->cpu->n_threads > 1 &&
            (int64_t)row_blocks * SL_CEIL_DIV(n_kv, j->n_block_kv) * max_splits <
                MIN_ITEMS * j->cpu->n_threads)

@@ -15,9 +15,12 @@
 
 #include "cpu/lora_tmpl.c"
 
+#include "cpu/page_scores_tmpl.c"
+
 void sl_cpu_kernels_avx512(struct sl_cpu_kernels *k)
 {
     fill_kernels(k);
     fill_formats(k);
     fill_lora(k);
+    fill_page_scores(k);
 }

@@ -23,10 +23,13 @@ LANES v16 v_load_bf16(const uint8_t *p)
 
 #include "cpu/lora_tmpl.c"
 
+#include "cpu/page_scores_tmpl.c"
+
 void sl_cpu_kernels_c(struct sl_cpu_kernels *k)
 {
     fill_kernels(k);
     fill_lora(k);
+    fill_page_scores(k);
     for (int t = 0; t < SL_DTYPE_COUNT; t++) {
         k->decode[t] = sl_dtype_info((enum sl_dtype)t)->to_f32;
         k->encode[t] = sl_dtype_info((enum sl_dtype)t)->from_f32;

@@ -388,6 +388,9 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     float skip_factor;  /* of skip-softmax; 0, whole or with a window: every tile counts */
     struct sl_skip_counts
         *skip_counts; /* [2] in the backend's memory, added to; NULL: nobody asks */
+    /* 0: a span has one list of pages; else each key head has its own, so many ids behind that of
+     * the head before it. CPU alone, for page_attention. */
+    int32_t head_stride;
     struct sl_kv_view kv;
     void *out; /* [T, nq * vd] activations */
     int64_t ld_out;
@@ -529,8 +532,8 @@ struct sl_op_delta_rule {
     const float *dt_bias; /* as a row of decay_in */
     bool by_row;
     float bound; /* by_row, below 0; 0: there is none */
-    bool tiled; /* head h of v has those of q and k of index h % n_k_heads; else neighbours share
-                   them */
+    bool tiled;  /* head h of v has those of q and k of index h % n_k_heads; else neighbours share
+                    them */
     float l2_eps, scale, beta_scale;
     int32_t n_heads, n_k_heads, k_dim, v_dim;
     struct sl_state_view state; /* of sl_backend.delta_bytes, as the backend lays it out */
@@ -877,6 +880,57 @@ static inline size_t sl_compressed_room(enum sl_dtype dtype, int32_t dim, int32_
            (tiles * sl_kv_tile_bytes(dtype, dim) + sizeof(struct sl_span) + 2 * sizeof(int32_t));
 }
 
+/* Attention over the pages that may hold what a row looks for (after Quest). A full page keeps, for
+ * each key head, two bounds of each dimension of its keys as they are stored: the largest number
+ * and the smallest, drawn in by a quarter of what is between them. [n_kv_heads][2][padded D] at
+ * bounds_offset, in sl_index_dtype of the pages. What a query may find in the page is
+ *   sum over d of max(q[d], 0) * upper[d] + min(q[d], 0) * lower[d]
+ * which is between its product with the middle of the keys and the largest that a key there could
+ * have. A row that sees more than top_pages pages attends, for each key head, to the first one, to
+ * the last ones, its own among them, and to those between where this, the largest of the head's
+ * queries, is largest; of equal ones the lower page counts as larger, NaN as less than any number.
+ * So many pages in all, put side by side in ascending order, as if they were all there are: so a
+ * row that sees no more has the bits of attention. */
+#define SL_TOP_PAGES_FIRST 1
+#define SL_TOP_PAGES_LAST  4
+#define SL_TOP_PAGES_MIN   8 /* of top_pages */
+
+struct sl_top_page_counts { /* of rows and key heads: pages attended to; pages that there were
+                             */
+    uint64_t read, dense;
+};
+
+struct sl_op_page_bounds { /* of the pages that the batch's rows, which are stored, have filled
+                            */
+    const struct sl_batch *batch;
+    int32_t n_kv_heads, head_dim;
+    size_t bounds_offset;
+    struct sl_kv_view kv;
+};
+
+struct sl_op_page_attention {
+    struct sl_op_attention all; /* not whole, v_in_k, with a window or skipped tiles */
+    int32_t top_pages;
+    size_t bounds_offset;
+    struct sl_top_page_counts *counts; /* added to; NULL: nobody asks */
+    void *room; /* at least sl_page_room of one row, for the pages of the longest span */
+    size_t room_bytes;
+};
+
+/* Bytes of the bounds of a page. */
+static inline size_t sl_page_bounds_bytes(enum sl_dtype kv, int32_t n_kv_heads, int32_t head_dim)
+{
+    return (size_t)n_kv_heads * 2 * (size_t)sl_kv_padded_dim(head_dim) *
+           (kv == SL_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+/* Bytes in which a row that sees n_pages is worked on. */
+static inline size_t sl_page_room(int32_t n_kv_heads, int32_t top_pages, int32_t n_pages)
+{
+    return sizeof(struct sl_span) + (size_t)n_kv_heads * ((size_t)top_pages * sizeof(int32_t) +
+                                                          (size_t)n_pages * sizeof(float));
+}
+
 enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };
 
 struct sl_op_pool {              /* one vector of each span's rows */
@@ -910,15 +964,15 @@ struct sl_route_rule {
     float near; /* of SL_ROUTE_MIXER */
 };
 
-struct sl_op_route { /* each row's experts: those with the top_k largest scores, largest first; of
-                        equal scores the lower index comes first */
+struct sl_op_route {     /* each row's experts: those with the top_k largest scores, largest first;
+                            of equal scores the lower index comes first */
     const float *logits; /* [T, E] */
     const float *bias;   /* [E] added to the scores that choose, not to those that weigh; or NULL */
     int32_t n, n_experts, top_k; /* top_k <= experts of top_groups groups */
     struct sl_route_rule rule;
     const float *expert_scale; /* [E] times the weight of each, at last; or NULL */
-    /* Where tokens say which: [V, top_k] different ones of each, and the tokens [T], each below V;
-     * without a bias and groups. NULL: scores do. */
+    /* Where tokens say which: [V, top_k] different ones of each, and the tokens [T], each below
+     * V; without a bias and groups. NULL: scores do. */
     const int32_t *of_token, *tokens;
     int32_t *experts; /* [T, top_k] */
     float *weights;   /* [T, top_k] */
@@ -936,8 +990,8 @@ static inline bool sl_route_fits(int32_t n_experts, int32_t top_k, const struct 
            (r->score != SL_ROUTE_MIXER || (r->n_groups == 1 && !r->renormalize));
 }
 
-/* Pairs of a row and an expert whose activated middles, n_mid floats each, are kept at a time: by
- * the operation's scratch on a CPU, and by the room of a rank. */
+/* Pairs of a row and an expert whose activated middles, n_mid floats each, are kept at a time:
+ * by the operation's scratch on a CPU, and by the room of a rank. */
 static inline int32_t sl_expert_room_pairs(int32_t n, int32_t top_k, int64_t n_mid)
 {
     const int64_t n_floats = 4 << 20, fit = n_floats / n_mid, all = (int64_t)n * top_k;
@@ -956,8 +1010,8 @@ static inline int32_t sl_expert_room_pairs(int32_t n, int32_t top_k, int64_t n_m
 #define SL_EXPERT_ENDS(leaf, next) \
     (((leaf) ^ (next)) == 0 ? 0 : ((leaf) ^ (next)) == 1 ? 1 : ((leaf) ^ (next)) < 4 ? 2 : 3)
 
-struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with the
-                          matrices and biases of expert experts[t, s], added by leaves; then
+struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with
+                          the matrices and biases of expert experts[t, s], added by leaves; then
                           shared[t] is added to that */
     const void *x;     /* [T, H] activations */
     int32_t n, top_k;
@@ -965,8 +1019,8 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const float *weights;   /* [T, top_k] */
     bool weigh_input; /* they multiply gate x and up x in place of what down gives; no biases */
     const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
-    int32_t from, until; /* only experts from .. until - 1 are multiplied and added, the others are
-                            not here and their matrices have no data; until 0: all */
+    int32_t from, until; /* only experts from .. until - 1 are multiplied and added, the others
+                            are not here and their matrices have no data; until 0: all */
     const float *gate_bias, *up_bias; /* [E, I], both or NULL */
     const float *down_bias;           /* [E, H] or NULL */
     enum sl_act act;
@@ -977,8 +1031,8 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     float *out;                /* [T, H] */
     /* Of some experts: out is one of the parts that all_reduce adds next; or NULL. */
     const struct sl_spread *spread;
-    struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and so
-                             is out, [T, H']; NULL: they are whole */
+    struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and
+                             so is out, [T, H']; NULL: they are whole */
 };
 
 struct sl_op_sum_parts {   /* out[t] = the sum of row t's parts as a balanced binary tree; then
@@ -989,8 +1043,9 @@ struct sl_op_sum_parts {   /* out[t] = the sum of row t's parts as a balanced bi
     float *out;                         /* [T, H] */
 };
 
-struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their order; every rank of
-                             a comm calls it, as often and for as many rows as the others */
+struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their order; every
+                             rank of a comm calls it, as often and for as many rows as the
+                             others */
     struct sl_rank *rank;
     const void *part;  /* [n] rows; read by others until the next call returns */
     size_t part_bytes; /* of a row, maybe other than the others' */
@@ -998,12 +1053,12 @@ struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their 
     void *out;       /* [n] rows; NULL: this rank does not want them, as the others know: */
     bool first_only; /* only rank 0 does */
     bool even;       /* floats of which all ranks have as many, a multiple of 4 */
-    bool open; /* all ranks have as many bytes, out lies in rank->mem, and a meeting ago every rank
-                  was done with what lay there: the others may write to it */
+    bool open;       /* all ranks have as many bytes, out lies in rank->mem, and a meeting ago every
+                        rank was done with what lay there: the others may write to it */
 };
 
-struct sl_op_all_reduce { /* out[t] = what the ranks have of row t, added up, on every rank; calls
-                             are as those of all_gather */
+struct sl_op_all_reduce { /* out[t] = what the ranks have of row t, added up, on every rank;
+                             calls are as those of all_gather */
     struct sl_rank *rank;
     const float *part; /* [n_terms][n, h]; in a room, read by others until the next call returns */
     int32_t n_terms;   /* of every rank: at most SL_REDUCE_TERMS of all ranks together */
@@ -1043,8 +1098,8 @@ struct sl_backend_vt {
 #define SL_OP(name) void (*name)(struct sl_backend * be, const struct sl_op_##name *args);
 #include "ops/ops.def"
 #undef SL_OP
-    /* NULL: an operation is done when it returns; else operations are only enqueued, and this says
-     * how steps are run (ops/device.h). */
+    /* NULL: an operation is done when it returns; else operations are only enqueued, and this
+     * says how steps are run (ops/device.h). */
     const struct sl_device_vt *device;
     enum sl_dtype act_dtype; /* of activations between operations */
     /* 1 << act of those in linear_gated_act; others are linear_multi and activate. */
@@ -1059,9 +1114,9 @@ struct sl_backend_vt {
     size_t (*delta_bytes)(int32_t n_heads, int32_t k_dim, int32_t v_dim, bool by_row);
     /* Bytes of scratch that calls of delta_rule with up to n tokens need. */
     size_t (*delta_room)(int32_t n, int32_t n_heads, int32_t n_k_heads, int32_t k_dim, bool by_row);
-    /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
-     * then, data and the values of scales must stay valid as long as it. scales: of FP8 for
-     * products, or NULL. A format without a route is SL_EUNSUPPORTED. */
+    /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is
+     * owned then, data and the values of scales must stay valid as long as it. scales: of FP8
+     * for products, or NULL. A format without a route is SL_EUNSUPPORTED. */
     int (*weight_create)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                          int64_t n_rows, int64_t n_cols, const void *data,
                          const struct sl_scales *scales, struct sl_weight *out,
@@ -1070,8 +1125,8 @@ struct sl_backend_vt {
     uint64_t (*weight_bytes)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                              int64_t n_rows, int64_t n_cols);
     void (*weight_destroy)(struct sl_backend *be, struct sl_weight *w);
-    /* mats [n] of one shape and format, from weight_create, stay the caller's and must live as long
-     * as the stack. */
+    /* mats [n] of one shape and format, from weight_create, stay the caller's and must live as
+     * long as the stack. */
     int (*stack_create)(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
                         struct sl_stack *out, struct sl_error *err);
     void (*stack_destroy)(struct sl_backend *be, struct sl_stack *s);
@@ -1082,8 +1137,8 @@ struct sl_backend_vt {
     const char *(*weight_route)(struct sl_backend *be, const struct sl_weight *w);
     const char *(*isa)(struct sl_backend *be);
     int (*n_threads)(struct sl_backend *be);
-    /* Runs the items on the backend's host threads and returns when all are done; an item must not
-     * depend on its thread. */
+    /* Runs the items on the backend's host threads and returns when all are done; an item must
+     * not depend on its thread. */
     void (*run_items)(struct sl_backend *be, void (*fn)(void *arg, uint32_t item, int thread_idx),
                       void *arg, uint32_t n_items);
     void (*destroy)(struct sl_backend *be);

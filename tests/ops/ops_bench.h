@@ -8,6 +8,7 @@
 #define TESTS_OPS_BENCH_H
 
 #include "ops_bench_time.h"
+#include "ops_pages_bench.h"
 #include "ops_sparse_bench.h"
 
 #include "cpu/thread_pool.h"
@@ -258,7 +259,7 @@ static bool is_new_route(int isa, enum sl_dtype t)
 }
 
 /* filter: "" for all, else a part of "decode", "batch", "prefill", "attention",
- * "sparse". */
+ * "sparse", "pages". */
 static void run_bench(const char *filter)
 {
     const size_t n_bytes = 384u << 20;
@@ -287,6 +288,8 @@ static void run_bench(const char *filter)
             for (int n = 4096; isa_available(isa) && threads == 1 && n <= 65536; n *= 4)
                 if (strstr("sparse", filter) != NULL)
                     bench_sparse(isa, threads, n);
+            if (isa_available(isa) && strstr("pages", filter) != NULL)
+                bench_pages(isa, threads, 131072);
             if (isa_available(isa) && strstr("attention", filter) != NULL) {
                 bench_attention(isa, threads, SL_DTYPE_F16, 4096, 1, &c);
                 bench_attention(isa, threads, SL_DTYPE_F16, 32768, 1, &c);
