@@ -181,6 +181,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * by more than ln(position / this). Approximate; 0: off. docs/DETERMINISM.md has the rule. */
     float skip_softmax_threshold_scale_factor;
     bool skip_softmax_counts; /* sl_engine_skipped may be called */
+    /* Attention of layers that see everything, but for the first two, reads so many pages, those
+     * whose bounds of keys promise most (docs/OPERATIONS.md). Approximate, on the CPU; 0: all. */
+    int32_t sparse_topk_pages;
     /* JSON as vLLM's --speculative-config, of method ngram, suffix, draft_model, mtp, eagle3,
      * dflash or dspark:
      * {"method": "draft_model", "model": folder or .gguf, "num_speculative_tokens": 5}. NULL: a

@@ -126,6 +126,9 @@ struct sl_stats { /* a consistent copy */
     /* Of experts that the CPU computes for a GPU: layers of steps, rows of those, time it took. */
     uint64_t cpu_expert_calls, cpu_expert_rows;
     double cpu_expert_s;
+    /* Of sparse_topk_pages, of rows, layers and key heads: pages read, and those of all positions.
+     */
+    uint64_t top_pages_read, top_pages_dense;
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
     struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */

@@ -352,6 +352,8 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_FLOAT, 0, "skip-softmax-threshold-scale-factor", NULL,
      ENGINE(skip_softmax_threshold_scale_factor), 0, 1e9, "S",
      "skip attention below S / position (default: 0, off)"},
+    {SL_FLAG_INT, 0, "sparse-topk-pages", NULL, ENGINE(sparse_topk_pages), 8, SL_MAX_TOP_PAGES, "N",
+     "attend to N KV pages, chosen by bounds of keys (default: all)"},
     {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
      "do not reuse cached prefixes"},
     {SL_FLAG_FLOAT, 0, "kv-retention", NULL, ENGINE(kv_retention), -1, 0.95, "S",

@@ -364,6 +364,13 @@ static int host_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *s
     return 0;
 }
 
+static void host_top_pages(const void *ctx, struct sl_top_page_counts *out)
+{
+    const struct sl_host_runner *h = ctx;
+    SL_ASSERT(h->m.top_pages != NULL);
+    h->m.top_pages(h->m.ctx, out);
+}
+
 static uint64_t host_progress(const void *ctx)
 {
     const struct sl_host_runner *h = ctx;
@@ -455,6 +462,7 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .draft_block = h->m.draft_apart ? h->m.draft_block : 0,
                             .page_out = h->m.page != NULL ? host_page_out : NULL,
                             .page_in = h->m.page != NULL ? host_page_in : NULL,
+                            .top_pages = h->m.top_pages != NULL ? host_top_pages : NULL,
                             .progress = h->m.progress != NULL ? host_progress : NULL,
                             .health = h->m.health != NULL ? host_health : NULL,
                             .renew = h->m.renew != NULL ? host_renew : NULL};

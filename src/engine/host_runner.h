@@ -44,6 +44,7 @@ struct sl_host_model {
     int32_t n_draft_row;
     /* Optional: where a page of a group lies, and its bytes. */
     uint8_t *(*page)(void *ctx, int32_t group, int32_t page, size_t *n_bytes);
+    void (*top_pages)(const void *ctx, struct sl_top_page_counts *out); /* optional, likewise */
     uint64_t (*progress)(const void *ctx);          /* optional, of struct sl_runner, */
     int (*health)(void *ctx, struct sl_error *err); /* likewise */
     bool (*renew)(void *ctx);

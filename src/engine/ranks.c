@@ -144,6 +144,8 @@ static int open_rank(struct sl_ranks *r, int rank, const struct sl_ckpt *ckpt,
         rc = sl_load_task(k->model, ckpt, cfg, err);
     if (rc == 0)
         rc = set_part(k->model, cfg, rank, err);
+    if (rc == 0)
+        rc = sl_model_set_top_pages(k->model, cfg->sparse_topk_pages, err);
     if (rc != 0)
         return rc;
     sl_model_set_context(k->model, sl_model_facts(r->ranks[0].model)->served);
@@ -596,6 +598,20 @@ static int32_t ranks_draft_token(const void *ctx, int32_t idx)
     return r->first.draft_token(r->first.ctx, idx);
 }
 
+/* Of the ranks of this process: each has some of the key heads, or of the layers. */
+static void ranks_top_pages(const void *ctx, struct sl_top_page_counts *out)
+{
+    const struct sl_ranks *r = ctx;
+    SL_ASSERT(r->n > 0 && r->ranks[0].run != NULL);
+    *out = (struct sl_top_page_counts){0};
+    for (int i = 0; i < r->n; i++) {
+        struct sl_top_page_counts one;
+        sl_run_top_pages(r->ranks[i].run, &one);
+        out->read += one.read;
+        out->dense += one.dense;
+    }
+}
+
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     r->first = *m;
@@ -608,4 +624,5 @@ void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
     m->renew = r->leader != NULL ? leader_renew : NULL;
     m->run_items = ranks_run_items;
     m->progress = ranks_progress;
+    m->top_pages = ranks_top_pages;
 }

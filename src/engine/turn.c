@@ -142,9 +142,15 @@ static void redo_flights(struct sl_engine *eng)
     }
 }
 
-static void put_device_times(const struct sl_engine *eng, struct sl_stats *s)
+static void put_runner_stats(const struct sl_engine *eng, struct sl_stats *s)
 {
     struct sl_device_times t;
+    if (eng->runner.top_pages != NULL) {
+        struct sl_top_page_counts pages;
+        eng->runner.top_pages(eng->runner.ctx, &pages);
+        s->top_pages_read = pages.read;
+        s->top_pages_dense = pages.dense;
+    }
     if (eng->runner.times == NULL)
         return;
     eng->runner.times(eng->runner.ctx, &t);
@@ -317,7 +323,7 @@ static void publish_stats(struct sl_engine *eng)
     s->tier_hits = eng->tiers.n_loaded_tokens;
     s->n_loading = eng->tiers.n_waiting;
     s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
-    put_device_times(eng, s);
+    put_runner_stats(eng, s);
     pthread_mutex_lock(&eng->stats_lock);
     eng->stats_public = *s;
     pthread_mutex_unlock(&eng->stats_lock);

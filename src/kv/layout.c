@@ -32,17 +32,16 @@ int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int3
     return 0;
 }
 
-int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim, struct sl_error *err)
+/* Room for n_bytes more of a layer, behind all that its group has: where. */
+static int add_plane(struct sl_kv_layout *l, int32_t layer, size_t n_bytes, uint32_t *offset,
+                     struct sl_error *err)
 {
-    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && dim > 0);
     struct sl_kv_place *p = &l->places[layer];
     struct sl_kv_layer_group *g = &l->groups[p->group];
-    SL_ASSERT(p->group < l->n_groups && g->page_bytes > 0 && p->index_offset == 0);
-    const size_t n_bytes =
-        (size_t)(l->block_size / SL_KV_TILE) * sl_kv_tile_bytes(sl_index_dtype(l->dtype), dim);
+    SL_ASSERT(p->group < l->n_groups && g->page_bytes > 0 && *offset == 0);
     if (g->page_bytes + n_bytes > UINT32_MAX)
         return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
-    p->index_offset = (uint32_t)g->page_bytes;
+    *offset = (uint32_t)g->page_bytes;
     p->n_bytes += (uint32_t)n_bytes;
     g->page_bytes += n_bytes;
     return 0;
@@ -66,6 +65,22 @@ int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio, 
     g->page_bytes += own + index;
     g->n_layers++;
     return 0;
+}
+
+int sl_kv_layout_add_bounds(struct sl_kv_layout *l, int32_t layer, int32_t n_kv_heads,
+                            int32_t head_dim, struct sl_error *err)
+{
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && n_kv_heads > 0 && head_dim > 0);
+    return add_plane(l, layer, sl_page_bounds_bytes(l->dtype, n_kv_heads, head_dim),
+                     &l->places[layer].bounds_offset, err);
+}
+
+int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim, struct sl_error *err)
+{
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && dim > 0);
+    const size_t n_bytes =
+        (size_t)(l->block_size / SL_KV_TILE) * sl_kv_tile_bytes(sl_index_dtype(l->dtype), dim);
+    return add_plane(l, layer, n_bytes, &l->places[layer].index_offset, err);
 }
 
 int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
@@ -106,6 +121,7 @@ int sl_kv_layout_merge(struct sl_kv_layout *l, struct sl_error *err)
         p->k_offset += (uint32_t)begin[p->group];
         p->v_offset += (uint32_t)begin[p->group];
         p->index_offset += p->index_offset > 0 ? (uint32_t)begin[p->group] : 0;
+        p->bounds_offset += p->bounds_offset > 0 ? (uint32_t)begin[p->group] : 0;
         p->group = 0;
     }
     l->n_groups = 1;
@@ -137,6 +153,7 @@ static void cut_pages(struct sl_kv_layout *l, int32_t group, int32_t first, int3
             p->k_offset -= (uint32_t)begin;
             p->v_offset -= (uint32_t)begin;
             p->index_offset -= p->index_offset > 0 ? (uint32_t)begin : 0;
+            p->bounds_offset -= p->bounds_offset > 0 ? (uint32_t)begin : 0;
         }
     }
     g->page_bytes = n_bytes;

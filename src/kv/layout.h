@@ -18,8 +18,9 @@
 struct sl_kv_place { /* of a layer, in the pages of its group */
     uint8_t group;
     uint32_t k_offset, v_offset;
-    uint32_t index_offset; /* of the keys of its index, if it has one (sl_kv_layout_add_index) */
-    uint32_t n_bytes;      /* of all; 0: the layer has no place of its own */
+    uint32_t index_offset;  /* of the keys of its index, if it has one (sl_kv_layout_add_index) */
+    uint32_t bounds_offset; /* of the bounds of its keys (sl_kv_layout_add_bounds); 0: none */
+    uint32_t n_bytes;       /* of all; 0: the layer has no place of its own */
 };
 
 struct sl_rows_place { /* of rows made of several tokens, in pages of the first group */
@@ -70,6 +71,10 @@ SL_MUST_CHECK int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, 
  * a window. */
 SL_MUST_CHECK int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio,
                                         int32_t dim, int32_t index_dim, struct sl_error *err);
+/* Gives a layer with a place one for the bounds of a page's keys too (struct sl_op_page_bounds),
+ * behind all that its group has. */
+SL_MUST_CHECK int sl_kv_layout_add_bounds(struct sl_kv_layout *l, int32_t layer, int32_t n_kv_heads,
+                                          int32_t head_dim, struct sl_error *err);
 /* Gives a layer a place for n_bytes of state, after all places of keys. */
 SL_MUST_CHECK int sl_kv_layout_add_state(struct sl_kv_layout *l, int32_t layer, size_t n_bytes,
                                          struct sl_error *err);
@@ -104,6 +109,7 @@ static inline void sl_kv_layout_part(struct sl_kv_layout *l, int32_t n)
     for (int32_t i = 0; i < SL_MAX_LAYERS; i++) {
         l->places[i].k_offset /= (uint32_t)n;
         l->places[i].v_offset /= (uint32_t)n;
+        l->places[i].bounds_offset /= (uint32_t)n;
         l->places[i].n_bytes /= (uint32_t)n;
         SL_ASSERT(n == 1 || (l->places[i].index_offset == 0 && l->rows[i].n_bytes == 0));
     }

@@ -100,6 +100,7 @@ struct sl_model {
     struct sl_hashed *hashed; /* [n_layers] of layers whose tokens choose; NULL: none does */
     struct sl_model_facts facts;
     int32_t rank, n_ranks;           /* of so many models that are one; 0 of 1 unless set */
+    int32_t top_pages;               /* that rows attend to (top_pages.c); 0: all */
     bool own_experts;                /* each of these has some of a layer's experts, whole */
     int32_t stage, n_stages;         /* likewise, of models that have some of the layers each: */
     int32_t cuts[SL_MAX_STAGES + 1]; /* stage s has those from cuts[s] to before cuts[s + 1] */
@@ -445,7 +446,9 @@ struct sl_run {
     int32_t *index_top;          /* [T, top_k] what rows see, for this layer and those behind it;
                                     of blocks [T, INDEX_HEADS, top_k] */
     void *sparse_room;           /* of sl_index_room bytes */
-    float *out_gate;             /* [T, nq * v_dim or nq] logits that open att */
+    void *page_room;             /* of sl_top_pages_room bytes, */
+    struct sl_top_page_counts top_page_counts; /* of which any thread may ask */
+    float *out_gate;                           /* [T, nq * v_dim or nq] logits that open att */
     float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
     void *ffn;           /* [T, I] activations, of the widest layer */
     float *route;        /* [T, E] logits of a router, */
@@ -532,6 +535,17 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
 void sl_shared_block_begin(struct sl_run *r, int32_t n);
 void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+/* top_pages.c: does the layer attend to some pages; do its pages have bounds. Puts these into a
+ * layout, if so; makes those of pages that a batch fills; attends. Bytes of struct
+ * sl_run.page_room.
+ */
+bool sl_top_pages_layer(const struct sl_model *m, int32_t layer);
+bool sl_top_pages_bounds(const struct sl_model *m, int32_t layer);
+SL_MUST_CHECK int sl_top_pages_place(const struct sl_model *m, struct sl_kv_layout *l,
+                                     int32_t layer, struct sl_error *err);
+void sl_top_pages_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+void sl_top_pages_attend(struct sl_run *r, int32_t layer, const struct sl_op_attention *all);
+size_t sl_top_pages_room(const struct sl_model *m, const struct sl_run_config *cfg);
 /* mixer_index.c: chooses what rows see, if the layer has an index; attention over that. all: of
  * the layer, as if rows saw everything. */
 void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch);

@@ -90,6 +90,7 @@ static void store_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
                                          .angles = rope != NULL ? r->angles[l->rope] : NULL,
                                          .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source),
                                      });
+    sl_top_pages_store(r, layer, batch);
 }
 
 void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
@@ -127,6 +128,8 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     if (l->index.top_k > 0) {
         sl_index_choose(r, layer, batch);
         sl_index_attend(r, layer, &all);
+    } else if (sl_top_pages_layer(m, layer)) {
+        sl_top_pages_attend(r, layer, &all);
     } else {
         m->be->vt->attention(m->be, &all);
     }

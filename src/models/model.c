@@ -353,6 +353,8 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
             if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 &&
                 d->index.n_heads > 0 && !rows)
                 rc = sl_kv_layout_add_index(l, i, d->index.dim, err);
+            if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0)
+                rc = sl_top_pages_place(m, l, i, err);
             if (has_keys && rc == 0 && d->chunks && window_of(m, i) > 0)
                 l->groups[l->places[i].group].chunks = true;
         }

@@ -152,6 +152,10 @@ SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const struct sl_b
                                      const char *kv_dtype, enum sl_dtype auto_dtype, int block_size,
                                      struct sl_kv_layout *out, struct sl_error *err);
 
+/* Before there is a layout and before loading: rows attend to so many pages, chosen by bounds of
+ * their keys (ops/ops.h); 0: to all. SL_EUNSUPPORTED: no layer of the model can. */
+SL_MUST_CHECK int sl_model_set_top_pages(struct sl_model *m, int32_t n, struct sl_error *err);
+
 enum { SL_TAP_NORMED = -1 };
 
 struct sl_run_config {
@@ -221,6 +225,8 @@ const float *sl_run_logits(const struct sl_run *r);
 struct sl_rank *sl_run_rank(struct sl_run *r); /* which it is, for operations between ranks */
 /* Of a rank, after a step: another one was lost meanwhile, and the rows mean nothing. */
 bool sl_run_lost(const struct sl_run *r);
+/* Any thread: pages that rows attended to so far, of this rank's heads. */
+void sl_run_top_pages(const struct sl_run *r, struct sl_top_page_counts *out);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */
 uint64_t sl_run_progress(const struct sl_run *r);
 /* Runs items on the threads of the run's backend, between steps. */

@@ -49,7 +49,7 @@ enum {
     N_ROWS_CUTS = 7,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
-enum { N_CUTS = 57 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 58 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -321,6 +321,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
          m->rank == 0 && sl_stage_is_last(m) ? n_pooled_rows(m, cfg) * n_out * f : 0},
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
         {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
+        {offsetof(struct sl_run, page_room), sl_top_pages_room(m, cfg)},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     _Static_assert(SL_COUNT(list) + N_OTHER_CUTS + SL_MAX_ROPES == N_CUTS, "a cut is missing");

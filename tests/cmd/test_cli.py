@@ -104,6 +104,8 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--numa", "some"], "numa: 'some' is not one of: auto, off"),
     (["run", "-p", "x", "--kv-cache-dtype", "f7"], "f7"),
     (["run", "-p", "x", "--skip-softmax-threshold-scale-factor", "-1"], "--skip-softmax-threshold-scale-factor"),
+    (["run", "-p", "x", "--sparse-topk-pages", "7"], "7 is not between 8 and 1048576"),
+    (["run", "-p", "x", "--sparse-topk-pages", "8", "--skip-softmax-threshold-scale-factor", "1"], "choose one of them"),
     (["calibrate"], "a text is needed: --data FILE"),
     (["calibrate", "--data", "/dev/null", "--target-sparsity", "0.5,2"], "--target-sparsity"),
     (["calibrate", "--data", "/dev/null"], "--input-len"),

@@ -4,7 +4,8 @@
  * batches, for several prefill chunk sizes, page sizes, thread counts and ranks, with the prefix
  * cache hit and missed, on every instruction set, and after preemption. Each case first proves that
  * it exercised what it claims to. The same for random models with recurrent layers, which begin at
- * states that the cache kept, and for one with latent attention.
+ * states that the cache kept, and for one with latent attention; and for the bundled model where
+ * rows attend to some of the pages (sparse_topk_pages).
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -47,6 +48,7 @@ struct outcome { /* what must not change by a bit */
 };
 
 static const char *model; /* NULL: the bundled one */
+static int32_t top_pages; /* that rows attend to; 0: all */
 static struct prompt prompts[N_PROMPTS];
 static struct outcome alone[N_PROMPTS];
 
@@ -119,6 +121,7 @@ static struct sl_engine *start(struct sl_engine_config cfg)
     struct sl_error err = {0};
     struct sl_engine *eng = NULL;
     cfg.model = model;
+    cfg.sparse_topk_pages = top_pages;
     if (sl_engine_create(&cfg, &eng, &err) != 0)
         fail_msg("%s", err.msg);
     return eng;
@@ -146,6 +149,8 @@ static struct sl_stats compare_some(struct sl_engine_config cfg, int step, int r
     }
     sl_engine_stats(eng, &stats);
     assert_int_equal(stats.step_mallocs, 0);
+    assert_true(top_pages > 0 ? stats.top_pages_read < stats.top_pages_dense
+                              : stats.top_pages_dense == 0);
     assert_int_equal(stats.n_pages_free + stats.n_pages_cached, stats.n_pages);
     sl_engine_destroy(eng);
     return stats;
@@ -196,7 +201,7 @@ static void chunk_sizes(void **state)
     static const struct {
         int32_t chunk, seqs;
     } cases[] = {{1, 1}, {7, 1}, {7, 5}, {64, 1}, {64, 32}, {512, 1}, {512, 64}};
-    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+    for (size_t i = 0; i<SL_COUNT(cases); i += top_pages> 0 ? 3 : 1) {
         char what[48];
         snprintf(what, sizeof what, "chunks of %d, %d sequences", cases[i].chunk, cases[i].seqs);
         run_and_compare((struct sl_engine_config){.max_num_batched_tokens = cases[i].chunk,
@@ -428,6 +433,50 @@ static int setup_blocks(void **state) /* likewise */
     return setup(state);
 }
 
+static int setup_top_pages(void **state) /* the longest sequences have eleven */
+{
+    static struct outcome dense[N_PROMPTS];
+    int n_same = 0;
+    model = NULL;
+    memcpy(dense, alone, sizeof dense);
+    top_pages = 8;
+    setup(state);
+    for (int i = 0; i < N_PROMPTS; i++) {
+        const bool same = memcmp(&dense[i], &alone[i], sizeof dense[i]) == 0;
+        assert_true(same || prompts[i].n + N_OUT > top_pages * 16);
+        n_same += same;
+    }
+    assert_true(n_same < N_PROMPTS);
+    return 0;
+}
+
+/* Before anything is loaded, with the reason. */
+static void pages_are_refused(void **state)
+{
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    struct sl_engine_config cfg = {.sparse_topk_pages = 7};
+    (void)state;
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "sparse_topk_pages: 7 is not between 8 and"));
+    cfg.sparse_topk_pages = 8;
+    cfg.skip_softmax_threshold_scale_factor = 1;
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "sparse_topk_pages: skip-softmax"));
+    make_model("deepseek_v3");
+    cfg = (struct sl_engine_config){.model = model, .sparse_topk_pages = 8};
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "latent attention"));
+    model = NULL;
+}
+
+static int end_top_pages(void **state)
+{
+    (void)state;
+    top_pages = 0;
+    return 0;
+}
+
 /* With an argument: the random models alone. */
 int main(int argc, char **argv)
 {
@@ -453,8 +502,18 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks),
         cmocka_unit_test(stages),
     };
+    const struct CMUnitTest chosen[] = {
+        cmocka_unit_test(chunk_sizes),
+        cmocka_unit_test(preemption),
+        cmocka_unit_test(prefix_cache_hit_and_miss),
+        cmocka_unit_test(drafts),
+        cmocka_unit_test(ranks),
+        cmocka_unit_test(pages_are_refused),
+    };
     (void)argv;
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
+    if (argc <= 1)
+        n_failed += cmocka_run_group_tests_name("pages", chosen, setup_top_pages, end_top_pages);
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
     n_failed += cmocka_run_group_tests_name("sparse attention", recurrent, setup_index, NULL);

@@ -38,6 +38,8 @@ static void render(struct sl_buf *b, const char *model_name)
                           .cpu_expert_calls = 90,
                           .cpu_expert_rows = 120,
                           .cpu_expert_s = 0.5,
+                          .top_pages_read = 300,
+                          .top_pages_dense = 1200,
                           .finished = {0, 5, 6, 7, 8}};
     struct sl_model_info info = {.block_size = 16,
                                  .n_pages = 100,
@@ -100,6 +102,8 @@ static void test_names_and_values(void **state)
         "# TYPE sluice:cpu_expert_seconds_total counter",
         "sluice:cpu_expert_calls_total{" M "} 90.0",
         "sluice:cpu_expert_rows_total{" M "} 120.0",
+        "sluice:attention_pages_read_total{" M "} 300.0",
+        "sluice:attention_pages_dense_total{" M "} 1200.0",
         "sluice:cpu_expert_seconds_total{" M "} 0.5",
         "vllm:cache_config_info{" M
         ",block_size=\"16\",num_gpu_blocks=\"100\",cache_dtype=\"f16\"} 1.0",

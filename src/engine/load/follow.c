@@ -110,7 +110,9 @@ static int plan_pages(struct follower *f, struct sl_error *err)
     struct sl_rank_plan *p = &f->plan;
     struct sl_kv_layout *kv = &f->run_cfg.kv;
     p->kv_dtype[sizeof p->kv_dtype - 1] = '\0';
-    int rc = sl_model_kv_layout(f->model, f->backend, p->kv_dtype, f->backend->vt->kv_dtype,
+    int rc = sl_model_set_top_pages(f->model, p->top_pages, err);
+    if (rc == 0)
+        rc = sl_model_kv_layout(f->model, f->backend, p->kv_dtype, f->backend->vt->kv_dtype,
                                 p->bounds.block_size, kv, err);
     if (rc != 0)
         return rc;

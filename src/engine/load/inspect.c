@@ -190,6 +190,8 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
     if (rc == 0)
         rc = sl_load_task(model, ckpt, cfg, err);
     if (rc == 0)
+        rc = sl_model_set_top_pages(model, cfg->sparse_topk_pages, err);
+    if (rc == 0)
         rc = sl_load_backend(model, cfg, &be, err);
     if (rc == 0 && (cfg->speculative_config != NULL || cfg->speculative_model != NULL))
         rc = sl_load_tokenizer(ckpt, &tok, err);

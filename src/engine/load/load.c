@@ -147,12 +147,17 @@ static int check_heads(const struct sl_loaded *l, const struct sl_heads *h, enum
                    h->n_heads, h->head_dim, values, h->n_kv_heads, sl_dtype_info(pages)->name);
 }
 
-static int check_device(const struct sl_loaded *l, struct sl_error *err)
+static int check_device(const struct sl_loaded *l, const struct sl_engine_config *cfg,
+                        struct sl_error *err)
 {
     struct sl_heads kinds[SL_MAX_HEAD_KINDS], more[SL_MAX_HEAD_KINDS];
     const bool drafts = l->draft.model != NULL && sl_speculative_loads(&l->plan.speculative);
     if (l->backend->vt->device == NULL)
         return 0;
+    if (cfg->sparse_topk_pages > 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "sparse_topk_pages: attention over chosen pages has no kernel on this "
+                       "device: choose device cpu");
     const int32_t n = sl_model_heads(l->model, kinds, SL_MAX_HEAD_KINDS);
     const int32_t n_more = drafts ? sl_model_heads(l->draft.model, more, SL_MAX_HEAD_KINDS) : 0;
     if (n + n_more > SL_MAX_HEAD_KINDS)
@@ -202,6 +207,8 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
     int rc = sl_model_open(l->ckpt, &l->model, err);
     if (rc == 0)
         rc = sl_load_task(l->model, l->ckpt, cfg, err);
+    if (rc == 0)
+        rc = sl_model_set_top_pages(l->model, cfg->sparse_topk_pages, err);
     if (rc == 0 && sl_model_facts(l->model)->task == SL_TASK_GENERATE)
         rc = sl_load_draft_open(cfg, l->model, l->ckpt, l->tokenizer, &l->draft, err);
     if (rc == 0)
@@ -211,7 +218,7 @@ int sl_loaded_model(struct sl_loaded *l, const struct sl_engine_config *cfg, str
     if (rc == 0)
         rc = sl_offload_plan(l->model, l->draft.model, l->backend, cfg, &l->host, &l->plan, err);
     if (rc == 0)
-        rc = check_device(l, err);
+        rc = check_device(l, cfg, err);
     if (rc == 0 && cfg->shared != NULL)
         rc = join(l, cfg->shared, err);
     if (rc != 0)
@@ -300,6 +307,13 @@ static uint64_t run_progress(const void *ctx)
     return n;
 }
 
+static void run_top_pages(const void *ctx, struct sl_top_page_counts *out)
+{
+    const struct sl_loaded *l = ctx;
+    SL_ASSERT(l->run != NULL);
+    sl_run_top_pages(l->run, out);
+}
+
 static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                       uint32_t n_items)
 {
@@ -328,7 +342,8 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
                               .run_items = run_items,
                               .n_threads = l->backend->vt->n_threads(l->backend),
                               .page = page_of,
-                              .progress = run_progress};
+                              .progress = run_progress,
+                              .top_pages = run_top_pages};
     if (l->draft.run != NULL) {
         m.draft = run_draft;
         m.n_draft_vocab = sl_model_facts(l->draft.model)->n_vocab;
@@ -497,6 +512,11 @@ static int load_everything(struct sl_loaded *l, const struct sl_engine_config *c
         return sl_fail(err, SL_EINVAL,
                        "skip_softmax_threshold_scale_factor: %g is not between 0 and 1e9",
                        (double)skip);
+    if (skip > 0.0f && cfg->sparse_topk_pages > 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "sparse_topk_pages: skip-softmax "
+                       "(skip_softmax_threshold_scale_factor) leaves out by another rule: choose "
+                       "one of them");
     l->cfg.shared = cfg->shared;
     l->cfg.skip_softmax_threshold_scale_factor = skip;
     l->cfg.skip_softmax_counts = cfg->skip_softmax_counts;

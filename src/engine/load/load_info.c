@@ -160,10 +160,10 @@ struct sl_hash128 sl_loaded_page_root(const struct sl_loaded *l, const struct sl
 {
     struct sl_hash128 in[2] = {sl_loaded_kv_root(l)};
     char text[256];
-    int n = snprintf(text, sizeof text, "pages 1 %s %s %d %d %s %a", SLUICE_VERSION,
+    int n = snprintf(text, sizeof text, "pages 2 %s %s %d %d %s %a %d", SLUICE_VERSION,
                      l->backend->vt->isa(l->backend), l->plan.max_model_len, cfg->exact_weights,
                      cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto",
-                     (double)cfg->skip_softmax_threshold_scale_factor);
+                     (double)cfg->skip_softmax_threshold_scale_factor, cfg->sparse_topk_pages);
     SL_ASSERT(n > 0 && (size_t)n < sizeof text);
     in[1] = sl_hash128(text, (size_t)n, 0);
     return sl_hash128(in, sizeof in, 0);

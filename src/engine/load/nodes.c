@@ -150,6 +150,7 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
         out->n_taps = sl_model_draft_taps(draft, out->taps);
     out->served = p->max_model_len;
     out->skip_softmax = cfg->skip_softmax_threshold_scale_factor;
+    out->top_pages = cfg->sparse_topk_pages;
     snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", sl_dtype_info(p->kv.dtype)->name);
     out->layout = sl_nodes_layout(&p->kv);
 }

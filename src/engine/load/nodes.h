@@ -24,6 +24,7 @@ struct sl_rank_plan { /* in a note: other processes have the same build */
     int32_t served; /* sl_model_set_context */
     float skip_softmax;
     int32_t n_taps, taps[SL_MAX_TAPS]; /* hidden rows that a drafter of rank 0 reads */
+    int32_t top_pages;
     char kv_dtype[16];
     struct sl_hash128 layout;
     uint64_t pool_bytes[SL_MAX_KV_GROUPS]; /* of a rank */

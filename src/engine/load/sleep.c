@@ -52,6 +52,7 @@ static void disarm(struct sl_engine *eng)
     eng->runner.ctx = NULL;
     eng->runner.progress = NULL;
     eng->runner.times = NULL;
+    eng->runner.top_pages = NULL;
     pthread_mutex_unlock(&eng->runner_lock);
 }
 

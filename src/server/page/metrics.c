@@ -280,6 +280,18 @@ static void cpu_expert_gauges(struct out *o, const struct sl_metrics_model *in)
     sample(o, "sluice:cpu_expert_seconds_total", NULL, in->stats->cpu_expert_s);
 }
 
+/* Of sparse_topk_pages; where no layer chooses there are none. */
+static void top_page_counters(struct out *o, const struct sl_stats *st)
+{
+    if (st->top_pages_dense == 0)
+        return;
+    counter(o, "sluice:attention_pages_read_total",
+            "KV pages that layers which choose pages read, of all rows and key heads.",
+            st->top_pages_read);
+    counter(o, "sluice:attention_pages_dense_total", "Those that they would read of all positions.",
+            st->top_pages_dense);
+}
+
 static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
@@ -323,6 +335,7 @@ static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
           (double)info->device_used_bytes);
     if (info->n_cpu_expert_layers > 0)
         cpu_expert_gauges(o, in);
+    top_page_counters(o, st);
 }
 
 /* Names that vLLM gave up and that dashboards and routers still ask for. */
