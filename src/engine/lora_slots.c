@@ -28,6 +28,7 @@ void sl_lora_slots_clear(struct sl_lora_slots *s)
 
 void sl_lora_slots_step(struct sl_lora_slots *s, const struct sl_lora_rows *rows)
 {
+    SL_ASSERT(s->n > 0 && rows->n_segs >= 0);
     s->n_steps++;
     for (int32_t i = 0; i < rows->n_segs; i++)
         for (int32_t k = 0; k < s->n; k++)

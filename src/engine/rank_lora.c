@@ -40,6 +40,7 @@ size_t sl_rank_lora_begin(const struct sl_lora_weights *w, int32_t rank, int32_t
                             .slot = slot,
                             .dtype = w->dtype,
                             .n_mats = w->n_mats};
+    SL_ASSERT(rank > 0 && slot >= 0 && w->n_mats > 0);
     memcpy(out, &b, sizeof b);
     out += sizeof b;
     for (int32_t i = 0; i < w->n_mats; i++) {
@@ -99,6 +100,7 @@ void sl_rank_lora_deinit(struct sl_rank_lora *l)
 
 void sl_rank_lora_clear(struct sl_rank_lora *l)
 {
+    SL_ASSERT(l->n_slots == 0 || l->weights != NULL);
     for (int32_t i = 0; i < l->n_slots; i++) {
         l->slots[i].begun = false;
         l->weights[i] = NULL;
@@ -163,6 +165,7 @@ static int get_piece(struct sl_rank_lora *l, const uint8_t *data, size_t n, stru
         return wrong_lora("piece's place", (int64_t)p.at, err);
     memcpy(s->block + s->n_got, data + sizeof p, p.n);
     s->n_got += p.n;
+    SL_ASSERT(s->n_got <= s->w.n_bytes && s->w.n_bytes <= l->room);
     if (s->n_got == s->w.n_bytes)
         l->weights[p.slot] = &s->w;
     return 0;

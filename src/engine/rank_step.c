@@ -49,6 +49,7 @@ static uint8_t *put(uint8_t *at, const void *data, size_t n)
 static uint8_t *put_lora(uint8_t *at, const struct sl_lora_rows *rows, int32_t n_rows,
                          const int32_t *slots)
 {
+    SL_ASSERT(slots != NULL && rows->n_segs <= n_rows);
     for (int32_t i = 0; i < rows->n_segs; i++) {
         struct sl_lora_seg seg = rows->segs[i];
         seg.adapter = slots[seg.adapter];

@@ -21,6 +21,7 @@
 
 extern "C" {
 #include "cuda/cuda.h"
+#include "models/model.h"
 #include "synth/synth.h"
 
 #include <cmocka.h>
@@ -346,9 +347,9 @@ static void write_adapters(const model &m)
 {
     struct sl_error err = {};
     struct sl_ckpt *ckpt;
-    struct sl_model *model;
+    struct sl_model *target;
     if (sl_ckpt_open(path_of(m).c_str(), &ckpt, &err) != 0 ||
-        sl_model_open(ckpt, &model, &err) != 0)
+        sl_model_open(ckpt, &target, &err) != 0)
         fail_msg("%s", err.msg);
     for (int i = 0; i < n_adapters; i++) {
         struct sl_synth_lora spec = {};
@@ -358,10 +359,10 @@ static void write_adapters(const model &m)
         spec.dtype = SL_DTYPE_BF16;
         spec.targets = i == 1 ? "o_proj,up_proj,k_proj" : nullptr;
         spec.seed = static_cast<uint64_t>(i);
-        if (sl_synth_lora_write(model, &spec, adapter_path(i).c_str(), &err) != 0)
+        if (sl_synth_lora_write(target, &spec, adapter_path(i).c_str(), &err) != 0)
             fail_msg("%s", err.msg);
     }
-    sl_model_close(model);
+    sl_model_close(target);
     sl_ckpt_close(ckpt);
 }
 
@@ -397,6 +398,8 @@ static std::vector<outcome> run_adapted(const model &m, int n_ranks, bool togeth
 static void adapters(void **)
 {
     for (const model *m : {&models[0], &models[2]}) {
+        if (m != models)
+            write_model(*m);
         write_adapters(*m);
         const std::vector<outcome> plain = run(*m, config_of(1), false);
         const std::vector<outcome> want = run_adapted(*m, 1, false);

@@ -380,12 +380,9 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixed_batches),
-        cmocka_unit_test(ranks),
-        cmocka_unit_test(cache_is_keyed),
-        cmocka_unit_test(unloaded_while_running),
-        cmocka_unit_test(memory_is_bounded),
-        cmocka_unit_test(adapters_outlast_a_sleep),
+        cmocka_unit_test(mixed_batches),     cmocka_unit_test(ranks),
+        cmocka_unit_test(cache_is_keyed),    cmocka_unit_test(unloaded_while_running),
+        cmocka_unit_test(memory_is_bounded), cmocka_unit_test(adapters_outlast_a_sleep),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests_name("adapters", tests, setup, teardown);
