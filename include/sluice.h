@@ -115,9 +115,12 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *model;    /* folder or .gguf; NULL = bundled model */
     const char *device;   /* "auto" (a Hopper GPU if there is one), "cpu", "cuda", "cuda:N", or for
                              several ranks "cuda:N,N,.." */
-    const char *chat_template;    /* file path or template text; overrides the model's */
-    const char *kv_cache_dtype;   /* "auto" (bf16, on a GPU f16), "f32", "f16", "bf16", "q8_0",
-                                     "fp8" */
+    const char *chat_template;  /* file path or template text; overrides the model's */
+    const char *kv_cache_dtype; /* "auto" (bf16, on a GPU f16), "f32", "f16", "bf16", "q8_0",
+                                   "fp8", on a CPU "turboquant_4bit_nc", "turboquant_k8v4" */
+    /* Layers that have "auto" pages all the same, besides the first and last ones in the formats
+     * of TurboQuant: numbers from 0 on, "sliding_window", separated by commas; "none". */
+    const char *kv_cache_dtype_skip_layers;
     const char *cpu_isa;          /* "auto", or the highest instruction set to use: "avx2" */
     const char *numa;             /* "auto": threads stay on the node of their weights; "off" */
     uint64_t kv_cache_bytes;      /* page pool; default: enough for max_num_seqs, at most 1/4 of

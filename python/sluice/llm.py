@@ -181,6 +181,7 @@ class LLM:
                  cpu_offload_experts: Union[int, str, None] = None,
                  offload_folder: Optional[str] = None, weights_memory_bytes: Optional[int] = None,
                  kv_cache_memory_bytes: Optional[int] = None, kv_cache_dtype: str = "auto",
+                 kv_cache_dtype_skip_layers: Optional[str] = None,
                  kv_offloading_size: Optional[float] = None, kv_offloading_backend: Optional[str] = None,
                  kv_cache_dir: Optional[str] = None, kv_cache_disk_size: Optional[float] = None,
                  kv_remote_url: Optional[str] = None,
@@ -206,7 +207,10 @@ class LLM:
             drafts = interruptible(lambda: _find_drafter(speculative_config, hub))
             config = _abi.EngineConfig(
                 model=path, device=c_string(device, "device"), chat_template=c_string(chat_template, "chat_template"),
-                kv_cache_dtype=c_string(kv_cache_dtype, "kv_cache_dtype"), runner=c_string(runner, "runner"),
+                kv_cache_dtype=c_string(kv_cache_dtype, "kv_cache_dtype"),
+                kv_cache_dtype_skip_layers=c_string(kv_cache_dtype_skip_layers,
+                                                    "kv_cache_dtype_skip_layers"),
+                runner=c_string(runner, "runner"),
                 convert=c_string(convert, "convert"), enable_lora=bool(enable_lora),
                 enable_expert_parallel=bool(enable_expert_parallel),
                 cpu_offload_experts=c_string(None if cpu_offload_experts is None else str(cpu_offload_experts),

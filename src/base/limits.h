@@ -20,7 +20,8 @@
 #define SL_MAX_JSON_DEPTH  64
 #define SL_MAX_JSON_COST   (4u << 20) /* values of a body, counted in server/http/json_in.c */
 #define SL_MAX_LAYERS      1024
-#define SL_MAX_TAPS        8 /* places in a model whose hidden rows a drafter reads */
+#define SL_MAX_KV_SKIP     255 /* bytes of --kv-cache-dtype-skip-layers */
+#define SL_MAX_TAPS        8   /* places in a model whose hidden rows a drafter reads */
 #define SL_MAX_EXPERTS     1024
 #define SL_MAX_RANKS       8    /* that one model is divided among */
 #define SL_MAX_REPLICAS    16   /* engines of one model in a server; a power of two */

@@ -40,6 +40,7 @@ struct job {
     const struct sl_span *spans;        /* at most SL_MAX_SEQS of the batch */
     int32_t n_spans;
     int32_t dim, v_dim; /* of keys and values, padded to whole vectors, zeros behind */
+    enum sl_dtype keys, values;
     size_t k_tile_bytes, v_tile_bytes;
     int32_t n_group;               /* query heads of a key head */
     int32_t n_block_heads;         /* of them in one block */
@@ -151,6 +152,8 @@ static void load_queries(const struct job *j, const struct block *b, struct sl_a
                          (int64_t)attention_head_of(j, b, i) * hd;
         memcpy(query, q, (size_t)hd * sizeof(float));
         memset(query + hd, 0, (size_t)(j->dim - hd) * sizeof(float));
+        if (sl_kv4_of(j->keys) != NULL) /* as the keys are */
+            sl_kv4_rotate(query, j->dim);
         if (narrow) {
             j->cpu->attn.narrow(query, j->dim, query16);
             memset(query16 + j->dim, 0, (size_t)(ld16 - j->dim) * sizeof *query16);
@@ -326,8 +329,10 @@ static void add_values(const struct job *j, struct sl_attn_scratch *s, const uin
     struct sl_attn_tiles t = {tiles, n_tiles, j->v_dim, s->kv, &s->shape};
     int at = q * SL_CPU_SPLIT + column;
     const void *p = k->p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
-    if (j->a->kv.dtype == SL_DTYPE_FP8_E4M3)
+    if (j->values == SL_DTYPE_FP8_E4M3)
         sl_attn_fp8_values(k, &t, s->wide, p, n_q, o + q * j->v_dim);
+    else if (sl_kv4_of(j->values) != NULL)
+        sl_attn_kv4_values(k, j->values, &t, s->wide, p, n_q, o + q * j->v_dim);
     else
         k->values[dtype](&t, p, n_q, o + q * j->v_dim);
 }
@@ -344,8 +349,7 @@ static void add_unclean(const struct job *j, const struct block *b, struct sl_at
         attention_visible(j, b, r, split, &lo, &hi);
         if (SL_MAX(lo, column) >= SL_MIN(hi, column + SL_KV_TILE))
             continue;
-        sl_attn_clean(j->a->kv.dtype, tile, j->v_dim, lo - column, hi - column,
-                      (uint8_t *)s->clean);
+        sl_attn_clean(j->values, tile, j->v_dim, lo - column, hi - column, (uint8_t *)s->clean);
         add_values(j, s, clean, column, 1, kv * per_kv(b) + r * b->n_heads, b->n_heads, o);
     }
 }
@@ -363,7 +367,7 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
         int at = column + i * SL_KV_TILE;
         bool wanted = s->wanted[kv] >> at / SL_SKIP_TILE & 1;
         if ((wanted && all_lo <= at && at + SL_KV_TILE <= all_hi) ||
-            (wanted && sl_attn_finite(j->a->kv.dtype, g->ptr[i], j->v_dim)))
+            (wanted && sl_attn_finite(j->values, g->ptr[i], j->v_dim)))
             continue;
         if (done < i)
             add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, i - done, q, n_q, o);
@@ -403,8 +407,10 @@ static void group_scores(const struct job *j, struct sl_attn_scratch *s,
     const void *query = k->query16[dtype] ? (const void *)(s->query16 + q * SL_ATTN_LD16(j->dim))
                                           : s->query + q * j->dim;
     float *score = s->score + q * SL_CPU_SPLIT + column;
-    if (j->a->kv.dtype == SL_DTYPE_FP8_E4M3)
+    if (j->keys == SL_DTYPE_FP8_E4M3)
         sl_attn_fp8_scores(k, keys, s->wide, query, n_q, score);
+    else if (sl_kv4_of(j->keys) != NULL)
+        sl_attn_kv4_scores(k, j->keys, keys, s->wide, query, n_q, score);
     else
         k->scores[dtype](keys, query, n_q, score);
 }
@@ -497,6 +503,8 @@ static void query_finish(const struct job *j, const struct block *b, int32_t q, 
     const struct sl_op_attention *a = j->a;
     const int32_t n = sl_v_dim(a->head_dim, a->v_dim);
     int64_t head = attention_head_of(j, b, q);
+    if (sl_kv4_of(j->values) != NULL)
+        sl_kv4_rotate_back(state + q * j->v_dim, j->v_dim);
     j->cpu->k.finish(ml + 2 * q, state + q * j->v_dim, a->sinks != NULL ? a->sinks + head : NULL, n,
                      (float *)a->out + attention_row_of(b, q) * a->ld_out + head * n);
 }
@@ -649,11 +657,16 @@ void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
     SL_ASSERT(!a->v_in_k || (a->n_kv_heads == 1 && v_dim <= a->head_dim));
     SL_ASSERT(blocks == NULL || (!a->whole && a->window == 0 && a->skip_factor == 0 &&
                                  blocks->block % SL_KV_TILE == 0));
-    struct job j = {.cpu = cpu, .a = a, .blocks = blocks};
+    SL_ASSERT(!a->v_in_k || a->kv.dtype < SL_DTYPE_COUNT);
+    struct job j = {.cpu = cpu,
+                    .a = a,
+                    .blocks = blocks,
+                    .keys = sl_kv_keys(a->kv.dtype),
+                    .values = sl_kv_values(a->kv.dtype)};
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.v_dim = sl_kv_padded_dim(v_dim);
-    j.k_tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->head_dim);
-    j.v_tile_bytes = sl_kv_tile_bytes(a->kv.dtype, v_dim);
+    j.k_tile_bytes = sl_kv_tile_bytes(j.keys, a->head_dim);
+    j.v_tile_bytes = sl_kv_tile_bytes(j.values, v_dim);
     j.n_group = a->n_heads / a->n_kv_heads;
     j.skips = a->skip_factor > 0.0f && !a->whole && a->window == 0;
     for (int32_t i = 0; i < a->batch->n_spans; i += SL_MAX_SEQS) {

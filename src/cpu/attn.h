@@ -2,8 +2,8 @@
  * attn.h - the two products of attention over tiles of the KV pages, one function per format of the
  * pages, and what one thread works in.
  *
- * Pages of FP8 are made pages of BF16, which hold the same values, a few tiles at a time, and go
- * the way of those (attn_fp8.c).
+ * Pages of FP8 and of four-bit codes are made pages of BF16, which hold the same values, a few
+ * tiles at a time, and go the way of those (attn_fp8.c, attn_kv4.c).
  *
  * Three routes. On the float route pages become floats (in registers, or in L1 for many queries)
  * and every number is one chain of fma: the same bits in C, AVX2 and AVX-512. On the BF16 routes
@@ -18,6 +18,7 @@
 
 #include "base/limits.h"
 #include "cpu/kernels.h"
+#include "quant/kv4.h"
 
 #define SL_ATTN_TILES  (SL_CPU_SPLIT / SL_KV_TILE) /* of a split */
 #define SL_ATTN_QUERY  64                          /* query vectors of a block at most */
@@ -56,12 +57,18 @@ struct sl_attn_kernels {
     void (*end)(uint32_t *shape);
     /* A tile of FP8 to one of BF16; keys: of K. ahead is a tile that will be wanted soon. */
     void (*widen_fp8)(bool keys, const uint8_t *tile, const uint8_t *ahead, int dim, uint16_t *out);
+    /* The same of four-bit codes. Keys are without their scales, */
+    void (*widen_kv4)(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
+                      const uint8_t *ahead, int dim, uint16_t *out);
+    /* which the scores of a tile [n_q, SL_CPU_SPLIT] take. */
+    void (*scale_kv4)(const uint8_t *scales, int n_q, float *score);
 };
 
 /* The format whose products a format's pages take. */
 static inline enum sl_dtype sl_attn_format(enum sl_dtype dtype)
 {
-    return dtype == SL_DTYPE_FP8_E4M3 ? SL_DTYPE_BF16 : dtype;
+    const bool widened = dtype == SL_DTYPE_FP8_E4M3 || dtype > SL_DTYPE_COUNT;
+    return widened ? SL_DTYPE_BF16 : dtype;
 }
 
 struct sl_attn_scratch {
@@ -73,7 +80,7 @@ struct sl_attn_scratch {
     uint16_t p16[SL_ATTN_QUERY * SL_CPU_SPLIT];
     _Alignas(64) float kv[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM];
     float clean[SL_KV_TILE * SL_MAX_HEAD_DIM]; /* a tile of values without what a row may not see */
-    _Alignas(64) uint16_t wide[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM]; /* FP8 made BF16 */
+    _Alignas(64) uint16_t wide[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM]; /* made BF16 */
     /* tiles of values that are a part of keys */
     _Alignas(64) float latent[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM];
     float split_ml[SL_ATTN_QUERY * 2], state_ml[SL_ATTN_QUERY * 2];
@@ -95,6 +102,24 @@ void sl_attn_fp8_scores(const struct sl_attn_kernels *k, const struct sl_attn_ti
 void sl_attn_fp8_values(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
                         uint16_t *wide, const void *p, int n_q, float *o);
 
+/* The same of pages of four-bit codes: dtype is that of keys, or of values. */
+void sl_attn_kv4_scores(const struct sl_attn_kernels *k, enum sl_dtype dtype,
+                        const struct sl_attn_tiles *t, uint16_t *wide, const void *query, int n_q,
+                        float *score);
+void sl_attn_kv4_values(const struct sl_attn_kernels *k, enum sl_dtype dtype,
+                        const struct sl_attn_tiles *t, uint16_t *wide, const void *p, int n_q,
+                        float *o);
+void sl_attn_kv4_widen_c(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
+                         const uint8_t *ahead, int dim, uint16_t *out);
+void sl_attn_kv4_scale_c(const uint8_t *scales, int n_q, float *score);
+/* Bytes of the codes of a tile; behind them are its scales. */
+static inline int sl_attn_kv4_codes(int dim)
+{
+    return SL_KV_TILE * dim / 2;
+}
+void sl_attn_kv4_store(enum sl_dtype dtype, bool keys, const float *row, int dim, uint8_t *tile,
+                       int slot);
+
 /* Skip-softmax, attn_skip.c. By how much a tile must be below a row's best to be left out: less
  * than 0, -inf where none is. */
 float sl_attn_skip_reach(float factor, int pos);
@@ -105,8 +130,8 @@ float sl_attn_skip_best(const float *score, int n, float scale, float softcap);
 uint32_t sl_attn_skip_tiles(const float *score, int n, float best, float reach, float scale,
                             float softcap);
 
-/* A head vector [dim], padded with zeros, to its slot of a tile of K or of V. It is in the tile's
- * format already, or float for Q8_0 and FP8. */
+/* A head vector [dim], padded with zeros, to its slot of a tile of K or of V. It is F16 or BF16
+ * for tiles of these, else float. */
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 

@@ -58,8 +58,81 @@ static inline void load_code_pair(const uint8_t *p, v16 *x, v16 *y)
 
 #include "cpu/attn_fp8_tmpl.c"
 
+/* ---------------------------------------------------------------- codes of four bits */
+
+/* Magnitudes as BF16, for the lower halves of words and for the upper ones. */
+struct kv4_tables {
+    __m256i low, high;
+};
+
+/* Of eight words the codes from bit 4 j on and from 4 j + 16 on: a look-up takes the low three bits
+ * of an index, and the sign is moved to where a BF16 number has it. */
+INLINE __m256i kv4_pairs(struct kv4_tables t, __m256i w, int j)
+{
+    const __m256i sign = _mm256_set1_epi32((int32_t)0x80008000u);
+    __m256i low = _mm256_permutevar8x32_epi32(t.low, _mm256_srli_epi32(w, 4 * j));
+    __m256i high = _mm256_permutevar8x32_epi32(t.high, _mm256_srli_epi32(w, 4 * j + 16));
+    __m256i signs = _mm256_and_si256(_mm256_slli_epi32(w, 12 - 4 * j), sign);
+    return _mm256_or_si256(_mm256_or_si256(low, high), signs);
+}
+
+/* Magnitudes times a scale, as BF16 in the lower halves of words. */
+INLINE __m256i kv4_magnitudes(__m256 levels, const uint8_t *scale)
+{
+    __m256i x = _mm256_castps_si256(
+        _mm256_mul_ps(levels, _mm256_set1_ps(sl_f16_to_f32(sl_load_u16(scale)))));
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1));
+    x = _mm256_add_epi32(_mm256_add_epi32(x, _mm256_set1_epi32(0x7FFF)), odd);
+    return _mm256_srli_epi32(x, 16);
+}
+
+static void widen_kv4_keys(__m256i levels, const uint8_t *tile, int dim, uint16_t *out)
+{
+    const struct kv4_tables t = {levels, _mm256_slli_epi32(levels, 16)};
+    for (int i = 0; i < dim / 8 * SL_KV_TILE; i += 8) {
+        const __m256i w = load_bytes32(tile + 4 * i);
+        __m256i *to = (__m256i *)(void *)(out + i / SL_KV_TILE * 8 * SL_KV_TILE + 2 * (i % 16));
+        for (int j = 0; j < 4; j++)
+            _mm256_storeu_si256(to + 2 * j, kv4_pairs(t, w, j));
+    }
+}
+
+static void widen_kv4_values(__m256i levels, const uint8_t *tile, int dim, uint16_t *out)
+{
+    const uint8_t *scales = tile + sl_attn_kv4_codes(dim);
+    const __m256 x = _mm256_castsi256_ps(_mm256_slli_epi32(levels, 16));
+    for (int i = 0; i < SL_KV_TILE; i += 2) {
+        const struct kv4_tables t = {kv4_magnitudes(x, scales + 2 * i),
+                                     _mm256_slli_epi32(kv4_magnitudes(x, scales + 2 * i + 2), 16)};
+        for (int d = 0, n; d < dim; d += 4 * n, tile += 4 * n) {
+            n = SL_MIN(16, (dim - d) / 4);
+            for (int l = 0; l < n; l += 8) {
+                const __m256i some = mask_n(n - l);
+                const __m256i w = _mm256_maskload_epi32((const int *)(const void *)tile + l, some);
+                for (int j = 0; j < 4; j++)
+                    _mm256_maskstore_epi32((int *)(void *)out + i / 2 * dim + d + n * j + l, some,
+                                           kv4_pairs(t, w, j));
+            }
+        }
+    }
+}
+
+static void widen_kv4(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
+                      const uint8_t *ahead, int dim, uint16_t *out)
+{
+    const __m256i levels = _mm256_cvtepu16_epi32(load_bytes16((const uint8_t *)kv4->levels));
+    for (int i = 0; i < sl_attn_kv4_codes(dim); i += 64)
+        __builtin_prefetch(ahead + i, 0, 2);
+    if (keys)
+        widen_kv4_keys(levels, tile, dim, out);
+    else
+        widen_kv4_values(levels, tile, dim, out);
+}
+
 void sl_attn_kernels_avx2(struct sl_attn_kernels *k)
 {
     fill_attn(k);
     k->widen_fp8 = widen_fp8;
+    k->widen_kv4 = widen_kv4;
+    k->scale_kv4 = scale_kv4;
 }

@@ -72,4 +72,6 @@ void sl_attn_kernels_c(struct sl_attn_kernels *k)
 {
     fill_attn(k);
     k->widen_fp8 = attn_c_widen_fp8;
+    k->widen_kv4 = sl_attn_kv4_widen_c;
+    k->scale_kv4 = sl_attn_kv4_scale_c;
 }

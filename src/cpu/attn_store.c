@@ -78,7 +78,9 @@ static void quantize_fp8(const float *x, int dim, uint8_t *tile, int slot, uint8
 
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
 {
-    if (dtype == SL_DTYPE_F32) {
+    if (sl_kv4_of(dtype) != NULL) {
+        sl_attn_kv4_store(dtype, true, row, dim, tile, slot);
+    } else if (dtype == SL_DTYPE_F32) {
         for (int d = 0; d < dim; d++)
             memcpy(tile + (d * SL_KV_TILE + slot) * 4, (const float *)row + d, 4);
     } else if (dtype == SL_DTYPE_Q8_0) {
@@ -100,7 +102,9 @@ void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
 void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
 {
     uint8_t *pair = tile + slot % 2 * (dtype == SL_DTYPE_Q8_0 ? 1 : 2);
-    if (dtype == SL_DTYPE_F32) {
+    if (sl_kv4_of(dtype) != NULL) {
+        sl_attn_kv4_store(dtype, false, row, dim, tile, slot);
+    } else if (dtype == SL_DTYPE_F32) {
         memcpy(tile + slot * dim * 4, row, (size_t)dim * 4);
     } else if (dtype == SL_DTYPE_Q8_0) {
         int8_t codes[SL_MAX_HEAD_DIM];
@@ -246,6 +250,9 @@ bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
     } else if (dtype == SL_DTYPE_Q8_0) { /* its scales alone */
         tile += SL_KV_TILE * dim;
         n = SL_CEIL_DIV((size_t)dim, SL_KV_SCALE) * SL_KV_TILE * 2;
+    } else if (sl_kv4_of(dtype) != NULL) {
+        tile += sl_attn_kv4_codes(dim);
+        n = SL_KV_TILE * 2;
     }
     uint64_t seen = 0;
     for (size_t i = 0; i < n; i += 32) {
@@ -268,6 +275,8 @@ void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, in
         else if (dtype == SL_DTYPE_Q8_0) /* any code times zero */
             for (int b = 0; b * SL_KV_SCALE < dim; b++)
                 sl_store_u16(attn_store_scale_at(out, dim, b, slot), 0);
+        else if (sl_kv4_of(dtype) != NULL) /* the same */
+            sl_store_u16(out + sl_attn_kv4_codes(dim) + 2 * slot, 0);
         else if (dtype == SL_DTYPE_FP8_E4M3) {
             memset(out + slot * dim, 0, (size_t)dim);
             sl_store_u16(fp8_scale_at(out, dim, slot), 0);

@@ -73,11 +73,11 @@ struct store_job {
     const struct sl_op_qk_norm_rope_kv_store *a;
 };
 
-/* A head vector [dim] as the page stores it; Q8_0 and FP8 are made by the store. */
+/* A head vector [dim] as the page stores it; others than floats are made by the store. */
 static const void *rope_encode(const struct sl_cpu *cpu, enum sl_dtype dtype, const float *x,
                                int32_t dim, void *out)
 {
-    if (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_Q8_0 || dtype == SL_DTYPE_FP8_E4M3)
+    if (dtype != SL_DTYPE_F16 && dtype != SL_DTYPE_BF16)
         return x;
     cpu->k.encode[dtype](x, out, dim);
     return out;
@@ -91,8 +91,8 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
     const struct sl_cpu_kernels *k = &j->cpu->k;
     const int32_t hd = a->head_dim, vd = sl_v_dim(hd, a->v_dim), bs = a->kv.block_size;
     const int32_t k_dim = sl_kv_padded_dim(hd), v_dim = sl_kv_padded_dim(vd);
-    const size_t k_bytes = sl_kv_tile_bytes(a->kv.dtype, hd);
-    const size_t v_bytes = sl_kv_tile_bytes(a->kv.dtype, vd);
+    const enum sl_dtype keys = sl_kv_keys(a->kv.dtype), values = sl_kv_values(a->kv.dtype);
+    const size_t k_bytes = sl_kv_tile_bytes(keys, hd), v_bytes = sl_kv_tile_bytes(values, vd);
     const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
     float *head = scratch->query;
     for (int32_t h = 0; h < a->n_kv_heads; h++) {
@@ -109,8 +109,7 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
         if (normed && a->norm_after)
             k->rmsnorm(head, a->k_norm, a->eps, hd, head);
         memset(head + hd, 0, (size_t)(k_dim - hd) * sizeof(float));
-        sl_attn_store_k(a->kv.dtype,
-                        rope_encode(j->cpu, a->kv.dtype, head, k_dim, scratch->query16), k_dim,
+        sl_attn_store_k(keys, rope_encode(j->cpu, keys, head, k_dim, scratch->query16), k_dim,
                         place.page + a->kv.k_offset + tile * k_bytes, place.slot);
         const float *value = a->v + t * a->ld_v + (int64_t)h * vd;
         if (a->norm_v)
@@ -119,8 +118,7 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
             memcpy(head, value, (size_t)vd * sizeof(float));
         rope_clip(a->clip, head, vd);
         memset(head + vd, 0, (size_t)(v_dim - vd) * sizeof(float));
-        sl_attn_store_v(a->kv.dtype,
-                        rope_encode(j->cpu, a->kv.dtype, head, v_dim, scratch->query16), v_dim,
+        sl_attn_store_v(values, rope_encode(j->cpu, values, head, v_dim, scratch->query16), v_dim,
                         place.page + a->kv.v_offset + tile * v_bytes, place.slot);
     }
 }

@@ -8,8 +8,9 @@ int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int3
 {
     SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && l->block_size % SL_KV_TILE == 0);
     const size_t n_tiles = (size_t)n_kv_heads * (size_t)(l->block_size / SL_KV_TILE);
-    const size_t keys = n_tiles * sl_kv_tile_bytes(l->dtype, head_dim);
-    const size_t values = v_dim > 0 ? n_tiles * sl_kv_tile_bytes(l->dtype, v_dim) : 0;
+    const enum sl_dtype dtype = sl_kv_layer_dtype(l, layer);
+    const size_t keys = n_tiles * sl_kv_tile_bytes(sl_kv_keys(dtype), head_dim);
+    const size_t values = v_dim > 0 ? n_tiles * sl_kv_tile_bytes(sl_kv_values(dtype), v_dim) : 0;
     int32_t i = 0;
     SL_ASSERT(l->n_groups == 0 || !l->groups[l->n_groups - 1].state);
     while (i < l->n_groups && l->groups[i].window != window)

@@ -44,6 +44,9 @@ struct sl_kv_layer_group {
 struct sl_kv_layout {
     int32_t block_size; /* tokens of a page, whole tiles */
     enum sl_dtype dtype;
+    enum sl_dtype exempt_dtype; /* of the layers that are exempt from it */
+    int32_t n_exempt;           /* of those with keys */
+    bool exempt[SL_MAX_LAYERS];
     int32_t n_groups; /* a group without a window is the first, one of states the last */
     struct sl_kv_layer_group groups[SL_MAX_KV_GROUPS];
     struct sl_kv_place places[SL_MAX_LAYERS]; /* of the model's layers */
@@ -55,6 +58,11 @@ struct sl_kv_layout {
 static inline bool sl_kv_layers_full(const struct sl_kv_layer_group *g)
 {
     return g->window == 0 && !g->state;
+}
+
+static inline enum sl_dtype sl_kv_layer_dtype(const struct sl_kv_layout *l, int32_t layer)
+{
+    return l->exempt[layer] ? l->exempt_dtype : l->dtype;
 }
 
 /* Gives a layer a place. v_dim 0: its keys are all it has (latent attention). Layers without a
@@ -129,7 +137,7 @@ static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t
     v.page_bytes = l->groups[p->group].page_bytes;
     v.k_offset = p->k_offset;
     v.v_offset = p->v_offset;
-    v.dtype = l->dtype;
+    v.dtype = sl_kv_layer_dtype(l, layer);
     v.block_size = l->block_size;
     v.group = p->group;
     return v;

@@ -4,6 +4,7 @@
  */
 #include "base/check.h"
 #include "models/internal.h"
+#include "models/kv_places.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -368,20 +369,17 @@ int sl_model_kv_layout(const struct sl_model *m, const struct sl_backend *be, co
                        enum sl_dtype auto_dtype, int block_size, struct sl_kv_layout *out,
                        struct sl_error *err)
 {
-    static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
-                                           SL_DTYPE_FP8_E4M3};
-    int dtype = (int)auto_dtype;
-    if (kv_dtype != NULL && strcmp(kv_dtype, "auto") != 0) {
-        size_t i = 0;
-        dtype = sl_dtype_from_name(strcmp(kv_dtype, "fp8") == 0 ? "fp8_e4m3" : kv_dtype);
-        while (i < SL_COUNT(dtypes) && (int)dtypes[i] != dtype)
-            i++;
-        if (i == SL_COUNT(dtypes))
-            return sl_fail(
-                err, SL_EINVAL,
-                "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16, bf16, q8_0 or fp8)",
-                kv_dtype);
-    }
+    return sl_model_kv_layout_but(m, be, kv_dtype, NULL, auto_dtype, block_size, out, err);
+}
+
+int sl_model_kv_layout_but(const struct sl_model *m, const struct sl_backend *be,
+                           const char *kv_dtype, const char *skip_layers, enum sl_dtype auto_dtype,
+                           int block_size, struct sl_kv_layout *out, struct sl_error *err)
+{
+    enum sl_dtype dtype;
+    int rc = sl_kv_format_of(kv_dtype, auto_dtype, &dtype, err);
+    if (rc != 0)
+        return rc;
     if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE || block_size % SL_KV_TILE != 0)
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
@@ -389,9 +387,12 @@ int sl_model_kv_layout(const struct sl_model *m, const struct sl_backend *be, co
         sl_layers_max(&m->hp, m->layers, SL_DIM_O_GROUPS) > 0)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "kv-cache-dtype: rows of %s are kept as f32, f16 or bf16, not yet as %s",
-                       m->name->id, sl_dtype_info((enum sl_dtype)dtype)->name);
-    *out = (struct sl_kv_layout){.block_size = block_size, .dtype = (enum sl_dtype)dtype};
-    int rc = place_layers(m, be, out, err);
+                       m->name->id, sl_dtype_info(dtype)->name);
+    *out =
+        (struct sl_kv_layout){.block_size = block_size, .dtype = dtype, .exempt_dtype = auto_dtype};
+    rc = sl_kv_exempt_layers(m, skip_layers, out, err);
+    if (rc == 0)
+        rc = place_layers(m, be, out, err);
     if (out->n_groups == 1 && out->groups[0].state)
         out->dtype = SL_DTYPE_F32; /* states are, and there are no keys */
     return rc;

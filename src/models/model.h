@@ -151,6 +151,12 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
 SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const struct sl_backend *be,
                                      const char *kv_dtype, enum sl_dtype auto_dtype, int block_size,
                                      struct sl_kv_layout *out, struct sl_error *err);
+/* The same with layers that have pages of auto_dtype all the same: --kv-cache-dtype-skip-layers, or
+ * NULL. */
+SL_MUST_CHECK int sl_model_kv_layout_but(const struct sl_model *m, const struct sl_backend *be,
+                                         const char *kv_dtype, const char *skip_layers,
+                                         enum sl_dtype auto_dtype, int block_size,
+                                         struct sl_kv_layout *out, struct sl_error *err);
 
 /* Before there is a layout and before loading: rows attend to so many pages, chosen by bounds of
  * their keys (ops/ops.h); 0: to all. SL_EUNSUPPORTED: no layer of the model can. */

@@ -82,13 +82,18 @@ enum sl_weight_use {
  *               position; a value is code * scale
  *   FP8_E4M3    K [D, 16]         V [16, D] in bytes, then scales bf16 [16]: one for a position, a
  *               power of two, so that every value is a BF16 number (quant/fp8_e4m3.h)
+ *   KV_TURBO4   codes of four bits (quant/kv4.h) of rotated vectors, then scales f16 [16]: one for
+ * a position. K [D / 8, 16] words of 32 bits, whose bits from 4 j and 4 j + 16 on are dimensions 2
+ * j and 2 j + 1 of eight. V [8, D / 4] words of two positions, 16 bits each; W words, 16 or what is
+ * left of D / 4, hold 4 W dimensions: bits from 4 j on of word l are dimension W j + l KV_K8V4 K as
+ * FP8_E4M3     V as KV_TURBO4
  *
  * That is the CPU's order; a device may have another in the same number of bytes.
  */
 struct sl_kv_view {
     uint8_t *pool;
     size_t page_bytes, k_offset, v_offset;
-    enum sl_dtype dtype; /* F32, F16, BF16, Q8_0 or FP8_E4M3 */
+    enum sl_dtype dtype; /* one of these */
     int32_t block_size;  /* a multiple of SL_KV_TILE */
     int32_t group;       /* whose table of the batch names its pages */
 };
@@ -101,7 +106,18 @@ static inline int32_t sl_kv_padded_dim(int32_t head_dim)
     return (head_dim + 15) / 16 * 16;
 }
 
-/* Bytes of a tile of K, or of V. */
+/* The formats of keys and of values in pages of one. */
+static inline enum sl_dtype sl_kv_keys(enum sl_dtype dtype)
+{
+    return dtype == SL_KV_K8V4 ? SL_DTYPE_FP8_E4M3 : dtype;
+}
+
+static inline enum sl_dtype sl_kv_values(enum sl_dtype dtype)
+{
+    return dtype == SL_KV_K8V4 ? SL_KV_TURBO4 : dtype;
+}
+
+/* Bytes of a tile of keys or of values of a format. */
 static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
 {
     size_t dim = (size_t)sl_kv_padded_dim(head_dim);
@@ -109,6 +125,8 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
         return SL_KV_TILE * (dim + (dim + SL_KV_SCALE - 1) / SL_KV_SCALE * 2);
     if (dtype == SL_DTYPE_FP8_E4M3)
         return SL_KV_TILE * (dim + 2);
+    if (dtype == SL_KV_TURBO4)
+        return SL_KV_TILE * (dim / 2 + 2);
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
 }
 

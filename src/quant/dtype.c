@@ -41,19 +41,22 @@
 #include "quant/dtypes.def"
 #undef SL_DTYPE
 
-/* One row more than formats: SL_DTYPE_COUNT stands for "a format this build cannot read". */
-static const struct sl_dtype_info dtypes[SL_DTYPE_COUNT + 1] = {
+/* More rows than formats of tensors: SL_DTYPE_COUNT stands for "a format this build cannot read",
+ * and behind it are those of KV pages only, by the names that vLLM gave them. */
+static const struct sl_dtype_info dtypes[SL_KV_DTYPES_END] = {
 #define SL_DTYPE(id, name, elems, bytes, gguf, st) {name, elems, bytes, gguf, st, CODEC_##id, NULL},
 #define SL_EIGHT(id, fmt, elems, bytes, gguf) \
     {#fmt, elems, bytes, gguf, NULL, sl_##fmt##_to_f32, sl_##fmt##_from_f32, fmt##_eight},
 #include "quant/dtypes.def"
 #undef SL_DTYPE
     {"unsupported", 1, 0, -1, NULL, NULL, NULL, NULL},
+    [SL_KV_TURBO4] = {"turboquant_4bit_nc", 1, 0, -1, NULL, NULL, NULL, NULL},
+    [SL_KV_K8V4] = {"turboquant_k8v4", 1, 0, -1, NULL, NULL, NULL, NULL},
 };
 
 const struct sl_dtype_info *sl_dtype_info(enum sl_dtype t)
 {
-    SL_ASSERT((unsigned)t <= SL_DTYPE_COUNT);
+    SL_ASSERT((unsigned)t < SL_KV_DTYPES_END);
     return &dtypes[t];
 }
 

@@ -18,7 +18,11 @@ enum sl_dtype {
 #define SL_DTYPE(id, name, elems, bytes, gguf, st) SL_DTYPE_##id,
 #include "quant/dtypes.def"
 #undef SL_DTYPE
-    SL_DTYPE_COUNT
+    SL_DTYPE_COUNT,
+    /* Of KV pages only (ops.h); no tensor has them, and they have a name and no conversions. */
+    SL_KV_TURBO4, /* keys and values of four bits, rotated (quant/kv4.h) */
+    SL_KV_K8V4,   /* keys of FP8, values as those */
+    SL_KV_DTYPES_END
 };
 
 struct sl_eight;
@@ -36,7 +40,7 @@ struct sl_dtype_info {
 };
 
 /* SL_DTYPE_COUNT, which marks a tensor of a format this build cannot read, has a row too:
- * "unsupported", no conversions. */
+ * "unsupported", no conversions; so have the formats of KV pages. */
 const struct sl_dtype_info *sl_dtype_info(enum sl_dtype t);
 /* Lookups return -1 for what this build does not know. */
 int sl_dtype_from_gguf(uint32_t gguf_id);

@@ -5,7 +5,7 @@
  * cache hit and missed, on every instruction set, and after preemption. Each case first proves that
  * it exercised what it claims to. The same for random models with recurrent layers, which begin at
  * states that the cache kept, and for one with latent attention; and for the bundled model where
- * rows attend to some of the pages (sparse_topk_pages).
+ * rows attend to some of the pages (sparse_topk_pages), and with pages of four bits.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -49,6 +49,7 @@ struct outcome { /* what must not change by a bit */
 
 static const char *model; /* NULL: the bundled one */
 static int32_t top_pages; /* that rows attend to; 0: all */
+static const char *pages; /* format of KV pages, NULL: auto */
 static struct prompt prompts[N_PROMPTS];
 static struct outcome alone[N_PROMPTS];
 
@@ -122,6 +123,7 @@ static struct sl_engine *start(struct sl_engine_config cfg)
     struct sl_engine *eng = NULL;
     cfg.model = model;
     cfg.sparse_topk_pages = top_pages;
+    cfg.kv_cache_dtype = pages;
     if (sl_engine_create(&cfg, &eng, &err) != 0)
         fail_msg("%s", err.msg);
     return eng;
@@ -322,7 +324,8 @@ static void instruction_sets(void **state)
                 {"avx512-vnni", false, 1}, {"avx512-bf16", true, 1}, {"amx", true, 1}};
     struct sl_error err;
     for (size_t i = 0; i < SL_COUNT(isas); i++) {
-        struct sl_engine_config cfg = {.model = model, .cpu_isa = isas[i].name, .max_num_seqs = 16};
+        struct sl_engine_config cfg = {
+            .model = model, .cpu_isa = isas[i].name, .kv_cache_dtype = pages, .max_num_seqs = 16};
         struct sl_engine *eng = NULL;
         if (sl_engine_create(&cfg, &eng, &err) != 0) {
             printf("skip: %s: %s\n", isas[i].name, err.msg);
@@ -477,6 +480,20 @@ static int end_top_pages(void **state)
     return 0;
 }
 
+static int setup_four_bits(void **state)
+{
+    model = NULL;
+    pages = "turboquant_4bit_nc";
+    return setup(state);
+}
+
+static int teardown_four_bits(void **state)
+{
+    (void)state;
+    pages = NULL;
+    return 0;
+}
+
 /* With an argument: the random models alone. */
 int main(int argc, char **argv)
 {
@@ -510,10 +527,20 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks),
         cmocka_unit_test(pages_are_refused),
     };
+    const struct CMUnitTest four_bits[] = {
+        cmocka_unit_test(chunk_sizes),
+        cmocka_unit_test(preemption),
+        cmocka_unit_test(prefix_cache_hit_and_miss),
+        cmocka_unit_test(ranks),
+        cmocka_unit_test(stages),
+    };
     (void)argv;
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
     if (argc <= 1)
         n_failed += cmocka_run_group_tests_name("pages", chosen, setup_top_pages, end_top_pages);
+    if (argc <= 1)
+        n_failed += cmocka_run_group_tests_name("pages of four bits", four_bits, setup_four_bits,
+                                                teardown_four_bits);
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
     n_failed += cmocka_run_group_tests_name("sparse attention", recurrent, setup_index, NULL);

@@ -934,6 +934,65 @@ static void test_weight_memory(void **state)
     }
 }
 
+/* Layers of other formats than the rest: the first and last ones, those of a list, and errors. */
+static void test_skipped_layers(void **state)
+{
+    static const struct {
+        const char *dtype, *list;
+        int rc, n;
+        const char *says;
+    } cases[] = {{"turboquant_4bit_nc", NULL, 0, 2, NULL},
+                 {"turboquant_k8v4", "none", 0, 0, NULL},
+                 {"turboquant_4bit_nc", "1", 0, 3, NULL},
+                 {"turboquant_4bit_nc", "0", 0, 2, NULL},
+                 {"fp8", NULL, 0, 0, NULL},
+                 {"fp8", "2,0", 0, 2, NULL},
+                 {"fp8", "sliding_window", 0, 5, NULL},
+                 {"fp8", "9999", SL_EINVAL, 0, "\"9999\" is no layer"},
+                 {"fp8", "1,,2", SL_EINVAL, 0, "\"\" is no layer"},
+                 {"fp8", "1,-2", SL_EINVAL, 0, "\"-2\" is no layer"},
+                 {"fp8", "99999999999999999999999", SL_EINVAL, 0, "is no layer"}};
+    struct sl_kv_layout l;
+    struct sl_error err = {0};
+    struct rig g;
+    (void)state;
+    rig_open(&g, "tests/golden/models/gemma3_bf16", &(struct rig_options){0});
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        const int rc = sl_model_kv_layout_but(g.model, NULL, cases[i].dtype, cases[i].list,
+                                              SL_DTYPE_BF16, 16, &l, &err);
+        if (rc != cases[i].rc || (rc == 0 && l.n_exempt != cases[i].n))
+            fail_msg("%s of \"%s\": %d, %d layers", cases[i].dtype, cases[i].list, rc, l.n_exempt);
+        if (rc != 0) {
+            assert_non_null(strstr(err.msg, "kv-cache-dtype-skip-layers"));
+            assert_non_null(strstr(err.msg, cases[i].says));
+            continue;
+        }
+        size_t n_bytes[SL_MAX_KV_GROUPS] = {0}; /* places are of their layers' formats */
+        uint8_t *pools[SL_MAX_KV_GROUPS] = {NULL};
+        assert_int_equal(l.n_groups, 2);
+        for (int32_t k = 0; k < sl_model_facts(g.model)->n_layers; k++) {
+            const struct sl_kv_view v = sl_kv_view(&l, pools, k);
+            assert_int_equal(v.dtype, l.exempt[k] ? SL_DTYPE_BF16 : l.dtype);
+            assert_int_equal(v.k_offset, n_bytes[v.group]);
+            n_bytes[v.group] += l.places[k].n_bytes;
+        }
+        for (int32_t k = 0; k < l.n_groups; k++)
+            assert_int_equal(n_bytes[k], l.groups[k].page_bytes);
+    }
+    char list[SL_MAX_KV_SKIP + 2];
+    memset(list, '1', sizeof list);
+    list[sizeof list - 1] = '\0';
+    assert_int_equal(
+        sl_model_kv_layout_but(g.model, NULL, "fp8", list, SL_DTYPE_BF16, 16, &l, &err), SL_ELIMIT);
+    rig_close(&g);
+    rig_open(&g, "tests/golden/models/deepseek_v3", &(struct rig_options){0});
+    assert_int_equal(
+        sl_model_kv_layout(g.model, NULL, "turboquant_k8v4", SL_DTYPE_BF16, 16, &l, &err),
+        SL_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "turboquant_k8v4: there are no such pages of latent"));
+    rig_close(&g);
+}
+
 static void test_run_limits(void **state)
 {
     (void)state;
@@ -1039,6 +1098,7 @@ int main(void)
         cmocka_unit_test(test_longrope_by_context),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_weight_memory),
+        cmocka_unit_test(test_skipped_layers),
         cmocka_unit_test(test_run_limits),
         cmocka_unit_test(test_room_of_shared_experts),
     };

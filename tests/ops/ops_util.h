@@ -92,7 +92,7 @@ static inline void poison(struct red_buf *b)
         b->base[i] = sl_f32_of_bits(RED_PATTERN);
 }
 
-static struct red_buf red_alloc(size_t n)
+static inline struct red_buf red_alloc(size_t n)
 {
     struct red_buf b = {.n = n};
     b.base = sl_malloc((n + 2 * RED_FLOATS) * sizeof(float));
@@ -121,7 +121,7 @@ static inline void red_free(struct red_buf *b)
     b->base = NULL;
 }
 
-static float *floats(struct sl_rng *rng, size_t n, double scale)
+static inline float *floats(struct sl_rng *rng, size_t n, double scale)
 {
     float *p = sl_malloc(n * sizeof(float));
     assert_non_null(p);
@@ -139,7 +139,7 @@ static inline void same_bits(const float *a, const float *b, size_t n, const cha
                      (double)b[i]);
 }
 
-static double square_error(const float *a, const double *want, size_t n)
+static inline double square_error(const float *a, const double *want, size_t n)
 {
     double err = 0;
     for (size_t i = 0; i < n; i++)
@@ -148,8 +148,8 @@ static double square_error(const float *a, const double *want, size_t n)
 }
 
 /* Normalised mean square error, which must not be above max_nmse. */
-static double near_oracle(const float *a, const double *want, size_t n, double max_nmse,
-                          const char *what)
+static inline double near_oracle(const float *a, const double *want, size_t n, double max_nmse,
+                                 const char *what)
 {
     double err = square_error(a, want, n), power = 0;
     for (size_t i = 0; i < n; i++)

@@ -62,6 +62,23 @@ def test_a_server_that_starts_again_finds_its_prefixes(tmp_path):
         assert a[2] < b[2] == (b[3] - 1) // 16 * 16
 
 
+def test_pages_of_other_formats_are_not_found(tmp_path):
+    """Four-bit pages come back with the same bits; where one layer has another format, none is found."""
+    args = [*ARGS, "--kv-cache-dir", str(tmp_path / "kv"), "--kv-cache-disk-size", "0.5", "--kv-cache-dtype"]
+    ways = {"4": ["turboquant_4bit_nc", "--kv-cache-dtype-skip-layers", "4"],
+            "again": ["turboquant_4bit_nc", "--kv-cache-dtype-skip-layers", "4"],
+            "5": ["turboquant_4bit_nc", "--kv-cache-dtype-skip-layers", "5"]}
+    got = {}
+    for name, way in ways.items():
+        with Server(MODEL, *args, *way) as s:
+            got[name] = [ask(s, k) for k in range(2)]
+            assert (s.metric("sluice:kv_tier_hits_total", tier="disk") > 0) == (name == "again"), name
+            well(s)
+    for a, b, c in zip(got["4"], got["again"], got["5"]):
+        assert a[:2] == b[:2] and b[2] == (b[3] - 1) // 16 * 16
+        assert c[2] == a[2] < b[2]
+
+
 def train_a_little(model):
     path = model / "model.safetensors"
     data = bytearray(path.read_bytes())

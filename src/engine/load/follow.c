@@ -109,11 +109,12 @@ static int plan_pages(struct follower *f, struct sl_error *err)
 {
     struct sl_rank_plan *p = &f->plan;
     struct sl_kv_layout *kv = &f->run_cfg.kv;
-    p->kv_dtype[sizeof p->kv_dtype - 1] = '\0';
+    p->kv_dtype[sizeof p->kv_dtype - 1] = p->kv_skip[sizeof p->kv_skip - 1] = '\0';
     int rc = sl_model_set_top_pages(f->model, p->top_pages, err);
     if (rc == 0)
-        rc = sl_model_kv_layout(f->model, f->backend, p->kv_dtype, f->backend->vt->kv_dtype,
-                                p->bounds.block_size, kv, err);
+        rc = sl_model_kv_layout_but(f->model, f->backend, p->kv_dtype,
+                                    p->kv_skips ? p->kv_skip : NULL, f->backend->vt->kv_dtype,
+                                    p->bounds.block_size, kv, err);
     if (rc != 0)
         return rc;
     const struct sl_hash128 own = sl_nodes_layout(kv);

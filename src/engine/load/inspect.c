@@ -96,9 +96,13 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                       (double)p->stored_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights, as they are",
                   (double)p->mapped_bytes / 1e6);
-    sl_buf_printf(b, "  %-24s %10.1f MB: %d blocks of %d tokens, %s\n", "KV pages",
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d blocks of %d tokens, %s", "KV pages",
                   (double)p->kv_bytes / 1e6, p->n_pages, p->block_size,
                   sl_dtype_info(p->kv.dtype)->name);
+    if (p->kv.n_exempt > 0)
+        sl_buf_printf(b, ", %s in %d layers", sl_dtype_info(p->kv.exempt_dtype)->name,
+                      p->kv.n_exempt);
+    sl_buf_puts(b, "\n");
     for (int32_t g = 0; g < p->kv.n_groups; g++)
         group_text(p, g, b);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences%s\n", "activations",

@@ -72,6 +72,7 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
     const char **all[] = {&cfg->device,
                           &cfg->cpu_offload_experts,
                           &cfg->kv_cache_dtype,
+                          &cfg->kv_cache_dtype_skip_layers,
                           &cfg->cpu_isa,
                           &cfg->numa,
                           &cfg->runner,
@@ -158,6 +159,10 @@ static int check_device(const struct sl_loaded *l, const struct sl_engine_config
         return sl_fail(err, SL_EUNSUPPORTED,
                        "sparse_topk_pages: attention over chosen pages has no kernel on this "
                        "device: choose device cpu");
+    if (l->plan.kv.n_exempt > 0 && l->plan.kv.dtype < SL_DTYPE_COUNT)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "kv-cache-dtype-skip-layers: pages have one format on this device: choose "
+                       "device cpu");
     const int32_t n = sl_model_heads(l->model, kinds, SL_MAX_HEAD_KINDS);
     const int32_t n_more = drafts ? sl_model_heads(l->draft.model, more, SL_MAX_HEAD_KINDS) : 0;
     if (n + n_more > SL_MAX_HEAD_KINDS)

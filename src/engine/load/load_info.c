@@ -144,14 +144,18 @@ struct sl_hash128 sl_loaded_kv_root(const struct sl_loaded *l)
 {
     const struct sl_model_facts *f = sl_model_facts(l->model);
     const struct sl_kv_layout *kv = &l->plan.kv;
-    struct sl_hash128 in[2] = {sl_ckpt_digest(l->ckpt)};
+    struct sl_hash128 in[3] = {sl_ckpt_digest(l->ckpt)};
+    const size_t n_in = kv->n_exempt > 0 ? 3 : 2;
+    SL_ASSERT(kv->n_groups > 0 && kv->n_exempt >= 0 && kv->n_exempt <= f->n_layers);
     char text[512];
     int n = snprintf(text, sizeof text, "%s %s %d %d %d %s %d %llu", f->family, f->weight_dtype,
                      f->n_layers, f->hidden, f->n_vocab, sl_dtype_info(kv->dtype)->name,
                      kv->block_size, (unsigned long long)sl_kv_block_bytes(kv));
     SL_ASSERT(n > 0 && (size_t)n < sizeof text);
     in[1] = sl_hash128(text, (size_t)n, 0);
-    return sl_hash128(in, sizeof in, 0);
+    if (kv->n_exempt > 0)
+        in[2] = sl_hash128(kv->exempt, sizeof kv->exempt, (uint64_t)kv->exempt_dtype);
+    return sl_hash128(in, n_in * sizeof in[0], 0);
 }
 
 /* Another version, instruction set or flag may round differently, and some models' positions go by

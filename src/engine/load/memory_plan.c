@@ -686,9 +686,8 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model drafts only for one with layers that see all "
                        "positions: this one has none (method ngram works)");
-    int rc =
-        sl_model_kv_layout(draft, be, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
-                           be->vt->kv_dtype, p->block_size, &p->draft_kv, err);
+    int rc = sl_model_kv_layout(draft, be, cfg->kv_cache_dtype, be->vt->kv_dtype, p->block_size,
+                                &p->draft_kv, err);
     if (rc == 0 && p->draft_kv.groups[p->draft_kv.n_groups - 1].state)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model with recurrent layers cannot draft: what it "
@@ -783,9 +782,8 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     if (rc == 0)
         rc = plan_adapters(facts, cfg, out, err);
     if (rc == 0)
-        rc = sl_model_kv_layout(model, be,
-                                cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
-                                auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
+        rc = sl_model_kv_layout_but(model, be, cfg->kv_cache_dtype, cfg->kv_cache_dtype_skip_layers,
+                                    auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
     out->n_ranks = facts->n_ranks;
     if (rc == 0 && out->n_stages > 1)
         sl_stage_plan_pages(out);

@@ -114,6 +114,7 @@ struct sl_hash128 sl_nodes_layout(const struct sl_kv_layout *kv)
                                  (int64_t)kv->groups[g].page_bytes};
         h = add(h, group, sizeof group);
     }
+    h = add(h, kv->exempt, sizeof kv->exempt);
     return h;
 }
 
@@ -152,5 +153,9 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
     out->skip_softmax = cfg->skip_softmax_threshold_scale_factor;
     out->top_pages = cfg->sparse_topk_pages;
     snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", sl_dtype_info(p->kv.dtype)->name);
+    out->kv_skips = cfg->kv_cache_dtype_skip_layers != NULL;
+    SL_ASSERT(!out->kv_skips || strlen(cfg->kv_cache_dtype_skip_layers) <= SL_MAX_KV_SKIP);
+    if (out->kv_skips)
+        snprintf(out->kv_skip, sizeof out->kv_skip, "%s", cfg->kv_cache_dtype_skip_layers);
     out->layout = sl_nodes_layout(&p->kv);
 }

@@ -25,7 +25,8 @@ struct sl_rank_plan { /* in a note: other processes have the same build */
     float skip_softmax;
     int32_t n_taps, taps[SL_MAX_TAPS]; /* hidden rows that a drafter of rank 0 reads */
     int32_t top_pages;
-    char kv_dtype[16];
+    char kv_dtype[32], kv_skip[SL_MAX_KV_SKIP + 1];
+    bool kv_skips; /* kv_skip is not NULL */
     struct sl_hash128 layout;
     uint64_t pool_bytes[SL_MAX_KV_GROUPS]; /* of a rank */
 };

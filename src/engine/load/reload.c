@@ -51,7 +51,8 @@ int sl_loaded_park(void *user, int level, struct sl_error *err)
 
 static bool same_groups(const struct sl_kv_layout *a, const struct sl_kv_layout *b)
 {
-    bool same = a->n_groups == b->n_groups && a->block_size == b->block_size;
+    bool same = a->n_groups == b->n_groups && a->block_size == b->block_size &&
+                a->dtype == b->dtype && memcmp(a->exempt, b->exempt, sizeof a->exempt) == 0;
     for (int32_t g = 0; g < a->n_groups && same; g++)
         same = a->groups[g].window == b->groups[g].window &&
                a->groups[g].state == b->groups[g].state &&
