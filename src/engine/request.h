@@ -40,9 +40,10 @@ struct sl_rseq {
     uint64_t seed;
     uint64_t t_last_ns;
     bool raised; /* counted in the engine's n_raised */
-    /* The last block that others can find, when it ended; SL_NO_NODE: none. */
-    int32_t leaf;
-    struct sl_hash128 leaf_name;
+    /* When it ended, the last block that others can find, and that of its prompt; SL_NO_NODE: none.
+     */
+    int32_t leaf, base;
+    struct sl_hash128 leaf_name, base_name;
     uint64_t ended_ns;
 
     /* appended by the engine, [max_out] each */

@@ -124,8 +124,8 @@ static void mark_free(struct sl_engine *eng, struct sl_mark *m)
     SL_ASSERT(m->leaf != SL_NO_NODE && r->n_marks > 0);
     if (mark_lease(eng, m) != NULL)
         sl_kv_end_lease(&eng->kv, m->lease);
-    if (r->mark_of[m->leaf] == (int32_t)(m - r->marks))
-        r->mark_of[m->leaf] = -1;
+    if (r->mark_of[m->base] == (int32_t)(m - r->marks))
+        r->mark_of[m->base] = -1;
     m->leaf = SL_NO_NODE;
     r->n_marks--;
 }
@@ -139,22 +139,30 @@ static void mark_forget(struct sl_engine *eng, struct sl_mark *m)
     mark_free(eng, m);
 }
 
-/* The mark that the request goes on from: the last node of its prompt that is known, or what its
- * session left; NULL: none. */
-static struct sl_mark *mark_find(struct sl_engine *eng, struct sl_request *req)
+/* The mark whose prompt this one begins with, the longest; NULL: none that is known. */
+static struct sl_mark *mark_below(struct sl_engine *eng, struct sl_request *req)
 {
     struct sl_retain *r = &eng->retain;
     const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
-    if (r->n_marks == 0)
-        return NULL;
-    const int32_t node =
-        sl_kv_deepest(&eng->kv, &req->ns, &text, req->n_prompt / eng->kv.block_size);
-    if (node != SL_NO_NODE && r->mark_of[node] >= 0) {
+    int32_t node = sl_kv_deepest(&eng->kv, &req->ns, &text, req->n_prompt / eng->kv.block_size);
+    for (; node != SL_NO_NODE; node = eng->kv.tree.nodes[node].parent) {
+        if (r->mark_of[node] < 0)
+            continue;
         struct sl_mark *m = &r->marks[r->mark_of[node]];
-        SL_ASSERT(m->leaf == node);
-        if (!m->returned && is_there(eng, node, &m->name))
+        SL_ASSERT(m->leaf != SL_NO_NODE && m->base == node);
+        if (!m->returned && m->n_prompt < req->n_prompt && is_there(eng, node, &m->base_name))
             return m;
     }
+    return NULL;
+}
+
+/* The mark that the request goes on from, by its text or what its session left; NULL: none. */
+static struct sl_mark *mark_find(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_retain *r = &eng->retain;
+    struct sl_mark *m = r->n_marks > 0 ? mark_below(eng, req) : NULL;
+    if (m != NULL || r->n_marks == 0)
+        return m;
     for (int32_t i = 0; i < SL_MAX_KV_LEASES && req->session != 0; i++)
         if (r->marks[i].leaf != SL_NO_NODE && r->marks[i].session == req->session &&
             !r->marks[i].returned)
@@ -267,6 +275,9 @@ void sl_retain_note(struct sl_engine *eng, struct sl_rseq *rs)
         return;
     rs->leaf = seq->blocks.nodes[seq->n_published - 1];
     rs->leaf_name = eng->kv.tree.nodes[rs->leaf].name;
+    const int32_t n = seq->n_prompt / eng->kv.block_size;
+    rs->base = seq->blocks.nodes[SL_MIN(SL_MAX(n, 1), seq->n_published) - 1];
+    rs->base_name = eng->kv.tree.nodes[rs->base].name;
     rs->ended_ns = eng->now_ns;
 }
 
@@ -274,7 +285,8 @@ void sl_retain_call(struct sl_engine *eng, struct sl_request *req)
 {
     struct sl_retain *r = &eng->retain;
     const struct sl_rseq *rs = &req->seqs[req->calling];
-    if (rs->leaf == SL_NO_NODE || !is_there(eng, rs->leaf, &rs->leaf_name))
+    if (rs->leaf == SL_NO_NODE || !is_there(eng, rs->leaf, &rs->leaf_name) ||
+        !is_there(eng, rs->base, &rs->base_name))
         return;
     struct sl_mark *m = mark_make(eng);
     if (m == NULL)
@@ -282,13 +294,16 @@ void sl_retain_call(struct sl_engine *eng, struct sl_request *req)
     SL_ASSERT(m->leaf == SL_NO_NODE && req->calling < req->n_seqs);
     *m = (struct sl_mark){.leaf = rs->leaf,
                           .name = rs->leaf_name,
+                          .base = rs->base,
+                          .base_name = rs->base_name,
+                          .n_prompt = rs->seq.n_prompt,
                           .tool = req->tool,
                           .session = req->session,
                           .arrival = rs->seq.arrival,
                           .ended_ns = rs->ended_ns,
                           .lease = -1};
     r->n_marks++;
-    r->mark_of[m->leaf] = (int32_t)(m - r->marks);
+    r->mark_of[m->base] = (int32_t)(m - r->marks);
     mark_keep(eng, m, &rs->seq);
 }
 

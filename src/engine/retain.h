@@ -7,7 +7,8 @@
  * and from how fast the cache gives up pages; it is leased for so long (kv/lease.h), within a share
  * of the pool. Of several, the one is worth least for which the time to compute it again, times the
  * probability that it is asked for, is least for each block. A request goes on from a mark if its
- * prompt is found in the tree down to that node, or if it names the same session. Then the tool's
+ * prompt is longer and begins with that of the turn, or if it names the same session. The answer is
+ * not asked for: templates may write a call otherwise than the model did. Then the tool's
  * time is known, and the lease lasts until the request is admitted, however long it waits.
  *
  * Such a request waits with the arrival of the first request of its program (first come, first
@@ -33,8 +34,10 @@ struct sl_request;
 struct sl_rseq;
 
 struct sl_mark {  /* a turn that ended in a tool call */
-    int32_t leaf; /* SL_NO_NODE: this place is free */
-    struct sl_hash128 name;
+    int32_t leaf; /* its last node; SL_NO_NODE: this place is free */
+    int32_t base; /* the last one of its prompt */
+    struct sl_hash128 name, base_name;
+    int32_t n_prompt;
     uint64_t tool, session; /* session 0: none was named */
     uint64_t arrival;       /* of its program */
     uint64_t ended_ns;
@@ -51,7 +54,7 @@ struct sl_session {
 struct sl_retain {
     struct sl_mark marks[SL_MAX_KV_LEASES];
     struct sl_session *sessions; /* [SL_MAX_SESSIONS] */
-    int32_t *mark_of;            /* [n_nodes] the last mark at a node, -1: none */
+    int32_t *mark_of;            /* [n_nodes] the last mark with this base, -1: none */
     int32_t n_marks, looked_at;  /* the mark that was looked at last, whether it is forgotten */
     uint64_t n_serials;
     struct sl_tool_times tools;

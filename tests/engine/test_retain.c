@@ -147,6 +147,31 @@ static void a_call_is_kept_for_its_time(void **state)
     stop(&g);
 }
 
+/* The template writes the call otherwise than the model did; the same prompt again does not go on.
+ */
+static void the_prompt_is_enough(void **state)
+{
+    static struct rig g;
+    int32_t ids[LONG + 20];
+    (void)state;
+    start(&g, 0.5, 8, 0);
+    make_prompt(ids, LONG, 1);
+    struct sl_request *req = submit(&g, ids, LONG, 13, 0);
+    run(&g, req);
+    sl_request_calls(req, 0, 7);
+    sl_request_release(req);
+    turn(&g);
+    assert_int_equal(g.eng->kv.leases.n, 1);
+    run_one(&g, ids, LONG, 0);
+    assert_int_equal(g.eng->stats.tool_returns, 0);
+    for (int32_t i = LONG; i < LONG + 20; i++)
+        ids[i] = T_C; /* not what was generated */
+    assert_int_equal(run_one(&g, ids, LONG + 20, 0), LONG);
+    assert_int_equal(g.eng->stats.tool_returns, 1);
+    assert_int_equal(g.eng->kv.leases.n, 0);
+    stop(&g);
+}
+
 /* The time that a tool takes is learnt, by its name. */
 static void times_are_learnt(void **state)
 {
@@ -421,6 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_call_is_kept_for_its_time, rig_end),
+        cmocka_unit_test_teardown(the_prompt_is_enough, rig_end),
         cmocka_unit_test_teardown(times_are_learnt, rig_end),
         cmocka_unit_test_teardown(leases_keep_nobody_waiting, rig_end),
         cmocka_unit_test_teardown(an_older_program_is_not_evicted_for_a_new_one, rig_end),
