@@ -530,7 +530,7 @@ EXPERTS = {
     ),
     "laguna_full": (  # without what has defaults
         "Laguna",
-        dict(SPARSE, head_dim=16, num_hidden_layers=2, intermediate_size=40, num_experts=4, moe_intermediate_size=12,
+        dict(SPARSE, head_dim=16, num_hidden_layers=2, intermediate_size=40, num_experts=4, moe_intermediate_size=16,
              shared_expert_intermediate_size=8, gating="per-head"),
         torch.bfloat16,
         "bare",
