@@ -22,6 +22,8 @@
 #define SL_CPU_SUPER  32  /* weight rows that share a block of activations */
 #define SL_CPU_TOKENS 64  /* tokens of a block of activations */
 
+#define SL_PAGES_AHEAD 8 /* pages whose bounds are asked for before they are read */
+
 struct sl_cpu_kernels {
     /* n elements (whole blocks) of a format to float and back; equal to the format's reference. */
     void (*decode[SL_DTYPE_COUNT])(const void *src, float *out, int64_t n);
@@ -69,11 +71,12 @@ struct sl_cpu_kernels {
     /* x[i] = post[i] y + sum over j of mix[j, i] x[j], from j = 0 on, in place. */
     void (*hyper_write)(float *x, const float *y, const float *post, const float *mix,
                         int n_streams, int h);
-    /* out[i] = the largest of the n_q queries' products with bounds[i], two rows of dim numbers: q
-     * [n_q, 2, dim] are the parts of queries above 0, then those below (ops/ops.h); more: or what
-     * is there. NaN is less than any number. F32, BF16. */
-    void (*page_scores[SL_DTYPE_COUNT])(const uint8_t *const *bounds, int n, const float *q,
-                                        int n_q, int dim, bool more, float *out);
+    /* out[i] = the largest of the n_q queries' products with bounds[i] + at, two rows of dim
+     * numbers: q [n_q, 2, dim] are the parts of queries above 0, then those below (ops/ops.h);
+     * more: or what is there. NaN is less than any number. bounds[i + SL_PAGES_AHEAD] can be read
+     * as a pointer for every i < n: what will be wanted next. F32, BF16. */
+    void (*page_scores[SL_DTYPE_COUNT])(const uint8_t *const *bounds, size_t at, int n,
+                                        const float *q, int n_q, int dim, bool more, float *out);
     /* (m, l, o) of a later split joins the state (ml[0], ml[1], acc). */
     void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
     /* out = acc / l after the sink joined (NULL: none). */

@@ -8,7 +8,6 @@
  * a layer are 32 MB, a sixteenth of its keys and values.
  */
 #define PAGE_QUERIES 4
-#define PAGES_AHEAD  4
 
 INLINE v16 page_load(const bool wide, const uint8_t *p, int d)
 {
@@ -34,34 +33,34 @@ INLINE float page_dots(const bool wide, const int n_q, const uint8_t *bounds, co
     return best;
 }
 
-INLINE void page_scores(const bool wide, const uint8_t *const *bounds, int n, const float *q,
-                        int n_q, int dim, bool more, float *out)
+INLINE void page_scores(const bool wide, const uint8_t *const *bounds, size_t at, int n,
+                        const float *q, int n_q, int dim, bool more, float *out)
 {
     const int n_numbers = 2 * dim, n_bytes = n_numbers * (wide ? 4 : 2);
     for (int i = 0; i < n; i++) {
         float best = more ? out[i] : -INFINITY;
         int h = 0;
-        if (i + PAGES_AHEAD < n)
-            for (int at = 0; at < n_bytes; at += 64)
-                __builtin_prefetch(bounds[i + PAGES_AHEAD] + at);
+        const uint8_t *b = bounds[i] + at;
+        for (int line = 0; line < n_bytes; line += 64)
+            __builtin_prefetch(bounds[i + SL_PAGES_AHEAD] + at + line);
         for (; h + PAGE_QUERIES <= n_q; h += PAGE_QUERIES)
-            best = page_dots(wide, PAGE_QUERIES, bounds[i], q + h * n_numbers, n_numbers, best);
+            best = page_dots(wide, PAGE_QUERIES, b, q + h * n_numbers, n_numbers, best);
         for (; h < n_q; h++)
-            best = page_dots(wide, 1, bounds[i], q + h * n_numbers, n_numbers, best);
+            best = page_dots(wide, 1, b, q + h * n_numbers, n_numbers, best);
         out[i] = best;
     }
 }
 
-static void page_scores_f32(const uint8_t *const *bounds, int n, const float *q, int n_q, int dim,
-                            bool more, float *out)
+static void page_scores_f32(const uint8_t *const *bounds, size_t at, int n, const float *q, int n_q,
+                            int dim, bool more, float *out)
 {
-    page_scores(true, bounds, n, q, n_q, dim, more, out);
+    page_scores(true, bounds, at, n, q, n_q, dim, more, out);
 }
 
-static void page_scores_bf16(const uint8_t *const *bounds, int n, const float *q, int n_q, int dim,
-                             bool more, float *out)
+static void page_scores_bf16(const uint8_t *const *bounds, size_t at, int n, const float *q,
+                             int n_q, int dim, bool more, float *out)
 {
-    page_scores(false, bounds, n, q, n_q, dim, more, out);
+    page_scores(false, bounds, at, n, q, n_q, dim, more, out);
 }
 
 static void fill_page_scores(struct sl_cpu_kernels *k)
