@@ -14,7 +14,8 @@ bool sl_top_pages_layer(const struct sl_model *m, int32_t layer)
 {
     const struct sl_layer_desc *l = &m->layers[layer];
     return m->top_pages > 0 && layer >= DENSE_LAYERS && sl_has_attention(l) &&
-           l->mixer != SL_MIX_MLA && l->window == 0 && !l->whole && l->index.top_k == 0;
+           l->mixer != SL_MIX_MLA && l->mixer != SL_MIX_ROWS && l->window == 0 && !l->whole &&
+           l->index.top_k == 0;
 }
 
 bool sl_top_pages_bounds(const struct sl_model *m, int32_t layer)
