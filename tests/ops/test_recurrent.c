@@ -7,8 +7,8 @@
 #include "ops_util.h"
 #include "recurrent_golden.h"
 
-enum { MAX_IN = 9, MAX_TEXT = 64, MAX_BLOCKS = 64, N_SEQS = 4, PAGE_RED = 16, PAGES = 96 };
-enum { MAX_BATCH = N_SEQS * MAX_TEXT };
+enum { MAX_IN = 9, MAX_TEXT = 64, N_SEQS = 4, MAX_BATCH = N_SEQS * MAX_TEXT };
+enum { MAX_BLOCKS = 64, PAGE_RED = 16, PAGES = 96 };
 
 struct rec {
     const char *name;
