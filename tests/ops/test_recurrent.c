@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Layers with a recurrent state on the CPU. A text is computed whole by plain C with one thread and
- * compared with a count in double from the formulas of ops.h; then cut into steps of every kind,
- * with other texts beside it, pages for few of its blocks, a page that it shares, by every
- * instruction set and number of threads: the bits must be the same, of outputs and of pages.
+ * Layers with a recurrent state on the CPU. A text computed whole by plain C is compared with a
+ * count in double from the formulas of ops.h, then cut into steps, beside other texts, with pages
+ * for few blocks or shared, by every instruction set and thread count: the bits are the same.
  */
 #include "ops_util.h"
 #include "recurrent_golden.h"
