@@ -286,8 +286,10 @@ static void run_bench(const char *filter)
                     bench_linear(isa, threads, d, data, 4096, 4096, 512, &c);
             }
             for (int n = 4096; isa_available(isa) && threads == 1 && n <= 65536; n *= 4)
-                if (strstr("sparse", filter) != NULL)
+                if (strstr("sparse", filter) != NULL) {
                     bench_sparse(isa, threads, n);
+                    bench_sparse_blocks(isa, threads, n);
+                }
             if (isa_available(isa) && strstr("pages", filter) != NULL)
                 bench_pages(isa, threads, 131072);
             if (isa_available(isa) && strstr("attention", filter) != NULL) {
