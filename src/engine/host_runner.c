@@ -346,10 +346,13 @@ static int create_blocks(struct sl_host_runner *h, struct sl_error *err)
 static int host_page_out(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err)
 {
     const struct sl_host_runner *h = ctx;
-    size_t n_bytes;
     (void)err;
-    const uint8_t *src = h->m.page(h->m.ctx, group, page, &n_bytes);
-    memcpy(dst, src, n_bytes);
+    for (int32_t i = 0; i < SL_MAX(h->m.n_page_parts, 1); i++) {
+        size_t n_bytes;
+        const uint8_t *src = h->m.page(h->m.ctx, group, page, i, &n_bytes);
+        memcpy(dst, src, n_bytes);
+        dst += n_bytes;
+    }
     return 0;
 }
 
@@ -357,10 +360,13 @@ static int host_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *s
                         struct sl_error *err)
 {
     const struct sl_host_runner *h = ctx;
-    size_t n_bytes;
     (void)err;
-    uint8_t *dst = h->m.page(h->m.ctx, group, page, &n_bytes);
-    memcpy(dst, src, n_bytes);
+    for (int32_t i = 0; i < SL_MAX(h->m.n_page_parts, 1); i++) {
+        size_t n_bytes;
+        uint8_t *dst = h->m.page(h->m.ctx, group, page, i, &n_bytes);
+        memcpy(dst, src, n_bytes);
+        src += n_bytes;
+    }
     return 0;
 }
 

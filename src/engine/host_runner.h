@@ -42,8 +42,10 @@ struct sl_host_model {
     /* Optional: the model's id of a column of those rows, of which there are n_draft_row then. */
     int32_t (*draft_token)(const void *ctx, int32_t idx);
     int32_t n_draft_row;
-    /* Optional: where a page of a group lies, and its bytes. */
-    uint8_t *(*page)(void *ctx, int32_t group, int32_t page, size_t *n_bytes);
+    /* Optional: where a part of a page of a group lies, and its bytes. A page has n_page_parts
+     * parts (0: one), which follow one another in a copy. */
+    uint8_t *(*page)(void *ctx, int32_t group, int32_t page, int32_t part, size_t *n_bytes);
+    int32_t n_page_parts;
     void (*top_pages)(const void *ctx, struct sl_top_page_counts *out); /* optional, likewise */
     uint64_t (*progress)(const void *ctx);          /* optional, of struct sl_runner, */
     int (*health)(void *ctx, struct sl_error *err); /* likewise */

@@ -578,6 +578,15 @@ static uint64_t ranks_progress(const void *ctx)
     return n;
 }
 
+/* What each rank's heads have of a page. */
+static uint8_t *ranks_page(void *ctx, int32_t group, int32_t page, int32_t part, size_t *n_bytes)
+{
+    const struct sl_ranks *r = ctx;
+    uint8_t *first = r->first.page(r->first.ctx, group, page, 0, n_bytes);
+    SL_ASSERT(part >= 0 && part < r->n && r->leader == NULL && !r->staged);
+    return part == 0 ? first : r->ranks[part].kv_pool[group] + (size_t)page * *n_bytes;
+}
+
 /* A drafter is small, and whole on rank 0. */
 static int ranks_draft(void *ctx, const struct sl_batch *batch, const int32_t *sources, bool own,
                        const float **rows, struct sl_error *err)
@@ -616,6 +625,8 @@ void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     r->first = *m;
     m->ctx = r;
+    m->page = r->leader == NULL && !r->staged ? ranks_page : NULL;
+    m->n_page_parts = r->n;
     m->draft = m->draft != NULL ? ranks_draft : NULL;
     m->draft_chain = m->draft_chain != NULL ? ranks_draft_chain : NULL;
     m->draft_token = m->draft_token != NULL ? ranks_draft_token : NULL;

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -140,6 +141,125 @@ static void test_experts(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- tiers */
+
+enum { N_TEXTS = 4, N_TEXT = 130 };
+
+struct answer {
+    int32_t ids[N_OUT], n_cached;
+    float logprobs[N_OUT];
+};
+
+static void answer(struct sl_engine *eng, int text, struct answer *out)
+{
+    int32_t prompt[N_TEXT], n = 0;
+    struct sl_request_desc desc = {.prompt = prompt, .n_prompt = N_TEXT};
+    struct sl_request *req = NULL;
+    struct sl_chunk chunk;
+    struct sl_usage u;
+    struct sl_error err = {0};
+    for (int32_t i = 0; i < N_TEXT; i++)
+        prompt[i] = (i * (text + 5) + 7 * text) % 250;
+    sl_sampling_default(&desc.sampling);
+    desc.sampling.max_tokens = N_OUT;
+    desc.sampling.ignore_eos = true;
+    desc.sampling.logprobs = 0;
+    desc.sampling.temperature = 0;
+    if (sl_request_submit(eng, &desc, &req, &err) != 0)
+        fail_msg("%s", err.msg);
+    memset(out, 0, sizeof *out);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1)
+            for (size_t k = 0; k < chunk.n_tokens; k++, n++) {
+                assert_true(n < N_OUT);
+                out->ids[n] = chunk.tokens[k].id;
+                out->logprobs[n] = chunk.tokens[k].logprob;
+            }
+    }
+    assert_int_equal(n, N_OUT);
+    sl_request_usage(req, &u);
+    out->n_cached = u.n_cached;
+    sl_request_release(req);
+}
+
+/* All texts, as often as asked. Returns how many tokens came from a cache. */
+static int32_t answer_all(struct sl_engine_config cfg, int n_times, const struct answer *want,
+                          struct answer *out)
+{
+    struct sl_engine *eng = NULL;
+    struct sl_error err = {0};
+    struct sl_stats stats;
+    struct answer have;
+    int32_t n_cached = 0;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < n_times * N_TEXTS; i++) {
+        answer(eng, i % N_TEXTS, out != NULL ? &out[i % N_TEXTS] : &have);
+        if (want == NULL)
+            continue;
+        assert_memory_equal(have.ids, want[i % N_TEXTS].ids, sizeof have.ids);
+        assert_memory_equal(have.logprobs, want[i % N_TEXTS].logprobs, sizeof have.logprobs);
+        n_cached += have.n_cached;
+    }
+    sl_engine_stats(eng, &stats);
+    assert_int_equal(stats.step_mallocs, 0);
+    assert_int_equal(stats.invariant_violations, 0);
+    sl_engine_destroy(eng);
+    return n_cached;
+}
+
+static const char *tiers_model(const char *family)
+{
+    static char path[128];
+    struct sl_synth s = {
+        .name = family, .dtype = SL_DTYPE_BF16, .format = SL_CKPT_HF, .byte_vocab = true};
+    struct sl_error err = {0};
+    assert_int_equal(sl_synth_shape(family, "tiny", &s.hp, &err), 0);
+    s.hp.n_heads = 8;
+    s.hp.n_kv_heads = 4;
+    snprintf(path, sizeof path, "build/testdata/models/engine_ranks_tiers_%s", family);
+    if (sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s", err.msg);
+    return path;
+}
+
+/* Copies of pages in host memory, where the pool has room for one text, and on disk, where they
+ * outlast the engine. A page is all ranks' parts of it: other numbers of ranks find nothing. */
+static void test_tiers(void **state)
+{
+    static const char *const families[] = {"llama", "gemma3"}; /* the second has two groups */
+    (void)state;
+    for (size_t f = 0; f < SL_COUNT(families); f++) {
+        char dir[] = "/tmp/sl_test_rank_tiers_XXXXXX", command[64];
+        struct answer want[N_TEXTS];
+        struct sl_engine_config cfg = {.model = tiers_model(families[f]),
+                                       .device = "cpu",
+                                       .n_threads = 2,
+                                       .max_num_seqs = 2,
+                                       .max_num_batched_tokens = 64,
+                                       .max_model_len = 160,
+                                       .kv_cache_bytes = f == 0 ? 1 << 17 : 1 << 18};
+        assert_non_null(mkdtemp(dir));
+        (void)answer_all(cfg, 1, NULL, want);
+        for (int n = 2; n <= 4; n *= 2) {
+            cfg.tensor_parallel_size = n;
+            cfg.kv_offloading_size = 0;
+            cfg.kv_cache_disk_size = 0;
+            cfg.kv_cache_dir = NULL;
+            assert_true(answer_all(cfg, 2, want, NULL) < N_TEXTS * 64); /* they were evicted */
+            cfg.kv_offloading_size = 0.03f;
+            assert_true(answer_all(cfg, 2, want, NULL) >= N_TEXTS * 96);
+            cfg.kv_cache_dir = dir;
+            cfg.kv_cache_disk_size = 0.05f;
+            assert_true(answer_all(cfg, 1, want, NULL) < N_TEXTS * 64);
+            assert_true(answer_all(cfg, 1, want, NULL) >= N_TEXTS * 96);
+        }
+        snprintf(command, sizeof command, "rm -rf %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 static void refuse(struct sl_engine_config cfg, const char *want)
 {
     struct sl_error err = {0};
@@ -168,13 +288,31 @@ static void test_refused(void **state)
     sl_shared_destroy(shared);
 }
 
+static void refuse_tiers(struct sl_engine_config cfg, const char *want)
+{
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    cfg.device = "cpu";
+    cfg.tensor_parallel_size = 2;
+    cfg.kv_offloading_size = 0.1f;
+    if (sl_engine_create(&cfg, &eng, &err) == 0 || strstr(err.msg, want) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, want);
+}
+
+static void test_tiers_refused(void **state)
+{
+    (void)state;
+    refuse_tiers((struct sl_engine_config){.nnodes = 2}, "not supported with ranks in processes");
+    refuse_tiers((struct sl_engine_config){.disaggregation_mode = "prefill"},
+                 "not supported between servers with ranks");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_team),
-        cmocka_unit_test(test_sleep),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tiers),   cmocka_unit_test(test_tiers_refused),
+        cmocka_unit_test(test_team),    cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_experts), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

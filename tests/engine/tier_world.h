@@ -94,9 +94,11 @@ static inline int forward(void *ctx, const struct sl_batch *b, const float **log
     return 0;
 }
 
-static inline uint8_t *page_of(void *ctx, int32_t group, int32_t page, size_t *n_bytes)
+static inline uint8_t *page_of(void *ctx, int32_t group, int32_t page, int32_t part,
+                               size_t *n_bytes)
 {
     struct world *w = ctx;
+    assert_int_equal(part, 0);
     *n_bytes = w->rig.kv.groups[group].page_bytes;
     return w->pools[group] + (size_t)page * *n_bytes;
 }

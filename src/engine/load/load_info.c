@@ -163,11 +163,14 @@ struct sl_hash128 sl_loaded_kv_root(const struct sl_loaded *l)
 struct sl_hash128 sl_loaded_page_root(const struct sl_loaded *l, const struct sl_engine_config *cfg)
 {
     struct sl_hash128 in[2] = {sl_loaded_kv_root(l)};
-    char text[256];
-    int n = snprintf(text, sizeof text, "pages 2 %s %s %d %d %s %a %d", SLUICE_VERSION,
-                     l->backend->vt->isa(l->backend), l->plan.max_model_len, cfg->exact_weights,
-                     cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto",
-                     (double)cfg->skip_softmax_threshold_scale_factor, cfg->sparse_topk_pages);
+    char text[256], ranks[24] = "";
+    if (l->plan.n_ranks > 1) /* a page is the ranks' parts of it, one after the other */
+        snprintf(ranks, sizeof ranks, " %d ranks", l->plan.n_ranks);
+    int n =
+        snprintf(text, sizeof text, "pages 2 %s %s %d %d %s %a %d%s", SLUICE_VERSION,
+                 l->backend->vt->isa(l->backend), l->plan.max_model_len, cfg->exact_weights,
+                 cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto",
+                 (double)cfg->skip_softmax_threshold_scale_factor, cfg->sparse_topk_pages, ranks);
     SL_ASSERT(n > 0 && (size_t)n < sizeof text);
     in[1] = sl_hash128(text, (size_t)n, 0);
     return sl_hash128(in, sizeof in, 0);

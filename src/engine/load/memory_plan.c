@@ -732,7 +732,10 @@ static int plan_tiers(const struct sl_model_facts *facts, const struct sl_engine
     if (rc != 0 || tiers.host_bytes == 0)
         return rc;
     p->tier_bytes = tiers.host_bytes;
-    const char *what = facts->n_ranks > 1                      ? "with ranks"
+    const bool ranks = facts->n_ranks > 1;
+    const char *what = ranks && p->on_device                   ? "with ranks on GPUs"
+                       : ranks && cfg->nnodes > 1              ? "with ranks in processes (nnodes)"
+                       : ranks && (tiers.serves || tiers.asks) ? "between servers with ranks"
                        : facts->n_stages > 1                   ? "with stages"
                        : cfg->shared != NULL                   ? "with several models"
                        : facts->whole                          ? "for a model of whole texts"
