@@ -13,7 +13,7 @@ int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, i
     SL_ASSERT((cfg->kind != SL_GROUP_FULL) == (cfg->window > 0) && cfg->n_pages > 0);
     SL_ASSERT(cfg->kind == SL_GROUP_STATE ? cfg->window == SL_STATE_WINDOW && cfg->n_drafts >= 0
                                           : cfg->n_drafts == 0);
-    *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size};
+    *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size, .n_looked_at = LOOKED_AT};
     /* From the other end than nodes: a node's number that is taken for a page's is soon noticed. */
     const int32_t n_pages = cfg->n_pages + cfg->n_drafts;
     int rc = sl_id_pool_init(&g->pool, n_pages, true, err);
@@ -102,7 +102,7 @@ static bool goes_before(const struct sl_kv_group *g, int32_t b, int32_t a)
 /* The cached page that goes first: of a WINDOW the oldest one without a lease. */
 static int32_t group_victim(const struct sl_kv_group *g)
 {
-    int32_t best = g->lru.head, node = best, n = LOOKED_AT;
+    int32_t best = g->lru.head, node = best, n = g->n_looked_at;
     SL_ASSERT(best != SL_NO_NODE);
     while (--n > 0 && (node = g->lru.links[node].next) != SL_NO_NODE) {
         if (g->cfg.kind == SL_GROUP_WINDOW && !is_leased(g, best))

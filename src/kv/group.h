@@ -18,8 +18,8 @@
  * Which state is evicted goes by what it saves, the blocks between it and the checkpoint before it,
  * and by when it was used: each gets the value of what was evicted last, and what it saves on top.
  * So one that saves twice as much stays twice as long without use (GreedyDual; pages are of one
- * size). Only the 64 oldest are compared. Pages of nodes that a lease holds (lease.h), of
- * WINDOW groups too, go after all others of the 64 oldest.
+ * size). Only the n_looked_at oldest are compared. Pages of nodes that a lease holds (lease.h), of
+ * WINDOW groups too, go after all others of these.
  *
  * A page is in one of three states:
  *   free    in no node
@@ -77,7 +77,8 @@ struct sl_kv_group {
                            time is not  of the tokens that it holds now */
     struct sl_lru lru;  /* not FULL: nodes whose page is cached */
     uint64_t n_evicted; /* pages that left their node to it */
-    uint64_t floor;     /* STATE: the value of the one evicted last */
+    int32_t n_looked_at;             /* so many of the oldest are compared to evict one */
+    uint64_t floor;                  /* STATE: the value of the one evicted last */
     const int32_t *n_leases;         /* [n_nodes] of lease.h: those without go first */
     struct sl_kv_feed *feed;         /* is told which nodes have a page; NULL: nobody is */
     const struct sl_kv_watch *watch; /* NULL: nobody */
