@@ -38,7 +38,7 @@ size_t sl_rank_lora_begin(const struct sl_lora_weights *w, int32_t rank, int32_t
     const struct begin b = {.kind = SL_RANK_LORA_BEGIN,
                             .rank = rank,
                             .slot = slot,
-                            .dtype = w->dtype,
+                            .dtype = (int32_t)w->dtype,
                             .n_mats = w->n_mats};
     SL_ASSERT(rank > 0 && slot >= 0 && w->n_mats > 0);
     memcpy(out, &b, sizeof b);

@@ -37,7 +37,7 @@ static const char *path_of(int i, char *out, size_t n)
 static void write_adapter(int i, uint64_t seed, int32_t rank)
 {
     struct sl_ckpt *ckpt;
-    struct sl_model *m;
+    struct sl_model *m = NULL;
     struct sl_error err = {0};
     char path[128];
     struct sl_synth_lora spec = {

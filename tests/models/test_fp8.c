@@ -460,7 +460,7 @@ static void test_activations(void **state)
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         struct sl_error err = {0};
         struct sl_ckpt *ckpt;
-        struct sl_model *m;
+        struct sl_model *m = NULL;
         char from[200];
         snprintf(from, sizeof from, OUT "/%s", cases[i].from);
         rewrite(from, OUT "/edited", &(struct edit){.name = ""});
