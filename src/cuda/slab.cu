@@ -23,12 +23,14 @@ void sl_cuda_weights_to_come(struct sl_backend *be, uint64_t n_bytes)
     sl_cuda(be)->weights_to_come = n_bytes;
 }
 
-/* Bytes of a slab whose first matrix has n: a whole number of such, as experts have one shape. */
+/* Bytes of a slab whose first matrix has n: a whole number of such, as experts have one shape.
+ * Where nothing more is known to come, it is the matrix' own. */
 static size_t slab_bytes(const struct sl_cuda *cu, size_t n)
 {
     const uint64_t whole = SL_MAX(SLAB_BYTES / n, (uint64_t)1) * n;
-    const uint64_t want = SL_MAX(SL_MIN(whole, cu->weights_to_come), (uint64_t)n);
-    return (size_t)SL_ROUND_UP(want, PIECE);
+    if (cu->weights_to_come < n)
+        return n;
+    return (size_t)SL_ROUND_UP(SL_MIN(whole, cu->weights_to_come), PIECE);
 }
 
 static struct sl_cuda_slab *new_slab(struct sl_cuda *cu, size_t n)
