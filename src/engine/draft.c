@@ -578,16 +578,27 @@ static void take_pass(struct sl_engine *eng)
     }
 }
 
-/* No output depends on it; what it wrote is not trusted. */
+/* Nothing that a span of the pass wrote counts as written, whoever has its pages by now: where
+ * nobody waited for the pass its sequence may have given them back, and others may have found them.
+ */
+static void distrust(struct sl_drafter *d, const struct sl_span *s, int32_t bs, int32_t n_pages)
+{
+    const int32_t *table = d->tables + s->table_idx;
+    SL_ASSERT(s->n > 0 && s->pos >= 0);
+    for (int32_t i = s->pos / bs; i <= (s->pos + s->n - 1) / bs; i++)
+        if (table[i] < n_pages) /* else it is a spare one */
+            d->pages[table[i]] = (struct sl_draft_page){.writer = 0};
+}
+
+/* No output depends on it. */
 static void lose_pass(struct sl_engine *eng, const struct sl_error *err)
 {
     struct sl_drafter *d = eng->drafter;
     for (int32_t i = 0; i < d->pass.batch.n_spans; i++) {
-        if (d->of[i] == NULL)
-            continue;
         if (!eng->runner.draft_rows)
-            drafter_wrote(eng, d->of[i], d->spans[i].pos, 0);
-        d->of[i]->model.n = d->of[i]->model.n_fed = 0;
+            distrust(d, &d->spans[i], eng->info.block_size, eng->kv.groups[0].cfg.n_pages);
+        if (d->of[i] != NULL)
+            d->of[i]->model.n = d->of[i]->model.n_fed = 0;
     }
     sl_log(SL_LOG_WARN, "drafts failed: %s", err->msg);
 }
