@@ -108,12 +108,15 @@ static int pick_gpu(const char *device, const struct sl_model_facts *f,
     SL_ASSERT(strncmp(device, "cuda", 4) == 0 && gpu < n_parts);
     if (strcmp(device, "cuda") != 0) {
         int rc = read_gpus(device, gpus, &n, err);
+        if (rc == 0 && n != n_parts && n_replicas > 1)
+            rc = sl_fail(err, SL_EINVAL,
+                         "device: '%.40s' has %d GPUs for a data_parallel_size of %d: each replica "
+                         "has %d",
+                         device, n, n_replicas, n_parts / n_replicas);
         if (rc == 0 && n != n_parts)
             rc = sl_fail(err, SL_EINVAL,
-                         "device: '%.40s' has %d GPUs for a %s of %d and a data_parallel_size of "
-                         "%d: each %s of each replica has one",
-                         device, n, parts_flag(f), sl_model_n_parts(f), n_replicas,
-                         f->n_stages > 1 ? "stage" : "rank");
+                         "device: '%.40s' has %d GPUs for a %s of %d: each %s has one", device, n,
+                         parts_flag(f), n_parts, f->n_stages > 1 ? "stage" : "rank");
         *out = rc == 0 ? gpus[gpu] : -1;
         return rc;
     }
