@@ -33,10 +33,12 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
     bool fused;                        /* the file has it as a part of a fused tensor */
     bool scales_by_turn;               /* each round of parts begins a new block of scales */
     bool loaded;
-    uint8_t file_dtype; /* enum sl_dtype of a part that is transposed in the file (turned.c) */
-    int16_t n_turns;    /* whose parts take turns in so many rounds; else 1 */
-    int16_t stack_idx;  /* which matrix or vector of its stack, or piece */
-    float first_value;  /* of a vector, after loading */
+    bool scale_exponents; /* scales are bytes: exponents of powers of two, plus 127 */
+    bool mx_alone;        /* mx_codes and mx_scales are of this matrix alone, not of its stack */
+    uint8_t file_dtype;   /* enum sl_dtype of a part that is transposed in the file (turned.c) */
+    int16_t n_turns;      /* whose parts take turns in so many rounds; else 1 */
+    int16_t stack_idx;    /* which matrix or vector of its stack, or piece */
+    float first_value;    /* of a vector, after loading */
     int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
     int32_t file_scale_rows;            /* rows of one in the file */
     struct sl_weight mat;               /* after loading, for matrices */
@@ -44,17 +46,15 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
                                            for all of them; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
-    struct sl_ckpt_tensor
-        scale_slice;            /* what scale points to, of a matrix of a stack in one tensor */
-    bool scale_exponents;       /* they are bytes: exponents of powers of two, plus 127 */
-    float *scale_values;        /* as loaded, if mat borrows them */
-    struct sl_int4_parts *int4; /* then src is its `made`; NULL: src is in the file */
+    struct sl_ckpt_tensor *scale_slice; /* the heap's, where scale points to it: of a matrix whose
+                                           scales are exponents, maybe of a stack in one tensor */
+    float *scale_values;                /* as loaded, if mat borrows them */
+    struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
     const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
     /* The tensors of a stack of MXFP4 in a folder, or of a matrix of MXFP8; then slice is what one
      * matrix becomes. */
     const struct sl_ckpt_tensor *mx_codes, *mx_scales;
-    bool mx_alone; /* these are of this matrix alone, not of its stack */
 };
 
 _Static_assert(SL_MAX_EXPERTS <= INT16_MAX && SL_MAX_HEADS <= INT16_MAX, "n_turns, stack_idx");

@@ -67,8 +67,10 @@ int sl_params_create(struct sl_model *m, struct sl_error *err)
 
 void sl_params_destroy(struct sl_model *m)
 {
-    for (size_t i = 0; m->params != NULL && i < m->n_params; i++)
+    for (size_t i = 0; m->params != NULL && i < m->n_params; i++) {
         sl_int4_unbind(&m->params[i]);
+        sl_free(m->params[i].scale_slice);
+    }
     sl_free(m->params);
     sl_free(m->first);
     m->params = NULL;
