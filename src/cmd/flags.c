@@ -359,7 +359,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
      "do not reuse cached prefixes"},
     {SL_FLAG_FLOAT, 0, "kv-retention", NULL, ENGINE(kv_retention), -1, 0.95, "S",
-     "share of the KV cache kept while tools run (default: 0.75; -1: none)"},
+     "share of KV kept while tools run, -1: none (default: 0.75)"},
     {SL_FLAG_SWITCH, 0, "disable-jump-forward", NULL, ENGINE(no_jump_forward), 0, 0, NULL,
      "compute tokens that a grammar forces one by one"},
     {SL_FLAG_STR, 0, "speculative-config", NULL, ENGINE(speculative_config), 0, 0, "JSON",
