@@ -157,7 +157,7 @@ def test_a_model_that_sleeps_keeps_what_was_stored():
     (["--kv-transfer-config", "[]"], "kv-transfer-config"),
     (["--kv-cache-disk-size", "1"], "--kv-cache-dir"),
     (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "prefix caching"),
-    (["--kv-offloading-size", "1", "--tensor-parallel-size", "2"], "ranks"),
+    (["--kv-offloading-size", "1", "--tensor-parallel-size", "2", "--nnodes", "2"], "ranks"),
     (["--kv-offloading-size", "0.0001"], "kv-offloading-size"),
     (["--kv-offloading-size", "100000"], "kv-offloading-size"),
 ])
