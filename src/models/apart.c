@@ -304,8 +304,8 @@ int sl_apart_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, s
     const struct sl_dtype_info *info = sl_dtype_info(p->src->dtype);
     struct job j = {.hp = &m->hp, .p = p, .rows = rows};
     j.row_bytes = (size_t)p->n_cols / info->block_elems * info->block_bytes;
-    p->copy_bytes = (size_t)rows.n * j.row_bytes;
-    p->copy = sl_aligned_alloc(p->copy_bytes);
+    p->own_bytes = (size_t)rows.n * j.row_bytes;
+    p->copy = sl_aligned_alloc(p->own_bytes);
     if (p->copy == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);
     j.out = p->copy;

@@ -110,8 +110,8 @@ int sl_draft_head_load(struct sl_model *m, struct sl_error *err)
     const int n_threads = SL_MAX(SL_MIN(sl_cpu_count(), MAX_THREADS), 1);
     float *rows = sl_calloc((size_t)n_threads * (size_t)t->dims[1], sizeof *rows);
     SL_ASSERT(!p->loaded && p->copy == NULL);
-    p->copy_bytes = (size_t)copy_bytes(t);
-    p->copy = sl_aligned_alloc(p->copy_bytes);
+    p->own_bytes = (size_t)copy_bytes(t);
+    p->copy = sl_aligned_alloc(p->own_bytes);
     int rc = 0;
     if (rows == NULL || p->copy == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a drafter's copy of \"%s\"", t->name);
@@ -123,7 +123,7 @@ int sl_draft_head_load(struct sl_model *m, struct sl_error *err)
                                       p->copy, NULL, &p->mat, err);
     p->loaded = rc == 0;
     if (p->copy != NULL && (rc != 0 || p->mat.owned)) {
-        sl_aligned_free(p->copy, p->copy_bytes);
+        sl_aligned_free(p->copy, p->own_bytes);
         p->copy = NULL;
     }
     return rc;

@@ -129,19 +129,19 @@ static int fp8_bind_exponents(const struct sl_model *m, struct sl_param *p, stru
     const struct sl_weight_desc *w = p->desc;
     const bool stacked = w->mats != SL_DIM_NONE && w->hf != NULL && strchr(w->hf, '#') == NULL;
     const int64_t n = stacked ? sl_layer_dim(&m->hp, p->layer, w->mats) : 1;
-    p->scale_exponents = true;
-    p->scale_slice = sl_calloc(1, sizeof *p->scale_slice);
-    if (p->scale_slice == NULL)
+    struct sl_ckpt_tensor *own = sl_calloc(1, sizeof *own);
+    if (own == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for scales");
-    *p->scale_slice = *p->scale;
+    *own = *p->scale;
+    p->scale = own;
+    p->scale_exponents = true;
     if (n > 1 && (p->scale->dims[0] % n != 0 || p->n_rows % m->hp.scale_rows != 0))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor \"%s\": blocks of %d rows reach over matrices of %lld",
                        p->scale->name, m->hp.scale_rows, (long long)p->n_rows);
-    p->scale_slice->dims[0] /= n;
-    p->scale_slice->n_bytes /= (uint64_t)n;
-    p->scale_slice->data += n > 1 ? (size_t)p->stack_idx * (size_t)p->scale_slice->n_bytes : 0;
-    p->scale = p->scale_slice;
+    own->dims[0] /= n;
+    own->n_bytes /= (uint64_t)n;
+    own->data += n > 1 ? (size_t)p->stack_idx * (size_t)own->n_bytes : 0;
     int rc = read_shape(m, p->src, p->scale, p, err);
     fit_blocks(&m->hp, p);
     return rc;

@@ -314,8 +314,8 @@ int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, st
     if (rc != 0)
         return rc;
     j.row_bytes = (size_t)q->made.n_bytes / (size_t)q->made.dims[0];
-    p->copy_bytes = (size_t)rows.n * j.row_bytes;
-    p->copy = sl_aligned_alloc(p->copy_bytes);
+    p->own_bytes = (size_t)rows.n * j.row_bytes;
+    p->copy = sl_aligned_alloc(p->own_bytes);
     if (p->copy == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", q->codes->name);
     j.out = p->copy;

@@ -30,27 +30,26 @@ struct sl_param {                      /* one matrix or vector of a layer, or of
                                           of a fused one */
     int64_t file_first, file_rows;     /* the first row in the file's matrix, and how many rows
                                           that has: more than n_rows if it is fused */
-    bool fused;                        /* the file has it as a part of a fused tensor */
-    bool scales_by_turn;               /* each round of parts begins a new block of scales */
-    bool loaded;
-    bool scale_exponents; /* scales are bytes: exponents of powers of two, plus 127 */
-    bool mx_alone;        /* mx_codes and mx_scales are of this matrix alone, not of its stack */
-    uint8_t file_dtype;   /* enum sl_dtype of a part that is transposed in the file (turned.c) */
-    int16_t n_turns;      /* whose parts take turns in so many rounds; else 1 */
-    int16_t stack_idx;    /* which matrix or vector of its stack, or piece */
-    float first_value;    /* of a vector, after loading */
+    bool fused : 1;                    /* the file has it as a part of a fused tensor */
+    bool scales_by_turn : 1;           /* each round of parts begins a new block of scales */
+    bool loaded : 1;
+    bool scale_exponents : 1; /* scales are bytes: exponents of powers of two, plus 127 */
+    bool mx_alone : 1;  /* mx_codes and mx_scales are of this matrix alone, not of its stack */
+    uint8_t file_dtype; /* enum sl_dtype of a part that is transposed in the file (turned.c) */
+    int16_t n_turns;    /* whose parts take turns in so many rounds; else 1 */
+    int16_t stack_idx;  /* which matrix or vector of its stack, or piece */
+    float first_value;  /* of a vector, after loading */
     int32_t scale_rows, scale_cols;     /* of a block of scales, as kernels read them; */
     int32_t file_scale_rows;            /* rows of one in the file */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors, or for the first of a stack
                                            for all of them; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
-    const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
-    struct sl_ckpt_tensor *scale_slice; /* the heap's, where scale points to it: of a matrix whose
-                                           scales are exponents, maybe of a stack in one tensor */
+    const struct sl_ckpt_tensor *scale; /* of a matrix of FP8; with scale_exponents the heap's, as
+                                           it may be a part of that of a stack */
     float *scale_values;                /* as loaded, if mat borrows them */
     struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
-    size_t vec_bytes, copy_bytes;
+    size_t own_bytes;              /* of vec, or of copy: a matrix has no vec, a vector no copy */
     const struct sl_param *shared; /* of a drafter: its target's, whose mat and vec these are */
     /* The tensors of a stack of MXFP4 in a folder, or of a matrix of MXFP8; then slice is what one
      * matrix becomes. */
@@ -92,7 +91,8 @@ struct sl_model {
     struct sl_param *params;      /* [n_params] layer by layer, slot by slot; those of a stack
                                      follow one another; the model's own come last */
     size_t n_params;
-    uint32_t *first;           /* [(n_layers + 1) * SL_SLOT_COUNT] of each slot */
+    uint32_t *first; /* of each slot: [n_layers, SL_SLOT_FIRST_GLOBAL], then [SL_SLOT_COUNT] of the
+                        model */
     struct sl_weight *columns; /* [n_params] this rank's columns of matrices (columns.c), data NULL
                                   where it has none; NULL: it has none at all */
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
@@ -127,7 +127,7 @@ struct sl_model {
 static inline struct sl_param *sl_param(const struct sl_model *m, int32_t layer, enum sl_slot slot)
 {
     int32_t row = slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.n_layers : layer;
-    return &m->params[m->first[(size_t)row * SL_SLOT_COUNT + (size_t)slot]];
+    return &m->params[m->first[(size_t)row * SL_SLOT_FIRST_GLOBAL + (size_t)slot]];
 }
 
 /* The layers that are computed here. */

@@ -75,7 +75,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
         p->copy = sl_aligned_alloc((size_t)t.n_bytes);
         if (p->copy == NULL)
             return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t.name);
-        p->copy_bytes = (size_t)t.n_bytes;
+        p->own_bytes = (size_t)t.n_bytes;
         for (int64_t r = 0; r < rows.n; r++)
             memcpy(p->copy + (size_t)r * row_bytes,
                    p->src->data + (size_t)load_file_row(p, rows.first + r) * row_bytes, row_bytes);
@@ -103,7 +103,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
     if (!made && (p->copy != NULL || p->mat.owned))
         sl_ckpt_drop(m->ckpt, &t);
     if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
-        sl_aligned_free(p->copy, p->copy_bytes);
+        sl_aligned_free(p->copy, p->own_bytes);
         p->copy = NULL;
     }
     return 0;
@@ -146,8 +146,8 @@ static int load_yes_no(struct sl_model *m, struct sl_error *err)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor \"%s\" is %s: cannot make a classifier of its rows", t->name,
                        sl_dtype_info(t->dtype)->name);
-    p->copy_bytes = 2 * row_bytes;
-    p->copy = sl_aligned_alloc(p->copy_bytes);
+    p->own_bytes = 2 * row_bytes;
+    p->copy = sl_aligned_alloc(p->own_bytes);
     if (p->copy == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
     for (int i = 0; i < 2; i++) {
@@ -235,8 +235,8 @@ static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struc
     int64_t n_rows = 0;            /* of all */
     for (int32_t i = 0; i < n; i++)
         n_rows += sl_param_rows(m, &p[i]).n;
-    p->vec_bytes = (size_t)(n_rows * row) * sizeof(float);
-    float *all = sl_malloc(p->vec_bytes);
+    p->own_bytes = (size_t)(n_rows * row) * sizeof(float);
+    float *all = sl_malloc(p->own_bytes);
     bool read = all != NULL;
     for (int64_t i = 0, at = 0; i < n && read; i++) {
         const struct sl_rows rows = sl_param_rows(m, &p[i]);
@@ -252,7 +252,7 @@ static int load_vectors(struct sl_model *m, struct sl_param *p, int32_t n, struc
     p->first_value = read ? all[0] : 0;
     int rc = read ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)
-        rc = load_place(sl_param_be(m, p), all, p->vec_bytes, &p->vec, err);
+        rc = load_place(sl_param_be(m, p), all, p->own_bytes, &p->vec, err);
     sl_free(all);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
@@ -633,9 +633,9 @@ void sl_model_unload(struct sl_model *m)
         if (p->loaded && p->vec == NULL)
             sl_param_be(m, p)->vt->weight_destroy(sl_param_be(m, p), &p->mat);
         if (p->vec != NULL)
-            sl_param_be(m, p)->vt->free(sl_param_be(m, p), p->vec, p->vec_bytes);
+            sl_param_be(m, p)->vt->free(sl_param_be(m, p), p->vec, p->own_bytes);
         if (p->copy != NULL)
-            sl_aligned_free(p->copy, p->copy_bytes);
+            sl_aligned_free(p->copy, p->own_bytes);
         sl_fp8_unload(p);
         p->vec = NULL;
         p->copy = NULL;

@@ -31,21 +31,22 @@ int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, in
 
 int sl_params_create(struct sl_model *m, struct sl_error *err)
 {
-    const size_t n_slots = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
+    const size_t n_slots = (size_t)m->hp.n_layers * SL_SLOT_FIRST_GLOBAL + SL_SLOT_COUNT;
     m->first = sl_calloc(n_slots, sizeof *m->first);
     if (m->first == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a model of %d layers", m->hp.n_layers);
-    for (size_t i = (size_t)m->hp.n_layers * SL_SLOT_COUNT; i < n_slots; i++)
+    for (size_t i = (size_t)m->hp.n_layers * SL_SLOT_FIRST_GLOBAL; i < n_slots; i++)
         m->first[i] = 1; /* for now: how many */
     for (int32_t i = 0; i < m->desc->n_weights; i++)
         if (m->desc->weights[i].slot >= SL_SLOT_FIRST_GLOBAL)
-            m->first[(size_t)m->hp.n_layers * SL_SLOT_COUNT + (size_t)m->desc->weights[i].slot] =
+            m->first[(size_t)m->hp.n_layers * SL_SLOT_FIRST_GLOBAL +
+                     (size_t)m->desc->weights[i].slot] =
                 (uint32_t)sl_params_n(m, &m->desc->weights[i], 0);
     for (int32_t i = 0; i < m->desc->n_weights; i++)
         for (int32_t l = 0; l < m->hp.n_layers && m->desc->weights[i].slot < SL_SLOT_FIRST_GLOBAL;
              l++)
             if (!sl_param_is_tied(m, &m->desc->weights[i], l))
-                m->first[(size_t)l * SL_SLOT_COUNT + (size_t)m->desc->weights[i].slot] =
+                m->first[(size_t)l * SL_SLOT_FIRST_GLOBAL + (size_t)m->desc->weights[i].slot] =
                     (uint32_t)sl_params_n(m, &m->desc->weights[i], l);
     m->n_params = 1; /* the empty one */
     for (size_t i = 0; i < n_slots; i++) {
@@ -56,8 +57,8 @@ int sl_params_create(struct sl_model *m, struct sl_error *err)
     for (int32_t i = 0; i < m->desc->n_weights; i++)
         for (int32_t l = 0; l < m->hp.n_layers; l++)
             if (sl_param_is_tied(m, &m->desc->weights[i], l))
-                m->first[(size_t)l * SL_SLOT_COUNT + (size_t)m->desc->weights[i].slot] =
-                    m->first[(size_t)m->layers[l].tied_to * SL_SLOT_COUNT +
+                m->first[(size_t)l * SL_SLOT_FIRST_GLOBAL + (size_t)m->desc->weights[i].slot] =
+                    m->first[(size_t)m->layers[l].tied_to * SL_SLOT_FIRST_GLOBAL +
                              (size_t)m->desc->weights[i].slot];
     m->params = sl_calloc(m->n_params, sizeof *m->params);
     if (m->params == NULL)
@@ -69,7 +70,8 @@ void sl_params_destroy(struct sl_model *m)
 {
     for (size_t i = 0; m->params != NULL && i < m->n_params; i++) {
         sl_int4_unbind(&m->params[i]);
-        sl_free(m->params[i].scale_slice);
+        if (m->params[i].scale_exponents)
+            sl_free((void *)(uintptr_t)m->params[i].scale);
     }
     sl_free(m->params);
     sl_free(m->first);

@@ -50,8 +50,8 @@ int sl_turned_load(struct sl_param *p, struct sl_error *err)
                                      (int32_t)p->file_first};
     const size_t row_bytes = (size_t)p->n_rows / file->block_elems * file->block_bytes;
     float *row = sl_malloc((size_t)p->n_rows * sizeof *row);
-    p->copy_bytes = (size_t)p->slice.n_bytes;
-    p->copy = sl_aligned_alloc(p->copy_bytes);
+    p->own_bytes = (size_t)p->slice.n_bytes;
+    p->copy = sl_aligned_alloc(p->own_bytes);
     if (row == NULL || p->copy == NULL) {
         sl_free(row);
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);

@@ -125,7 +125,7 @@ static inline void expect_path(const char *path, int code, const char *named, co
     n_cases++;
     if (rc != code)
         fail_msg("%s: code %d (%s), expected %d", label, rc, err.msg, code);
-    if (fault.bytes > 104 * n_file) /* 1,024 layers have tables of 6.7 MB */
+    if (fault.bytes > 96 * n_file) /* 1,024 layers have tables of 6.2 MB */
         fail_msg("%s: %" PRIu64 " bytes allocated", label, fault.bytes);
     assert_true(fault_clean());
     sl_sys = &sl_sys_real;
