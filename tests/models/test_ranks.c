@@ -255,7 +255,7 @@ static uint64_t allocated_bytes(const struct sl_model *m)
     uint64_t n = 0;
     for (size_t i = 0; i < m->n_params; i++) {
         const struct sl_param *p = &m->params[i];
-        n += p->vec != NULL ? p->vec_bytes : p->loaded && p->mat.owned ? p->mat.n_bytes : 0;
+        n += p->vec != NULL ? p->own_bytes : p->loaded && p->mat.owned ? p->mat.n_bytes : 0;
     }
     return n;
 }
