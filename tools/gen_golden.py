@@ -9,6 +9,9 @@ n_texts, int32 width, then for each text int32 n_tokens, int32 second_from, int3
 values[width]): embeddings by the pooling of the folder's files, or a classifier's probabilities. Weights are drawn so that attention and
 every bias and norm matter: a model at its initial scale would hide most mistakes.
 
+Models with experts also have experts.bin: int32 n_layers (those with experts), n_tokens, top_k, then for each layer and
+token uint8 experts[top_k], in ascending order: what the layers chose as they computed these logits.
+
 Needs torch, transformers and safetensors; run from the repository root:
     python3 tools/gen_golden.py [name ...]
 """
@@ -2014,6 +2017,30 @@ def choice_gap(model, ids, top_k):
     return min(gaps), len(gaps)
 
 
+def logits_and_experts(model, ids):
+    """Logits of each position, and the experts of each row that layers choose on the way to them."""
+    chosen, hooks = [], []
+    for m in model.modules():
+        kind = type(m).__name__
+        if kind == "Llama4Router":
+            hooks.append(m.register_forward_hook(lambda m, _, out: chosen.append(out[1].topk(m.top_k).indices)))
+        elif kind.endswith("Experts") and kind != "Llama4TextExperts":  # given rows, their experts and weights
+            hooks.append(m.register_forward_pre_hook(lambda _, args: chosen.append(args[1])))
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0].float()
+    for hook in hooks:
+        hook.remove()
+    return logits, chosen
+
+
+def write_experts(folder, chosen):
+    if not chosen:
+        return
+    rows = torch.stack([x.reshape(-1, x.shape[-1]).sort(-1).values for x in chosen])
+    assert rows.max() < 256
+    (folder / "experts.bin").write_bytes(struct.pack("<3i", *rows.shape) + rows.to(torch.uint8).numpy().tobytes())
+
+
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE | EXPERTS | RECURRENT | FAMILIES)[name]
     kind = family + "TextConfig" if family in (
@@ -2060,8 +2087,7 @@ def generate(name, seed):
         init = model.model.rotary_emb.rope_init_fn
         model.model.rotary_emb.rope_init_fn = lambda config: init(config, seq_len=N_TOKENS)
     ids = torch.randint(0, config.vocab_size, (1, N_TOKENS), generator=generator)
-    with torch.no_grad():
-        logits = model.float()(ids, use_cache=False).logits[0].float()
+    logits, chosen = logits_and_experts(model.float(), ids)
     if chunked is not None:
         noise = noise_of(model, ids, logits, chunked, module)
         if max(noise.values()) > 5e-5:  # what transformers itself cannot say any better
@@ -2131,6 +2157,7 @@ def generate(name, seed):
         f.write(struct.pack("<2i", N_TOKENS, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())
         f.write(logits.contiguous().numpy().tobytes())
+    write_experts(folder, chosen)
     size = sum(p.stat().st_size for p in folder.iterdir())
     print(f"{name}: {size} bytes, logits std {logits.std():.3f}")
 

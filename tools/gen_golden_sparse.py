@@ -21,6 +21,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import gen_golden
+
 OUT = pathlib.Path("tests/golden/models")
 N_TOKENS = 120
 BLOCK, TOP = 16, 3
@@ -208,6 +210,7 @@ def generate(name, seed):
         f.write(struct.pack("<2i", N_TOKENS, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())
         f.write(logits.contiguous().numpy().tobytes())
+    gen_golden.write_experts(folder, gen_golden.logits_and_experts(model, ids)[1])
     size = sum(p.stat().st_size for p in folder.iterdir())
     print(f"{name}: {size} bytes, logits std {logits.std():.3f}")
 

@@ -190,8 +190,7 @@ def generate(name, seed):
             weight_block_size=[BLOCK, 128])
     model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in stored.items()})
     ids = torch.randint(0, config.vocab_size, (1, n_tokens), generator=generator)
-    with torch.no_grad():
-        logits = model.float()(ids, use_cache=False).logits[0].float()
+    logits, chosen = gen_golden.logits_and_experts(model.float(), ids)
     gap, n_rows = choice_gap(model, ids, config.index_topk, n_tokens // 4)
     if gap < 1e-3:  # another order of sums might choose otherwise
         return generate(name, seed + 1)
@@ -204,6 +203,7 @@ def generate(name, seed):
         f.write(struct.pack("<2i", n_tokens, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())
         f.write(logits.contiguous().numpy().tobytes())
+    gen_golden.write_experts(folder, chosen)
     size = sum(p.stat().st_size for p in folder.iterdir())
     print(f"{name}: {size} bytes, logits std {logits.std():.3f}, {n_rows} choices, the narrowest by {gap:.1e}")
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Logits of tiny models against transformers in float32 (tools/gen_golden.py), at every position
- * and for every instruction set.
+ * and for every instruction set; and the experts that rows go to, layer by layer.
  */
 #include "models/model_rig.h"
 
@@ -280,6 +280,73 @@ static double slack(const char *name)
     return strncmp(name, "zamba2", 6) == 0 ? 20 : 1;
 }
 
+/* The choices of experts that a run makes, as the backend is asked for them. */
+static struct {
+    struct sl_backend_vt vt; /* the backend's, but for route */
+    void (*route)(struct sl_backend *be, const struct sl_op_route *op);
+    uint8_t *rows; /* [n_layers, n_tokens, top_k] */
+    size_t n, room;
+} choices;
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+static void watched_route(struct sl_backend *be, const struct sl_op_route *op)
+{
+    choices.route(be, op);
+    for (int32_t i = 0; i < op->n; i++) {
+        int32_t row[SL_MAX_TOP_EXPERTS];
+        memcpy(row, op->experts + (ptrdiff_t)i * op->top_k, (size_t)op->top_k * sizeof *row);
+        qsort(row, (size_t)op->top_k, sizeof *row, by_number);
+        for (int32_t k = 0; k < op->top_k; k++) {
+            assert_true(choices.n < choices.room && row[k] >= 0 && row[k] < 256);
+            choices.rows[choices.n++] = (uint8_t)row[k];
+        }
+    }
+}
+
+static void watch_choices(struct rig *g)
+{
+    choices.vt = *g->be->vt;
+    choices.route = g->be->vt->route;
+    choices.vt.route = watched_route;
+    choices.room = (size_t)sl_model_facts(g->model)->n_layers * RIG_MAX_TOKENS * SL_MAX_TOP_EXPERTS;
+    choices.rows = sl_malloc(choices.room);
+    choices.n = 0;
+    g->be->vt = &choices.vt;
+}
+
+/* Every row's experts are those that transformers chose. A model that has experts needs the file.
+ */
+static void check_choices(const char *name, const char *isa, int32_t n_tokens)
+{
+    struct sl_error err = {0};
+    char path[256], *data;
+    size_t n;
+    snprintf(path, sizeof path, "tests/golden/models/%s/experts.bin", name);
+    if (choices.n == 0) {
+        assert_int_not_equal(access(path, F_OK), 0);
+        return;
+    }
+    if (sl_read_file(path, 1 << 20, &data, &n, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    const int32_t *head = (const int32_t *)(const void *)data;
+    const int32_t top_k = head[2];
+    assert_int_equal(head[1], n_tokens);
+    assert_int_equal(n, 12 + choices.n);
+    assert_int_equal(choices.n, (size_t)head[0] * (size_t)n_tokens * (size_t)top_k);
+    const uint8_t *want = (const uint8_t *)data + 12;
+    for (size_t i = 0; i < choices.n; i++)
+        if (choices.rows[i] != want[i])
+            fail_msg("%s, %s: layer %zu with experts, position %zu: expert %d where transformers "
+                     "has %d",
+                     name, isa, i / (size_t)top_k / (size_t)n_tokens,
+                     i / (size_t)top_k % (size_t)n_tokens, choices.rows[i], want[i]);
+    sl_free(data);
+}
+
 static void check(const char *name, bool gguf, const char *isa, double *worst)
 {
     struct golden want;
@@ -299,6 +366,7 @@ static void check(const char *name, bool gguf, const char *isa, double *worst)
                                    .block_size = want.n_tokens > 8 * SL_KV_TILE ? 32 : SL_KV_TILE});
     assert_int_equal(g.n_vocab, want.n_vocab);
     rig_pages(pages, 8, 3, true);
+    watch_choices(&g);
     size_t v = (size_t)g.n_vocab;
     float *logits = sl_calloc((size_t)want.n_tokens * v, sizeof *logits);
     struct seq s = {want.ids, want.n_tokens, pages, logits};
@@ -312,6 +380,8 @@ static void check(const char *name, bool gguf, const char *isa, double *worst)
     double most = largest_difference(logits, want.logits, (size_t)want.n_tokens * v);
     if (!(most <= slack(name) * 1e-4))
         fail_msg("%s, %s: a logit differs by %.3g standard deviations", name, isa, most);
+    check_choices(name, isa, want.n_tokens);
+    sl_free(choices.rows);
     sl_free(logits);
     rig_close(&g);
     sl_free(want.data);
