@@ -97,6 +97,9 @@ DECODERS = {
     "minimax_m2": (gguf.MODEL_ARCH.MINIMAXM2, False, 0),
     "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
+    "qwen3_moe": (gguf.MODEL_ARCH.QWEN3MOE, False, 0),
+    "ernie4_5_moe": (gguf.MODEL_ARCH.ERNIE4_5_MOE, False, 0),
+    "granitemoeshared": (gguf.MODEL_ARCH.GRANITE_MOE, True, 0),
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
     "afmoe": (gguf.MODEL_ARCH.AFMOE, False, 0),
     "dbrx": (gguf.MODEL_ARCH.DBRX, False, 0),
@@ -289,6 +292,19 @@ def whole_experts(config, tensors):
             yield name, bits
 
 
+def granite_experts(tensors):
+    """Gate and up apart, of experts and of the shared one."""
+    for name, bits in tensors:
+        stem, found, _ = name.rpartition(".input_linear")
+        if not found:
+            yield name, bits
+            continue
+        layer, _, kind = stem.rpartition(".")
+        inner = {"block_sparse_moe": "mlp.experts", "shared_mlp": "mlp.shared_experts"}[kind]
+        for part, half in zip(("gate_proj", "up_proj"), np.split(bits, 2, -2)):
+            yield f"{layer}.{inner}.{part}.weight", half
+
+
 def interleave(bits, n_heads):
     half = bits.reshape(n_heads, 2, bits.shape[0] // n_heads // 2, *bits.shape[1:])
     return half.swapaxes(1, 2).reshape(bits.shape)
@@ -313,16 +329,23 @@ def stack(tensors, mixtral):
 
 
 def add_experts(writer, config):
-    n = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts")
+    n = next((config[k] for k in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts") if config.get(k)), None)
     if n is None:
         return
     writer.add_expert_count(n)
-    top = config.get("moe_topk", config.get("num_experts_per_tok"))
+    top = config.get("moe_topk", config.get("num_experts_per_tok", config.get("moe_k")))
     writer.add_expert_used_count(top[0] if isinstance(top, list) else top)
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if "shared_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    if "moe_layer_interval" in config:  # ERNIE 4.5, whose converter takes the shared expert's size from the dense layers'
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"] // config["num_key_value_heads"])
     shared = config.get("n_shared_experts") or config.get("num_shared_experts")
     if shared:
         writer.add_expert_shared_count(shared)
@@ -1030,6 +1053,8 @@ def write_decoder(name, arch, permuted, plus):
     tensors = list(stack(tensors, arch != gguf.MODEL_ARCH.PHIMOE))
     if arch == gguf.MODEL_ARCH.GPT_OSS:
         tensors = list(gpt_oss_tensors(tensors))
+    if arch == gguf.MODEL_ARCH.GRANITE_MOE:
+        tensors = list(granite_experts(tensors))
     if arch == gguf.MODEL_ARCH.GPTNEOX:
         tensors = list(parts_in_turn(tensors, heads))
     if latent:
