@@ -118,6 +118,12 @@ DECODERS = {
     "mistral4": (gguf.MODEL_ARCH.MISTRAL4, False, 0),
     "glm_moe_dsa": (gguf.MODEL_ARCH.GLM_DSA, False, 0),
 }
+# Of llama.cpp's own gguf-py, ahead of the package: with its folder in PYTHONPATH (llama_cpp_python 0.3.36 carries it).
+NEWER = {
+    "hy_v3": ("HY_V3", False, 0),
+}
+DECODERS |= {name: (getattr(gguf.MODEL_ARCH, arch), *how) for name, (arch, *how) in NEWER.items()
+             if hasattr(gguf.MODEL_ARCH, arch)}
 WHOLE_KV_B = {"deepseek_v2"}  # as files of before 2025-04 are: heads as they would be, kv_b in one
 
 
@@ -346,6 +352,12 @@ def add_experts(writer, config):
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
         writer.add_expert_shared_count(config["moe_num_shared_experts"])
         writer.add_expert_shared_feed_forward_length(config["intermediate_size"] // config["num_key_value_heads"])
+    if config["model_type"] == "hy_v3":
+        writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * config["num_shared_experts"])
+        writer.add_expert_weights_norm(True)
+        writer.add_expert_weights_scale(config["router_scaling_factor"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        return
     shared = config.get("n_shared_experts") or config.get("num_shared_experts")
     if shared:
         writer.add_expert_shared_count(shared)

@@ -10,20 +10,24 @@ static const struct sl_model_name names[] = {
     {.id = "hy_v3",
      .hf_architecture = "HYV3ForCausalLM",
      .hf_model_type = "hy_v3",
+     .gguf_architecture = "hy_v3",
      .has = SL_HAS_QK_NORM | SL_HAS_CHOICE_BIAS},
 };
 
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_BLOCKS,
+    SL_HPARAM_NEXTN,
     SL_HPARAMS_EXPERTS,
     SL_HPARAM_EXPERT_SIZE,
     {NULL, {"first_k_dense_replace"}, SL_HP_INT, SL_HP_AT(n_dense), .def = 1, .min = 0,
      .max = SL_MAX_LAYERS},
-    {NULL, {"router_scaling_factor"}, SL_HP_FLOAT, SL_HP_AT(expert_scale), .hf_def = 2.826,
+    {"expert_weights_scale", {"router_scaling_factor"}, SL_HP_FLOAT, SL_HP_AT(expert_scale), .hf_def = 2.826,
      .min = 1e-6, .max = 1e6},
     {NULL, {"num_shared_experts"}, SL_HP_INT, SL_HP_AT(n_shared_experts), .def = 1, .min = 1,
      .max = 64},
+    {"expert_shared_feed_forward_length", {NULL}, SL_HP_INT, SL_HP_AT(shared_intermediate),
+     .min = 1, .max = 4 * SL_MAX_HIDDEN},
     SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
     {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
