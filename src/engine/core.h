@@ -52,9 +52,10 @@ struct sl_engine {
     struct sl_ahead ahead;           /* and what keeps steps from following one another */
     struct sl_drafter *drafter;      /* a model that drafts; NULL: there is none */
     struct sl_suffix_corpus *corpus; /* past outputs; NULL: none are kept */
-    /* Drafts lately that were right and wrong, by the length of their match: of 2^i tokens or more.
-     */
+    /* Drafts lately that were right and wrong, by the length of their match: 0 without one, i of
+     * 2^(i - 1) tokens or more. */
     float match_right[SL_MATCH_SIZES], match_wrong[SL_MATCH_SIZES];
+    double search_s; /* what it takes to look for drafts, lately */
     bool prefix_caching, jump_forward, threaded;
     uint64_t raise_ns, seed;
     int32_t max_raised;

@@ -25,11 +25,14 @@
 #define FIRST_WRONG 1.0f
 #define KEEP_TRIED  0.8f
 #define KEEP_IDLE   0.98f
-/* Of drafts by the length of their match, what is kept of right and wrong ones as others come. Who
- * finds no matches has all under the shortest. */
+/* Right ones to begin with after a match, by its length (match_size): one token says little, and
+ * what is spent on trying it is not there when a long match comes. */
+static const float first_right[SL_MATCH_SIZES] = {FIRST_RIGHT, 0.5f, 1, 2, 4, 4};
+/* Of drafts by the length of their match, what is kept of right and wrong ones as others come. */
 #define KEEP_MATCHED 0.98f
-#define PAYS_LATE    0.5 /* of what being late costs, drafts must be likely to bring */
-#define PLAIN_EVERY  32  /* steps, one has no drafts: what such a step takes stays known */
+#define KEEP_SEARCH  0.875 /* of what a search takes, when one more was made */
+#define PAYS_LATE    0.5   /* of what being late costs, drafts must be likely to bring */
+#define PLAIN_EVERY  32    /* steps, one has no drafts: what such a step takes stays known */
 
 static bool propose_may(const struct sl_seq *seq)
 {
@@ -39,7 +42,7 @@ static bool propose_may(const struct sl_seq *seq)
 static int32_t match_size(int32_t match)
 {
     int32_t i = 0;
-    while (i < SL_MATCH_SIZES - 1 && match >= 2 << i)
+    while (i < SL_MATCH_SIZES - 1 && match >= 1 << i)
         i++;
     return i;
 }
@@ -88,8 +91,8 @@ int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs
 float sl_engine_draft_odds(const struct sl_engine *eng, const struct sl_rseq *rs)
 {
     const int32_t i = match_size(rs->match);
-    const float all = FIRST_RIGHT + eng->match_right[i] + FIRST_WRONG + eng->match_wrong[i];
-    const float first = (FIRST_RIGHT + eng->match_right[i]) / all,
+    const float right = first_right[i] + eng->match_right[i];
+    const float first = right / (right + FIRST_WRONG + eng->match_wrong[i]),
                 weight = FIRST_RIGHT + FIRST_WRONG;
     return (rs->right + weight * first) / (rs->right + rs->wrong + weight);
 }
@@ -134,9 +137,14 @@ bool sl_engine_afford_draft(const struct sl_engine *eng, struct sl_fund *left, s
 static int32_t look_up(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
 {
     const uint64_t t0 = sl_now_ns();
+    const int32_t found_at = rs->found_at;
     n = rs->req->mode->propose(eng, rs, n);
-    if (sl_engine_prices_drafts(eng))
-        sl_fund_pay(&eng->fund, &rs->credit, (double)(sl_now_ns() - t0) / 1e9);
+    if (!sl_engine_prices_drafts(eng))
+        return n;
+    const double took_s = (double)(sl_now_ns() - t0) / 1e9;
+    if (rs->found_at != found_at)
+        eng->search_s = KEEP_SEARCH * eng->search_s + (1 - KEEP_SEARCH) * took_s;
+    sl_fund_pay(&eng->fund, &rs->credit, took_s);
     return n;
 }
 
@@ -186,6 +194,16 @@ static double propose_late(const struct sl_engine *eng, const struct sl_rseq *rs
     return n * SL_MIN(eng->ahead.late_s / eng->sched.n_running, eng->fund.token_s);
 }
 
+/* Could drafts that are found now be paid? What they are looked for with must be left for them, or
+ * searches would take all that comes in: one now and one when the pending token is known, the first
+ * draft's row and what it costs to be late. */
+static bool propose_searches(const struct sl_engine *eng, const struct sl_rseq *rs, double row_s)
+{
+    const double left = sl_fund_most(&eng->fund, rs->credit);
+    return !sl_engine_prices_drafts(eng) ||
+           (left > 0 && left >= 2 * eng->search_s + row_s + propose_late(eng, rs));
+}
+
 /* How many drafts a sequence may have. They are looked for where they say how likely they are,
  * unless not even a certain one would be worth its row. */
 static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl_drafting step)
@@ -196,12 +214,11 @@ static int32_t propose_most(struct sl_engine *eng, struct sl_rseq *rs, struct sl
         return sl_draft_waiting(rs, most);
     if (rs->share == NULL || most == 0)
         return most;
-    const double left = sl_fund_most(&eng->fund, rs->credit);
-    if (sl_engine_prices_drafts(eng) && (left == 0 || left < propose_late(eng, rs)))
-        return 0; /* what a search costs would keep a draft from ever being paid */
+    const double before_s = sl_cost_of(&eng->sched.cost, step.work);
     if (!sl_cost_draft(&eng->sched.cost, &step, rs->seq.n_computed, 0, 1.0))
         return 0;
-    return find_drafts(eng, rs, most);
+    const double row_s = SL_MAX(sl_cost_of(&eng->sched.cost, step.work) - before_s, 0);
+    return propose_searches(eng, rs, row_s) ? find_drafts(eng, rs, most) : 0;
 }
 
 /* Are all drafts of rs together likely to bring a good part of what it costs to be late? A trial of

@@ -18,20 +18,23 @@
 struct prices { /* of a step, in nanoseconds */
     const char *name;
     double base, row;
-    double wide; /* of one with drafts, beside its rows */
+    double wide;         /* of one with drafts, beside its rows */
+    double host, notice; /* of a runner that computes while the next step is planned: what the host
+                            needs for a step, and until it knows that one is over */
 };
 
 static const struct prices profiles[] = {
-    {"reads weights", 10e6, 0.1e6, 0},
-    {"between both", 6e6, 2e6, 0},
-    {"computes", 0.5e6, 5e6, 0},
+    {"reads weights", 10e6, 0.1e6, 0, 0, 0},
+    {"between both", 6e6, 2e6, 0, 0, 0},
+    {"computes", 0.5e6, 5e6, 0, 0, 0},
 };
 
-/* Of a runner that computes while the next step is planned. What the host needs for a step shows
- * only where nothing is in flight. */
-static const struct prices ahead_prices = {"one step ahead", 4e6, 0.02e6, 0.5e6};
-#define HOST_NS   250000u
-#define NOTICE_NS 50000u /* until the host knows that a step is over */
+/* What the host needs shows only where nothing is in flight. */
+static const struct prices ahead_prices = {"one step ahead", 4e6, 0.02e6, 0.5e6, 250e3, 50e3};
+/* A small model on a large device. */
+static const struct prices short_prices = {"short steps", 0.28e6, 3e3, 20e3, 60e3, 20e3};
+#define SEARCH_NS 16000u /* in a text; measured there */
+#define PERIOD    120    /* of a text that repeats itself */
 
 struct world {
     struct rig rig;
@@ -39,9 +42,10 @@ struct world {
     double draft_part; /* what a step of the drafter takes of one of the model */
     int32_t right[2];  /* of a hundred drafts, in good texts and in others */
     int32_t from;      /* before this position no draft is */
+    int32_t period;    /* the text repeats itself, without regard to tokens; 0: it does not */
     float *rows;
     uint64_t n_draws;
-    bool ahead;
+    bool ahead, text;
     struct late_runner late;
     uint64_t step_ns, free_ns; /* of the step submitted last: what it takes, and when it is over */
     uint64_t over_ns[SL_MAX_FLIGHTS];
@@ -61,6 +65,13 @@ static uint64_t time_of(struct world *w, const struct sl_batch *b, double part)
     const double noise = 0.95 + 0.1 * sl_rng_unit(sl_rng_at(7, w->n_draws++));
     const double wide = b->n_logits > b->n_spans ? w->prices.wide : 0;
     return (uint64_t)((w->prices.base + w->prices.row * b->n_tokens + wide) * part * noise);
+}
+
+/* Of a text whose drafts are found in it. */
+static int32_t text_token(const struct world *w, int32_t pos)
+{
+    const uint64_t r = sl_rng_at(11, (uint64_t)(w->period > 0 ? pos % w->period : pos));
+    return 1 + (int32_t)(r >> 40) % (T_N - 1);
 }
 
 static int32_t class_of(int32_t token)
@@ -94,7 +105,10 @@ static int target_step(void *ctx, const struct sl_batch *b, const float **rows,
         const int32_t i = b->logit_rows[r], token = b->tokens[i];
         for (int32_t id = 0; id < T_N; id++)
             w->rows[r * T_N + id] = 0;
-        w->rows[r * T_N + (token == T_EOS ? 1 : next_token(token, b->positions[i]))] = 1;
+        if (w->text)
+            w->rows[r * T_N + text_token(w, b->positions[i] + 1)] = 1;
+        else
+            w->rows[r * T_N + (token == T_EOS ? 1 : next_token(token, b->positions[i]))] = 1;
     }
     w->step_ns = time_of(w, b, 1);
     clock_ns += w->ahead ? 0 : w->step_ns;
@@ -125,7 +139,7 @@ static int ahead_submit(void *ctx, const struct sl_batch *b, const struct sl_pic
                         struct sl_error *err)
 {
     struct world *w = ctx;
-    clock_ns += HOST_NS;
+    clock_ns += (uint64_t)w->prices.host;
     const int rc = late_submit(&w->late, b, picks, err);
     w->free_ns = SL_MAX(w->free_ns, clock_ns) + w->step_ns;
     w->over_ns[w->n_submitted++ % SL_MAX_FLIGHTS] = w->free_ns;
@@ -142,7 +156,7 @@ static int ahead_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
     struct world *w = ctx;
     const uint64_t over_ns = w->over_ns[w->n_collected++ % SL_MAX_FLIGHTS];
-    clock_ns = SL_MAX(clock_ns, over_ns + NOTICE_NS);
+    clock_ns = SL_MAX(clock_ns, over_ns + (uint64_t)w->prices.notice);
     return late_collect(&w->late, out, err);
 }
 
@@ -181,16 +195,28 @@ static int32_t look_up(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
 
 static const struct sl_mode look_up_mode = {.propose = look_up, .consume = sl_generate_consume};
 
+/* A search, which takes time once behind each text. */
+static int32_t search(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    const int32_t found_at = rs->found_at;
+    n = sl_mode_suffix.propose(eng, rs, n);
+    clock_ns += rs->found_at != found_at ? SEARCH_NS : 0;
+    return n;
+}
+
+static const struct sl_mode search_mode = {.propose = search, .consume = sl_generate_consume};
+
 /* ------------------------------------------------------------------ a run */
 
-enum drafter { NONE, LOOK_UP, MODEL, ROWS };
+enum drafter { NONE, LOOK_UP, MODEL, ROWS, SEARCH };
 
 struct how {
     enum drafter who;
     struct prices prices;
     int32_t conc, right[2], n_reqs, from;
     double draft_part;
-    bool ahead;
+    bool ahead, text; /* text: of text_token */
+    int32_t period;
 };
 
 /* Returns the seconds that all requests take, conc of them at once. */
@@ -205,6 +231,8 @@ static double run(const struct how *h, struct sl_stats *s)
     w.prices = h->prices;
     w.from = h->from;
     w.ahead = h->ahead;
+    w.text = h->text;
+    w.period = h->period;
     w.draft_part = h->draft_part;
     memcpy(w.right, h->right, sizeof w.right);
     w.rows = sl_calloc((size_t)(h->conc + N_ROWS), T_N * sizeof *w.rows);
@@ -216,7 +244,7 @@ static double run(const struct how *h, struct sl_stats *s)
         w.rig.model.draft_rows = h->who == ROWS;
     }
     const enum sl_draft_method methods[] = {SL_DRAFT_NONE, SL_DRAFT_NGRAM, SL_DRAFT_MODEL,
-                                            SL_DRAFT_EAGLE3};
+                                            SL_DRAFT_EAGLE3, SL_DRAFT_SUFFIX};
     struct sl_host_runner *host;
     struct sl_engine_parts p = {.no_thread = true,
                                 .seed = 1,
@@ -226,9 +254,14 @@ static double run(const struct how *h, struct sl_stats *s)
                                          .block_size = 16,
                                          .max_num_batched_tokens = SL_MAX(512, 4 * h->conc)},
                                 .speculative = {.method = methods[h->who],
-                                                .num_speculative_tokens = h->who != NONE ? 4 : 0,
+                                                .num_speculative_tokens = h->who == SEARCH ? 24
+                                                                          : h->who != NONE ? 4
+                                                                                           : 0,
                                                 .prompt_lookup_min = 1,
-                                                .prompt_lookup_max = 1}};
+                                                .prompt_lookup_max = 1,
+                                                .suffix_max_tree_depth = 24,
+                                                .suffix_max_spec_factor = 1,
+                                                .suffix_min_token_prob = 0.1f}};
     clock_ns = 1000000000;
     sys.now_ns = virtual_now;
     sl_sys = &sys;
@@ -240,12 +273,14 @@ static double run(const struct how *h, struct sl_stats *s)
     rig_start(&w.rig, &p);
     if (h->who == LOOK_UP)
         w.rig.eng->drafting = &look_up_mode;
+    if (h->who == SEARCH)
+        w.rig.eng->drafting = &search_mode;
     const uint64_t t0 = clock_ns;
     for (int32_t i = 0; i < h->n_reqs; i++) {
         int32_t prompt[N_PROMPT];
         struct sl_request_desc desc = {.prompt = prompt, .n_prompt = N_PROMPT};
         for (int32_t k = 0; k < N_PROMPT; k++)
-            prompt[k] = 1 + N_CLASS * (i % 2) + (i + k * k) % N_CLASS;
+            prompt[k] = h->text ? text_token(&w, k) : 1 + N_CLASS * (i % 2) + (i + k * k) % N_CLASS;
         prompt[0] = 1 + i % (T_N - 1);
         sl_sampling_default(&desc.sampling);
         desc.sampling.temperature = 0;
@@ -278,7 +313,7 @@ static double run(const struct how *h, struct sl_stats *s)
 /* How many times as fast as without drafts. */
 static double factor(struct how h)
 {
-    static const char *const names[] = {"none", "look-up", "model", "rows"};
+    static const char *const names[] = {"none", "look-up", "model", "rows", "search"};
     struct sl_stats s, plain_s;
     struct how none = h;
     none.who = NONE;
@@ -391,6 +426,23 @@ static void texts_begin_to_pay(void **state)
     }
 }
 
+/* Short steps, where a search takes a good part of one: short matches, which are wrong, do not use
+ * up what a long one needs, nor does searching. */
+static void searches_pay(void **state)
+{
+    (void)state;
+    struct how h = {.who = SEARCH,
+                    .prices = short_prices,
+                    .conc = 1,
+                    .n_reqs = 4,
+                    .ahead = true,
+                    .text = true,
+                    .period = PERIOD};
+    assert_true(factor(h) > 1.8);
+    h.period = 0; /* nothing comes again */
+    assert_true(factor(h) > 0.98);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +452,7 @@ int main(void)
         cmocka_unit_test(most_come_out),
         cmocka_unit_test(some_texts_pay),
         cmocka_unit_test(texts_begin_to_pay),
+        cmocka_unit_test(searches_pay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
