@@ -3,7 +3,7 @@
  * the runner of its rank 0: every rank enqueues each step, each on a thread of its own, since their
  * devices wait for one another. What rank 0 chooses goes to the others on the devices, where their
  * next steps find it; the host reads rank 0's results alone. Stages of a pipeline enqueue it one
- * after the other, and what the last one chooses goes to the first.
+ * after the other, each on all of its ranks, and what the last one chooses goes to the first.
  *
  * Engine thread only, but for create and destroy. Nothing is allocated after create.
  */
@@ -40,7 +40,7 @@ SL_MUST_CHECK int sl_device_ranks_choose(struct sl_device_ranks *d, const struct
 SL_MUST_CHECK int sl_device_ranks_wait(struct sl_device_ranks *d, uint64_t ticket,
                                        const int32_t **ids, const void **results,
                                        struct sl_error *err);
-/* Of a stage; of ranks that are none, stage 0: of rank 0. */
+/* Of a stage's first rank; of ranks that are of no stages, stage 0. */
 void sl_device_ranks_times(const struct sl_device_ranks *d, int stage, struct sl_device_times *out);
 /* In rank 0's forward, behind the choice: the ids go to the others. */
 void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n);

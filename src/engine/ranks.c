@@ -30,14 +30,15 @@ struct rank {
 };
 
 struct sl_ranks {
-    int n;                        /* in this process */
-    bool on_device, staged;       /* staged: parts are stages of layers (sl_model_part) */
+    int n;                 /* parts of the model in this process, */
+    int n_ranks, n_stages; /* namely so many ranks of each of so many stages */
+    bool on_device;
     const struct sl_model *draft; /* that rank 0 runs alone, or NULL */
     struct sl_host_model first;   /* rank 0 as if it were alone, for what it computes alone */
-    struct sl_comm *comm;
-    struct sl_pipe *pipe;            /* of stages on devices */
-    struct sl_team *team;            /* of ranks */
-    struct rank ranks[SL_MAX_RANKS]; /* [0] is the loader's */
+    struct sl_comm *comm[SL_MAX_STAGES]; /* of a stage's ranks; NULL: it has one */
+    struct sl_pipe *pipe[SL_MAX_RANKS];  /* of the stages on devices, of one rank of each */
+    struct sl_team *team;                /* of a stage's ranks; NULL: there is one */
+    struct rank ranks[SL_MAX_RANKS];     /* the parts (sl_model_part); [0] is the loader's */
     /* what the team is at */
     const struct sl_engine_config *cfg;
     const struct sl_batch *batch;
@@ -98,18 +99,29 @@ static int read_layers(const char *text, int32_t n_stages, int32_t layers[SL_MAX
 static int set_part(struct sl_model *model, const struct sl_engine_config *cfg, int32_t part,
                     struct sl_error *err)
 {
-    const int32_t n = cfg->pipeline_parallel_size;
+    const int32_t n_ranks = SL_MAX(cfg->tensor_parallel_size, 1);
+    const int32_t n_stages = SL_MAX(cfg->pipeline_parallel_size, 1);
+    const bool told = cfg->pipeline_parallel_layers != NULL;
     int32_t layers[SL_MAX_STAGES];
-    int rc = 0;
-    if (n <= 1 && cfg->enable_expert_parallel)
+    if (n_ranks > 1 && cfg->enable_expert_parallel)
         sl_model_divide_experts(model);
-    if (n <= 1)
-        return sl_model_set_rank(model, part, cfg->tensor_parallel_size, err);
-    if (cfg->pipeline_parallel_layers != NULL)
-        rc = read_layers(cfg->pipeline_parallel_layers, n, layers, err);
+    int rc = sl_model_set_rank(model, sl_model_rank_of(part, n_ranks), n_ranks, err);
+    if (rc == 0 && told)
+        rc = read_layers(cfg->pipeline_parallel_layers, n_stages, layers, err);
     return rc != 0 ? rc
-                   : sl_model_set_stage(model, sl_model_stage_of(part, n), n,
-                                        cfg->pipeline_parallel_layers != NULL ? layers : NULL, err);
+                   : sl_model_set_stage(model, sl_model_stage_of(part, n_ranks, n_stages), n_stages,
+                                        told ? layers : NULL, err);
+}
+
+/* Parts in all. */
+static int check_number(int32_t n_ranks, int32_t n_stages, struct sl_error *err)
+{
+    return n_ranks * n_stages <= SL_MAX_RANKS
+               ? 0
+               : sl_fail(err, SL_EINVAL,
+                         "pipeline_parallel_size: %d stages of %d ranks (tensor_parallel_size) are "
+                         "%d parts, at most %d are possible",
+                         n_stages, n_ranks, n_ranks * n_stages, SL_MAX_RANKS);
 }
 
 int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
@@ -126,15 +138,13 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
         rc = check_parts(cfg, "tensor_parallel_size", n, SL_MAX_RANKS, err);
     if (rc != 0 || (n <= 1 && n_stages <= 1))
         return rc;
-    if (n > 1 && n_stages > 1)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "pipeline_parallel_size: stages that are divided among ranks "
-                       "(tensor_parallel_size) are not there yet: choose one of them");
-    return set_part(model, cfg, n_stages > 1 ? 0 : cfg->node_rank, err);
+    rc = check_number(SL_MAX(n, 1), SL_MAX(n_stages, 1), err);
+    return rc != 0 ? rc : set_part(model, cfg, cfg->node_rank, err);
 }
 
 /* ---------------------------------------------------------------- weights */
 
+/* Stages on CPUs compute one after the other, each on the threads of the same ranks. */
 static int open_rank(struct sl_ranks *r, int rank, const struct sl_ckpt *ckpt,
                      const struct sl_engine_config *cfg, struct sl_error *err)
 {
@@ -149,8 +159,8 @@ static int open_rank(struct sl_ranks *r, int rank, const struct sl_ckpt *ckpt,
     if (rc != 0)
         return rc;
     sl_model_set_context(k->model, sl_model_facts(r->ranks[0].model)->served);
-    if (r->staged && !r->on_device) { /* stages compute one after the other, on the same threads */
-        k->backend = r->ranks[0].backend;
+    if (!r->on_device && rank >= r->n_ranks) {
+        k->backend = r->ranks[sl_model_rank_of(rank, r->n_ranks)].backend;
         return 0;
     }
     return sl_load_backend(k->model, cfg, &k->backend, err);
@@ -208,33 +218,69 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
                    : sl_model_load(k->model, k->backend, cfg->progress, cfg->progress_arg, err);
 }
 
-/* Devices reach each other's memory, in which there is room for what is gathered or handed over. */
+static int part_of(const struct sl_ranks *r, int stage, int rank)
+{
+    return sl_model_part(stage, rank, r->n_ranks, r->n_stages);
+}
+
+/* Devices reach each other's memory, in which there is room for what the ranks of a stage gather,
+ * and for what each hands over to the same rank of the next stage. */
 static int join_devices(struct sl_ranks *r, const struct sl_memory_plan *p, struct sl_error *err)
 {
     struct sl_backend *backends[SL_MAX_RANKS];
     const struct sl_run_config run = {.max_tokens = p->max_num_batched_tokens,
                                       .max_logits = sl_memory_plan_max_logits(p)};
     const size_t row_bytes = (size_t)sl_model_facts(r->ranks[0].model)->hidden * sizeof(float);
-    for (int i = 0; i < r->n; i++)
-        backends[r->staged ? sl_model_stage_of(i, r->n) : i] = r->ranks[i].backend;
-    if (r->staged)
-        return sl_cuda_pipe_create(backends, r->n, row_bytes, run.max_tokens, run.max_logits,
-                                   &r->pipe, err);
-    return sl_cuda_comm_create(
-        backends, r->n, sl_run_room_bytes(r->ranks[0].model, backends[0], &run), &r->comm, err);
+    int rc = 0;
+    for (int s = 0; s < r->n_stages && r->n_ranks > 1 && rc == 0; s++) {
+        for (int i = 0; i < r->n_ranks; i++)
+            backends[i] = r->ranks[part_of(r, s, i)].backend;
+        const struct sl_model *first = r->ranks[part_of(r, s, 0)].model;
+        rc = sl_cuda_comm_create(backends, r->n_ranks, sl_run_room_bytes(first, backends[0], &run),
+                                 &r->comm[s], err);
+    }
+    for (int i = 0; i < r->n_ranks && r->n_stages > 1 && rc == 0; i++) {
+        for (int s = 0; s < r->n_stages; s++)
+            backends[s] = r->ranks[part_of(r, s, i)].backend;
+        rc = sl_cuda_pipe_create(backends, r->n_stages, row_bytes, run.max_tokens, run.max_logits,
+                                 &r->pipe[i], err);
+    }
+    return rc;
 }
 
-/* Stages on CPUs share their threads, and are loaded one after the other. */
+/* Stages on CPUs meet in the same: their steps follow one another. */
+static int join_threads(struct sl_ranks *r, struct sl_error *err)
+{
+    int rc = r->n_ranks > 1 ? sl_cpu_comm_create(r->n_ranks, &r->comm[0], err) : 0;
+    for (int s = 1; s < r->n_stages; s++)
+        r->comm[s] = r->comm[0];
+    return rc;
+}
+
+/* A rank of each stage. */
+static int load_stages(void *arg, int rank, struct sl_error *err)
+{
+    struct sl_ranks *r = arg;
+    int rc = 0;
+    for (int i = rank; i < r->n && rc == 0; i += r->n_ranks)
+        rc = load_rank(r, i, err);
+    return rc;
+}
+
+/* Devices load all at once; on CPUs stages that share threads do so one after the other. */
 static int load_all(struct sl_ranks *r, struct sl_error *err)
 {
-    int rc = 0;
-    if (r->staged && !r->on_device) {
-        for (int i = 0; i < r->n && rc == 0; i++)
-            rc = load_rank(r, i, err);
+    struct sl_team *all = NULL;
+    int rc = r->n_ranks > 1 ? sl_team_create(r->n_ranks, &r->team, err) : 0;
+    if (rc == 0 && r->on_device && r->n_stages > 1) {
+        rc = sl_team_create(r->n, &all, err);
+        rc = rc != 0 ? rc : sl_team_run(all, load_rank, r, err);
+        sl_team_destroy(all);
         return rc;
     }
-    rc = sl_team_create(r->n, &r->team, err);
-    return rc != 0 ? rc : sl_team_run(r->team, load_rank, r, err);
+    if (rc != 0)
+        return rc;
+    return r->team != NULL ? sl_team_run(r->team, load_stages, r, err) : load_stages(r, 0, err);
 }
 
 static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
@@ -245,10 +291,8 @@ static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
     SL_ASSERT(r->n > 1 && r->team == NULL);
     for (int i = 1; i < r->n && rc == 0; i++)
         rc = open_rank(r, i, ckpt, cfg, err);
-    if (rc == 0 && r->on_device)
-        rc = join_devices(r, plan, err);
-    else if (rc == 0 && !r->staged)
-        rc = sl_cpu_comm_create(r->n, &r->comm, err);
+    if (rc == 0)
+        rc = r->on_device ? join_devices(r, plan, err) : join_threads(r, err);
     r->cfg = cfg;
     if (rc == 0)
         rc = load_all(r, err);
@@ -261,19 +305,21 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
                   const struct sl_model *draft, struct sl_backend *backend, struct sl_ranks **out,
                   struct sl_error *err)
 {
-    const int n_ranks = sl_model_n_parts(sl_model_facts(model));
+    const struct sl_model_facts *f = sl_model_facts(model);
+    const int n_parts = sl_model_n_parts(f);
     *out = NULL;
     struct sl_ranks *r = sl_calloc(1, sizeof *r);
     if (r == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for ranks");
-    SL_ASSERT(n_ranks > 1 && n_ranks <= SL_MAX_RANKS); /* sl_ranks_divide says so */
-    r->n = sl_nodes_several(cfg) ? 1 : n_ranks;
+    SL_ASSERT(n_parts > 1 && n_parts <= SL_MAX_RANKS); /* sl_ranks_divide says so */
+    r->n = sl_nodes_several(cfg) ? 1 : n_parts;
+    r->n_ranks = r->n == 1 ? 1 : f->n_ranks;
+    r->n_stages = r->n == 1 ? 1 : f->n_stages;
     r->ranks[0] = (struct rank){.backend = backend, .model = model};
     r->draft = draft;
     r->on_device = backend->vt->device != NULL;
-    r->staged = sl_model_facts(model)->n_stages > 1;
     SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
-    int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_ranks, &r->comm, err) : 0;
+    int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_parts, &r->comm[0], err) : 0;
     if (rc == 0)
         rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err)
                        : load_threads(r, ckpt, cfg, plan, err);
@@ -294,30 +340,36 @@ void sl_ranks_destroy(struct sl_ranks *r)
     sl_free(r->adapter_slots);
     sl_free(r->message);
     sl_team_destroy(r->team);
-    if (r->on_device)
-        sl_cuda_comm_destroy(r->comm);
-    sl_cuda_pipe_destroy(r->pipe);
-    for (int i = 1; i < r->n; i++) {
+    for (int s = 0; s < r->n_stages && r->on_device; s++)
+        sl_cuda_comm_destroy(r->comm[s]);
+    for (int i = 0; i < r->n_ranks; i++)
+        sl_cuda_pipe_destroy(r->pipe[i]);
+    for (int i = r->n - 1; i > 0; i--) { /* on CPUs the first n_ranks have the backends */
         sl_model_close(r->ranks[i].model);
-        if (r->ranks[i].backend != NULL && r->ranks[i].backend != r->ranks[0].backend)
+        if (r->ranks[i].backend != NULL && (r->on_device || i < r->n_ranks))
             r->ranks[i].backend->vt->destroy(r->ranks[i].backend);
     }
     if (!r->on_device)
-        sl_cpu_comm_destroy(r->comm);
+        sl_cpu_comm_destroy(r->comm[0]);
     sl_free(r);
+}
+
+static struct sl_comm *comm_of(const struct sl_ranks *r, int part)
+{
+    return r->comm[sl_model_stage_of(part, r->n_ranks, r->n_stages)];
 }
 
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r)
 {
-    return r->comm;
+    return comm_of(r, 0);
 }
 
 void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2])
 {
     for (int i = 0; i < 2; i++)
         rooms[i] = r->leader != NULL ? sl_leader_room(r->leader, i) : NULL;
-    if (r->on_device && !r->staged)
-        sl_cuda_comm_rooms(r->comm, 0, rooms);
+    if (r->on_device && r->n_ranks > 1)
+        sl_cuda_comm_rooms(comm_of(r, 0), 0, rooms);
 }
 
 int sl_ranks_count(const struct sl_ranks *r)
@@ -337,9 +389,9 @@ struct sl_run *sl_ranks_run(const struct sl_ranks *r, int rank, struct sl_backen
     return r->ranks[rank].run;
 }
 
-bool sl_ranks_are_stages(const struct sl_ranks *r)
+int sl_ranks_stages(const struct sl_ranks *r)
 {
-    return r->staged;
+    return r->n_stages;
 }
 
 bool sl_ranks_are_processes(const struct sl_ranks *r)
@@ -354,13 +406,14 @@ static int start_rank(struct sl_ranks *r, int rank, const struct sl_run_config *
 {
     struct rank *k = &r->ranks[rank];
     struct sl_run_config own = *cfg;
-    if (r->on_device && !r->staged)
-        sl_cuda_comm_rooms(r->comm, rank, own.rank_room);
+    own.comm = comm_of(r, rank);
+    if (r->on_device && r->n_ranks > 1)
+        sl_cuda_comm_rooms(own.comm, sl_model_rank_of(rank, r->n_ranks), own.rank_room);
     for (int32_t g = 0; g < cfg->kv.n_groups; g++) {
         k->kv_pool[g] = own.kv_pool[g] = k->backend->vt->alloc(k->backend, k->kv_bytes[g]);
         if (k->kv_pool[g] == NULL)
             return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a %s",
-                           (double)k->kv_bytes[g] / 1e9, r->staged ? "stage" : "rank");
+                           (double)k->kv_bytes[g] / 1e9, r->n_ranks > 1 ? "rank" : "stage");
     }
     int rc = sl_run_create(k->model, &own, &k->run, err);
     return rc == 0 && r->on_device ? k->backend->vt->device->load_end(k->backend, err) : rc;
@@ -380,11 +433,27 @@ static uint64_t leader_progress(const void *arg)
     return sl_run_progress(r->ranks[0].run);
 }
 
+/* The ranks of a stage reach each other's buffers, and a stage's rows the next one. */
+static void meet(struct sl_ranks *r)
+{
+    struct sl_run *runs[SL_MAX_RANKS];
+    SL_ASSERT(r->on_device && r->n > 1);
+    for (int s = 0; s < r->n_stages && r->n_ranks > 1; s++) {
+        for (int i = 0; i < r->n_ranks; i++)
+            runs[i] = r->ranks[part_of(r, s, i)].run;
+        sl_run_meet(runs, r->n_ranks);
+    }
+    for (int i = 0; i < r->n && r->n_stages > 1; i++)
+        sl_cuda_pipe_stream(r->pipe[sl_model_rank_of(i, r->n_ranks)],
+                            sl_model_stage_of(i, r->n_ranks, r->n_stages),
+                            sl_run_stream(r->ranks[i].run));
+}
+
 int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
                    const struct sl_memory_plan *plan, struct sl_run *run, struct sl_error *err)
 {
     int rc = 0;
-    SL_ASSERT(run != NULL && r->ranks[0].run == NULL && cfg->comm == r->comm);
+    SL_ASSERT(run != NULL && r->ranks[0].run == NULL && cfg->comm == comm_of(r, 0));
     r->ranks[0].run = run;
     for (int i = 1; i < r->n; i++)
         for (int32_t g = 0; g < cfg->kv.n_groups; g++)
@@ -395,14 +464,8 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
         if (rc == 0)
             rc = start_rank(r, i, cfg, err);
     }
-    if (rc == 0 && r->on_device && !r->staged) {
-        struct sl_run *runs[SL_MAX_RANKS];
-        for (int i = 0; i < r->n; i++)
-            runs[i] = r->ranks[i].run;
-        sl_run_meet(runs, r->n);
-    }
-    for (int i = 0; i < r->n && rc == 0 && r->pipe != NULL; i++)
-        sl_cuda_pipe_stream(r->pipe, sl_model_stage_of(i, r->n), sl_run_stream(r->ranks[i].run));
+    if (rc == 0 && r->on_device)
+        meet(r);
     if (rc != 0 || r->leader == NULL)
         return rc;
     sl_leader_watch(r->leader, leader_progress, r);
@@ -446,14 +509,23 @@ static const struct sl_lora_rows *lora_of(struct rank *k, int rank, const struct
     return own;
 }
 
+/* Stages follow one another, each with what the one before it has left: all ranks have all of it.
+ */
 static int step_rank(void *arg, int rank, struct sl_error *err)
 {
     struct sl_ranks *r = arg;
+    const size_t row_bytes = (size_t)sl_model_facts(r->ranks[0].model)->hidden * sizeof(float);
     struct rank *k = &r->ranks[rank];
     struct sl_batch own = *r->batch;
     if (rank > 0) {
         own.lora = lora_of(k, rank, own.lora, &k->lora_rows[0]);
         own.logit_lora = lora_of(k, rank, own.logit_lora, &k->lora_rows[1]);
+    }
+    for (int s = 0; s + 1 < r->n_stages; s++) {
+        struct sl_run *run = r->ranks[part_of(r, s, rank)].run;
+        (void)sl_run_enqueue(run, &own);
+        memcpy(sl_run_stream(r->ranks[part_of(r, s + 1, rank)].run), sl_run_stream(run),
+               (size_t)own.n_tokens * row_bytes);
     }
     const float *rows = sl_run_enqueue(k->run, &own);
     (void)err; /* a CPU does not fail; one that did would leave the others waiting in a gather */
@@ -468,26 +540,9 @@ static int ranks_step(void *ctx, const struct sl_batch *batch, const float **row
     struct sl_ranks *r = ctx;
     SL_ASSERT(r->ranks[0].run != NULL && r->ranks[r->n - 1].run != NULL);
     r->batch = batch;
-    int rc = sl_team_run(r->team, step_rank, r, err);
+    int rc = r->team != NULL ? sl_team_run(r->team, step_rank, r, err) : step_rank(r, 0, err);
     *rows = r->rows;
     return rc;
-}
-
-/* Stages on CPUs: one after the other, each with what the one before it has left. */
-static int stages_step(void *ctx, const struct sl_batch *batch, const float **rows,
-                       struct sl_error *err)
-{
-    struct sl_ranks *r = ctx;
-    const size_t row_bytes = (size_t)sl_model_facts(r->ranks[0].model)->hidden * sizeof(float);
-    (void)err;
-    SL_ASSERT(r->staged && r->ranks[0].run != NULL && r->n > 1);
-    for (int s = 0; s + 1 < r->n; s++) {
-        struct sl_run *run = r->ranks[s + 1].run, *next = r->ranks[(s + 2) % r->n].run;
-        (void)sl_run_enqueue(run, batch);
-        memcpy(sl_run_stream(next), sl_run_stream(run), (size_t)batch->n_tokens * row_bytes);
-    }
-    *rows = sl_run_enqueue(r->ranks[0].run, batch);
-    return 0;
 }
 
 /* To each other rank what it has of an adapter. */
@@ -535,14 +590,14 @@ static int leader_step(void *ctx, const struct sl_batch *batch, const float **ro
     int rc = sl_leader_begin(r->leader, &link, err);
     if (rc != 0)
         return rc;
-    sl_cpu_comm_link(r->comm, link);
+    sl_cpu_comm_link(r->comm[0], link);
     rc = send_adapters(r, link, batch->lora);
     if (rc == 0)
         rc = sl_link_send(link, r->message,
                           sl_rank_step_put(&r->bounds, batch, r->adapter_slots, r->message));
     if (rc == 0) /* else the end of the step says why */
         *rows = sl_run_enqueue(r->ranks[0].run, batch);
-    sl_cpu_comm_link(r->comm, NULL);
+    sl_cpu_comm_link(r->comm[0], NULL);
     return sl_leader_end(r->leader, err);
 }
 
@@ -583,7 +638,7 @@ static uint8_t *ranks_page(void *ctx, int32_t group, int32_t page, int32_t part,
 {
     const struct sl_ranks *r = ctx;
     uint8_t *first = r->first.page(r->first.ctx, group, page, 0, n_bytes);
-    SL_ASSERT(part >= 0 && part < r->n && r->leader == NULL && !r->staged);
+    SL_ASSERT(part >= 0 && part < r->n && r->leader == NULL && r->n_stages == 1);
     return part == 0 ? first : r->ranks[part].kv_pool[group] + (size_t)page * *n_bytes;
 }
 
@@ -625,12 +680,12 @@ void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     r->first = *m;
     m->ctx = r;
-    m->page = r->leader == NULL && !r->staged ? ranks_page : NULL;
+    m->page = r->leader == NULL && r->n_stages == 1 ? ranks_page : NULL;
     m->n_page_parts = r->n;
     m->draft = m->draft != NULL ? ranks_draft : NULL;
     m->draft_chain = m->draft_chain != NULL ? ranks_draft_chain : NULL;
     m->draft_token = m->draft_token != NULL ? ranks_draft_token : NULL;
-    m->forward = r->leader != NULL ? leader_step : r->staged ? stages_step : ranks_step;
+    m->forward = r->leader != NULL ? leader_step : ranks_step;
     m->health = r->leader != NULL ? leader_health : NULL;
     m->renew = r->leader != NULL ? leader_renew : NULL;
     m->run_items = ranks_run_items;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * ranks.h - a model that several parts of it compute: ranks of tensor parallelism, or stages of
- * pipeline parallelism, which have some of its layers each. Both are called ranks here; the last
- * stage is rank 0 (sl_model_part). Each has its own backend, weights and part of every page; stages
- * on CPUs compute one after the other on one backend. Ranks are threads of this process, or each is
+ * ranks.h - a model that several parts of it compute: ranks of tensor parallelism, stages of
+ * pipeline parallelism, which have some of its layers each, or the ranks of each stage. All are
+ * called ranks here; rank 0 is the first of the last stage (sl_model_part). Each has its own
+ * backend, weights and part of every page; stages on CPUs compute one after the other on the same
+ * backends. Ranks are threads of this process, or each is
  * a process (nnodes): then the others run sl_rank_follow, and only rank 0 is here. Backends are
  * CPUs, or a GPU each: then what runs them all is engine/device_ranks.h.
  *
@@ -21,8 +22,8 @@ struct sl_memory_plan;
 struct sl_ranks;
 struct sl_team;
 
-/* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, or of
- * cfg->pipeline_parallel_size, or the error says why not. */
+/* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, of
+ * cfg->pipeline_parallel_size, or of both, or the error says why not. */
 SL_MUST_CHECK int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_error *err);
 /* Opens the other ranks as rank 0 was opened, and loads the weights of all at once, each on its own
@@ -37,15 +38,15 @@ void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fin
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);
 /* Where rank 0 computes its parts; NULL: anywhere. */
 void sl_ranks_rooms(const struct sl_ranks *r, void *rooms[2]);
-bool sl_ranks_are_stages(const struct sl_ranks *r);
+int sl_ranks_stages(const struct sl_ranks *r);         /* 1: ranks are not of stages */
 bool sl_ranks_are_processes(const struct sl_ranks *r); /* NULL: no */
 /* Pages and a run for each other rank, like rank 0's; processes are waited for. */
 SL_MUST_CHECK int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
                                  const struct sl_memory_plan *plan, struct sl_run *run,
                                  struct sl_error *err);
 void sl_ranks_stop(struct sl_ranks *r); /* gives up pages and runs; NULL is fine */
-/* Of devices: how many there are, the threads on which they are called, and each one's backend and
- * run, rank 0's among them. */
+/* Of devices: how many there are, the threads on which those of a stage are called (NULL: it has
+ * one), and each one's backend and run, rank 0's among them. */
 int sl_ranks_count(const struct sl_ranks *r);
 struct sl_team *sl_ranks_team(const struct sl_ranks *r);
 struct sl_run *sl_ranks_run(const struct sl_ranks *r, int rank, struct sl_backend **backend);

@@ -93,27 +93,30 @@ void sl_model_divide_experts(struct sl_model *m);
 SL_MUST_CHECK int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks,
                                     struct sl_error *err);
 /* Before loading: this model is one of n_stages that are opened from one checkpoint and run as one,
- * each with the layers that follow those of the stage before it. layers [n_stages]: how many each
- * has; NULL: so that none reads more weights in a step than it must. Where the model cannot be
- * divided so it fails. */
+ * each with the layers that follow those of the stage before it; behind sl_model_set_rank it is a
+ * rank of that stage. layers [n_stages]: how many each has; NULL: so that none reads more weights
+ * in a step than it must. Where the model cannot be divided so it fails. */
 SL_MUST_CHECK int sl_model_set_stage(struct sl_model *m, int32_t stage, int32_t n_stages,
                                      const int32_t *layers, struct sl_error *err);
 /* The layers of a stage, from *first to before *end. */
 void sl_model_stage_layers(const struct sl_model *m, int32_t stage, int32_t *first, int32_t *end);
-/* Parts of the model, ranks or stages, and which this one is. The first one gives the logits, of
- * stages that is the last. */
+/* Parts of the model, ranks, stages or the ranks of each stage. The first one gives the logits: it
+ * is rank 0 of the last stage; its other ranks follow, then those of the first stage, and so on. */
 static inline int32_t sl_model_n_parts(const struct sl_model_facts *f)
 {
     return f->n_ranks * f->n_stages;
 }
-static inline int32_t sl_model_part(const struct sl_model_facts *f)
+static inline int32_t sl_model_part(int32_t stage, int32_t rank, int32_t n_ranks, int32_t n_stages)
 {
-    return f->n_stages > 1 ? (f->stage + 1) % f->n_stages : f->rank;
+    return (stage + 1) % n_stages * n_ranks + rank;
 }
-/* The stage that is this part of n. */
-static inline int32_t sl_model_stage_of(int32_t part, int32_t n_stages)
+static inline int32_t sl_model_stage_of(int32_t part, int32_t n_ranks, int32_t n_stages)
 {
-    return (part + n_stages - 1) % n_stages;
+    return (part / n_ranks + n_stages - 1) % n_stages;
+}
+static inline int32_t sl_model_rank_of(int32_t part, int32_t n_ranks)
+{
+    return part % n_ranks;
 }
 /* Before loading: the longest sequence there will be, which LongRoPE chooses its factors by, for
  * all sequences alike (as vLLM does). Unless it is called that is the facts' context. */

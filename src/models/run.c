@@ -1061,6 +1061,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             add_to_stream(r, l, INPUT, x, n);
         }
     }
+    if (!sl_stage_is_last(m))
+        sl_rank_end(r, 0); /* its ranks meet at nothing else before their next step */
     if (r->rank.lost || !sl_stage_is_last(m))
         return r->logits;
     if (streams && (n = batch->n_logits) > 0)

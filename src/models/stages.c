@@ -137,10 +137,6 @@ static int check_model(const struct sl_model *m, struct sl_error *err)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "pipeline_parallel_size: models of embeddings and scores cannot be divided "
                        "among stages yet");
-    if (m->n_ranks > 1)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "pipeline_parallel_size: stages that are divided among ranks "
-                       "(tensor_parallel_size) are not there yet: choose one of them");
     if (m->hp.n_streams > 0 || m->hp.n_hyper > 0)
         what = "several residual streams";
     if ((m->hp.has & SL_HAS_LAYER_INPUTS) != 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Models whose layers are divided among several GPUs, mostly simulated ones, through the public
  * API: what a request gets has the bits of one GPU, whatever the number of stages, where they are
- * cut, and what else is under way. On a machine with several GPUs the same runs there.
+ * cut, among how many GPUs each is divided, and what else is under way. On a machine with several
+ * GPUs the same runs there.
  */
 #include <cuda_runtime.h>
 
@@ -225,13 +226,36 @@ static void same_bits(void **)
     }
 }
 
-static std::vector<outcome> run_constrained(int n_stages)
+/* Each stage is divided among two GPUs. */
+static void ranks_of_stages(void **)
+{
+    if (n_devices < 4) {
+        printf("%d GPUs: skipped\n", n_devices);
+        return;
+    }
+    for (const model &m : models) {
+        const bool experts = m.family == std::string("qwen3moe");
+        if (!experts && &m != models)
+            continue;
+        write_model(m);
+        const std::vector<outcome> want = run(m, config_of(1), true);
+        struct sl_engine_config cfg = config_of(2);
+        cfg.tensor_parallel_size = 2;
+        cfg.max_num_batched_tokens = 9;
+        cfg.enable_expert_parallel = experts;
+        expect_same(m, 2, "of two ranks, in chunks", want, run(m, cfg, true));
+    }
+}
+
+static std::vector<outcome> run_constrained(int n_stages, int n_ranks = 1)
 {
     static const char regex[] = "(yes|no|[ab]{2,6})(, [0-9]{1,3})?!";
     struct sl_error err;
     struct sl_stats s;
     struct sl_constraint *c = nullptr;
-    struct sl_engine *eng = start(models[0], config_of(n_stages));
+    struct sl_engine_config cfg = config_of(n_stages);
+    cfg.tensor_parallel_size = n_ranks;
+    struct sl_engine *eng = start(models[0], cfg);
     struct sl_constraint_desc d = {};
     d.kind = SL_GRAMMAR_REGEX;
     d.text = regex;
@@ -257,6 +281,8 @@ static void constrained(void **)
     n_out = 16;
     const std::vector<outcome> want = run_constrained(1);
     expect_same(models[0], 2, "with a grammar", want, run_constrained(2));
+    if (n_devices >= 4)
+        expect_same(models[0], 2, "of two ranks, with a grammar", want, run_constrained(2, 2));
     n_out = 6;
 }
 
@@ -292,8 +318,12 @@ static void refusals(void **)
     cfg.device = "cuda:0";
     refuse(cfg, "has 1 GPUs for a pipeline_parallel_size of 2: each stage has one");
     cfg = config_of(2);
+    cfg.device = "cuda:0,1";
     cfg.tensor_parallel_size = 2;
-    refuse(cfg, "choose one of them");
+    refuse(cfg, "by tensor_parallel_size of 4: each rank has one");
+    cfg = config_of(4);
+    cfg.tensor_parallel_size = 4;
+    refuse(cfg, "4 stages of 4 ranks (tensor_parallel_size) are 16 parts, at most 8");
     cfg = config_of(2);
     cfg.pipeline_parallel_layers = "1,2,2";
     refuse(cfg, "is not the layers of each of 2 stages");
@@ -385,11 +415,11 @@ static void a_launch_fails(void **)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits),        cmocka_unit_test(constrained),
-        cmocka_unit_test(sleeps_and_wakes), cmocka_unit_test(refusals),
-        cmocka_unit_test(stages_say),
+        cmocka_unit_test(same_bits),   cmocka_unit_test(ranks_of_stages),
+        cmocka_unit_test(constrained), cmocka_unit_test(sleeps_and_wakes),
+        cmocka_unit_test(refusals),    cmocka_unit_test(stages_say),
 #ifdef SL_CUDA_SIM
-        cmocka_unit_test(recorded),         cmocka_unit_test(a_launch_fails),
+        cmocka_unit_test(recorded),    cmocka_unit_test(a_launch_fails),
 #endif
     };
 #ifdef SL_CUDA_SIM

@@ -309,6 +309,12 @@ static void stages(void **state)
                 .device = "cpu", .pipeline_parallel_size = n, .n_threads = n, .max_num_seqs = 12},
             2, what);
     }
+    run_and_compare((struct sl_engine_config){.device = "cpu",
+                                              .pipeline_parallel_size = 2,
+                                              .tensor_parallel_size = 2,
+                                              .n_threads = 2,
+                                              .max_num_seqs = 12},
+                    2, "2 stages of 2 ranks");
 }
 
 static void instruction_sets(void **state)

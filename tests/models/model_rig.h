@@ -34,8 +34,8 @@ struct rig {
     uint8_t *pool;
     size_t pool_bytes;
     int32_t n_pages, n_vocab;
-    struct rig *others; /* [n_ranks - 1] the other ranks, stepped by threads of their own; or
-                           [n_stages - 1] the stages before this one, the last, in their order */
+    struct rig *others; /* the other parts but this one, as sl_model_part numbers them: ranks are
+                           stepped by threads of their own, stages one after the other */
     int n_ranks, n_stages;
     struct sl_comm *comm;
     const struct sl_lora *lora[RIG_MAX_SEQS]; /* of the pieces of a step; NULL: none */
@@ -83,9 +83,9 @@ static inline bool rig_has_isa(const char *name)
     return true;
 }
 
-/* rank: or stage. */
+/* part: a rank, a stage, or a rank of a stage. */
 static inline void rig_open_rank(struct rig *g, const char *path, const struct rig_options *o,
-                                 int rank, struct sl_comm *comm)
+                                 int part, struct sl_comm *comm)
 {
     const int n_stages = o->n_stages ? o->n_stages : 1;
     struct sl_error err = {0};
@@ -94,10 +94,11 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
     memset(g, 0, sizeof *g);
     if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
+    const int stage = sl_model_stage_of(part, n_ranks, n_stages);
     if (o->own_experts)
         sl_model_divide_experts(g->model);
-    if (sl_model_set_rank(g->model, n_stages > 1 ? 0 : rank, n_ranks, &err) != 0 ||
-        sl_model_set_stage(g->model, n_stages > 1 ? rank : 0, n_stages, o->layers, &err) != 0)
+    if (sl_model_set_rank(g->model, sl_model_rank_of(part, n_ranks), n_ranks, &err) != 0 ||
+        sl_model_set_stage(g->model, stage, n_stages, o->layers, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     if (o->context > 0)
         sl_model_set_context(g->model, o->context);
@@ -124,7 +125,7 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
     sl_kv_layout_part(&own, n_ranks);
     if (n_stages > 1) {
         int32_t first, end;
-        sl_model_stage_layers(g->model, rank, &first, &end);
+        sl_model_stage_layers(g->model, stage, &first, &end);
         sl_kv_layout_stage(&own, first, end);
     }
     sl_kv_pools(&own, g->pool, g->n_pages, rc.kv_pool); /* a page has one number in all groups */
@@ -141,13 +142,13 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
     if (n > 1 && sl_cpu_comm_create(n, &comm, &err) != 0)
         fail_msg("%s", err.msg);
     const int n_stages = o->n_stages ? o->n_stages : 1, n_parts = n * n_stages;
-    rig_open_rank(g, path, o, n_stages - 1, comm);
+    rig_open_rank(g, path, o, 0, comm);
     g->n_ranks = n;
     g->n_stages = n_stages;
     g->comm = comm;
     g->others = n_parts > 1 ? sl_calloc((size_t)n_parts - 1, sizeof *g->others) : NULL;
     for (int i = 1; i < n_parts; i++)
-        rig_open_rank(&g->others[i - 1], path, o, n_stages > 1 ? i - 1 : i, comm);
+        rig_open_rank(&g->others[i - 1], path, o, i, comm);
 }
 
 static inline void rig_close(struct rig *g)
@@ -193,8 +194,9 @@ static inline void rig_lora_put(struct rig_lora *l, const struct rig *g, int32_t
             (struct sl_lora_seg){.first = first, .n = SL_MIN(n, SL_LORA_SEG), .adapter = i};
 }
 
-struct rig_job { /* of a rank but the first */
-    struct sl_run *run;
+struct rig_job { /* of a rank */
+    struct rig *g;
+    int rank;
     struct sl_batch batch;
     struct sl_lora_rows rows[2]; /* with the rank's own weights */
     const struct sl_lora_weights *weights[RIG_MAX_SEQS];
@@ -213,38 +215,42 @@ static inline const struct sl_lora_rows *rig_lora_of(struct rig_job *j, int rank
     return &j->rows[which];
 }
 
-static inline void *rig_rank_main(void *arg)
+static inline struct sl_run *rig_run_of(const struct rig *g, int stage, int rank)
 {
-    const struct rig_job *j = arg;
-    sl_run_enqueue(j->run, &j->batch);
-    return NULL;
+    const int part = sl_model_part(stage, rank, g->n_ranks, g->n_stages);
+    return part == 0 ? g->run : g->others[part - 1].run;
 }
 
 /* Each stage's step, and what it leaves to the next one. */
-static inline void rig_stages(struct rig *g, const struct sl_batch *b)
+static inline const float *rig_stages(const struct rig *g, int rank, const struct sl_batch *b)
 {
-    for (int i = 0; i + 1 < g->n_stages; i++) {
-        const size_t row_bytes = (size_t)sl_model_facts(g->model)->hidden * sizeof(float);
-        struct sl_run *from = g->others[i].run,
-                      *to = i + 2 < g->n_stages ? g->others[i + 1].run : g->run;
-        sl_run_enqueue(from, b);
-        memcpy(sl_run_stream(to), sl_run_stream(from), (size_t)b->n_tokens * row_bytes);
+    const size_t row_bytes = (size_t)sl_model_facts(g->model)->hidden * sizeof(float);
+    for (int s = 0; s + 1 < g->n_stages; s++) {
+        sl_run_enqueue(rig_run_of(g, s, rank), b);
+        memcpy(sl_run_stream(rig_run_of(g, s + 1, rank)), sl_run_stream(rig_run_of(g, s, rank)),
+               (size_t)b->n_tokens * row_bytes);
     }
+    return sl_run_enqueue(rig_run_of(g, g->n_stages - 1, rank), b);
+}
+
+static inline void *rig_rank_main(void *arg)
+{
+    const struct rig_job *j = arg;
+    (void)rig_stages(j->g, j->rank, &j->batch);
+    return NULL;
 }
 
 static inline const float *rig_enqueue(struct rig *g, const struct sl_batch *b)
 {
-    if (g->n_stages > 1)
-        rig_stages(g, b);
     pthread_t threads[SL_MAX_RANKS];
     struct rig_job jobs[SL_MAX_RANKS];
     for (int i = 1; i < g->n_ranks; i++) {
-        jobs[i] = (struct rig_job){.run = g->others[i - 1].run, .batch = *b};
+        jobs[i] = (struct rig_job){.g = g, .rank = i, .batch = *b};
         jobs[i].batch.lora = rig_lora_of(&jobs[i], i, 0, b->lora);
         jobs[i].batch.logit_lora = rig_lora_of(&jobs[i], i, 1, b->logit_lora);
         assert_int_equal(pthread_create(&threads[i], NULL, rig_rank_main, &jobs[i]), 0);
     }
-    const float *logits = sl_run_enqueue(g->run, b);
+    const float *logits = rig_stages(g, 0, b);
     for (int i = 1; i < g->n_ranks; i++)
         pthread_join(threads[i], NULL);
     return logits;

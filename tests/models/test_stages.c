@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Pipeline parallelism: a model divided among stages gives the bits of the model in one piece, for
- * every family that can be divided, in chunks, decoding and mixed batches. Each stage has its
- * layers' weights and pages, and no others. What cannot be divided is refused by name.
+ * every family that can be divided, in chunks, decoding and mixed batches, and so it is if each
+ * stage is divided among ranks. Each has its layers' weights and pages, and no others. What cannot
+ * be divided is refused by name.
  */
 #include "models/internal.h"
 #include "models/model_rig.h"
@@ -19,21 +20,24 @@ struct variant {
     enum sl_dtype dtype;
     int32_t n_layers; /* 0: those of the tiny shape */
     bool tied;        /* the embedding is the head too */
+    int n_ranks;      /* most that it can be divided among; 0: none */
+    bool own_experts; /* of which each has some, whole */
 };
 
 static const struct variant variants[] = {
-    {.name = "llama", .dtype = SL_DTYPE_BF16, .n_layers = 5},
-    {.name = "llama", .dtype = SL_DTYPE_BF16, .n_layers = 4, .tied = true},
-    {.name = "llama", .dtype = SL_DTYPE_Q8_0, .n_layers = 4},
+    {.name = "llama", .dtype = SL_DTYPE_BF16, .n_layers = 5, .n_ranks = 2},
+    {.name = "llama", .dtype = SL_DTYPE_BF16, .n_layers = 4, .tied = true, .n_ranks = 2},
+    {.name = "llama", .dtype = SL_DTYPE_Q8_0, .n_layers = 4, .n_ranks = 2},
     {.name = "qwen3", .dtype = SL_DTYPE_F16, .n_layers = 3},
     {.name = "gemma2", .dtype = SL_DTYPE_BF16, .n_layers = 4}, /* norms of what is added */
-    {.name = "gemma3", .dtype = SL_DTYPE_BF16},                /* windows: two groups of pages */
+    {.name = "gemma3", .dtype = SL_DTYPE_BF16, .n_ranks = 2},  /* windows: two groups of pages */
     {.name = "olmo2", .dtype = SL_DTYPE_BF16, .n_layers = 4},  /* no norm of a layer's input */
-    {.name = "qwen3moe", .dtype = SL_DTYPE_BF16, .n_layers = 4},
+    {.name = "qwen3moe", .dtype = SL_DTYPE_BF16, .n_layers = 4, .n_ranks = 2},
+    {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0, .n_layers = 4, .n_ranks = 2, .own_experts = true},
     {.name = "gpt-oss", .dtype = SL_DTYPE_MXFP4, .n_layers = 4},
-    {.name = "deepseek_v3", .dtype = SL_DTYPE_BF16},            /* latent attention */
-    {.name = "falcon", .dtype = SL_DTYPE_BF16, .n_layers = 4},  /* attention beside the MLP */
-    {.name = "gpt_neox", .dtype = SL_DTYPE_F32, .n_layers = 4}, /* norms with a mean */
+    {.name = "deepseek_v3", .dtype = SL_DTYPE_BF16, .n_ranks = 4}, /* latent attention */
+    {.name = "falcon", .dtype = SL_DTYPE_BF16, .n_layers = 4},     /* attention beside the MLP */
+    {.name = "gpt_neox", .dtype = SL_DTYPE_F32, .n_layers = 4, .n_ranks = 2}, /* means in norms */
     {.name = "cohere2", .dtype = SL_DTYPE_F32},
     {.name = "phi", .dtype = SL_DTYPE_BF16, .n_layers = 4},
     {.name = "lfm2", .dtype = SL_DTYPE_BF16},                 /* convolutions: states */
@@ -103,8 +107,8 @@ static void compare(const char *path, const struct rig_options *o, const float *
     float *have = logits_of(path, o, &n_bytes);
     for (size_t i = 0; i < n_bytes / sizeof *have; i++)
         if (memcmp(&have[i], &want[i], sizeof *have) != 0)
-            fail_msg("%s, %d stages: logit %zu is %.9g instead of %.9g", path, o->n_stages, i,
-                     (double)have[i], (double)want[i]);
+            fail_msg("%s, %d stages, %d ranks: logit %zu is %.9g instead of %.9g", path,
+                     o->n_stages, o->n_ranks, i, (double)have[i], (double)want[i]);
     sl_free(have);
 }
 
@@ -134,6 +138,11 @@ static void test_bits(void **state)
             compare(path, &(struct rig_options){.n_stages = n}, want);
         const int32_t uneven[] = {n_layers - 1, 1};
         compare(path, &(struct rig_options){.n_stages = 2, .layers = uneven}, want);
+        for (int n = 2; n <= variants[v].n_ranks; n *= 2)
+            compare(path,
+                    &(struct rig_options){
+                        .n_stages = 2, .n_ranks = n, .own_experts = variants[v].own_experts},
+                    want);
         sl_free(want);
     }
 }
@@ -162,6 +171,21 @@ static void test_shares(void **state)
             assert_int_equal(sl_param(m, l, SL_SLOT_Q)->loaded, l >= first && l < end);
     }
     assert_int_equal(n_layers, sl_model_facts(whole.model)->n_layers);
+    assert_int_equal(pages, whole.kv.groups[0].page_bytes);
+    rig_close(&parts);
+    rig_open(&parts, path, &(struct rig_options){.n_stages = 2, .n_ranks = 2});
+    pages = 0;
+    for (int i = 0; i < 4; i++) { /* ranks of a stage have its layers, and half of the rows */
+        const struct rig *g = i == 0 ? &parts : &parts.others[i - 1];
+        int32_t first, end;
+        sl_model_stage_layers(g->model, g->model->stage, &first, &end);
+        assert_int_equal(g->model->stage, i < 2 ? 1 : 0);
+        assert_int_equal(g->model->rank, i % 2);
+        assert_int_equal(2 * sl_param(g->model, first, SL_SLOT_Q)->mat.n_rows,
+                         sl_param(whole.model, first, SL_SLOT_Q)->mat.n_rows);
+        assert_false(sl_param(g->model, first > 0 ? 0 : end, SL_SLOT_Q)->loaded);
+        pages += g->run->cfg.kv.groups[0].page_bytes;
+    }
     assert_int_equal(pages, whole.kv.groups[0].page_bytes);
     rig_close(&parts);
     rig_close(&whole);

@@ -81,8 +81,11 @@ static void stages_text(const struct sl_memory_plan *p, struct sl_buf *b)
         uint64_t n_bytes = stage->packed_bytes + stage->mapped_bytes + stage->step_bytes;
         for (int32_t g = 0; g < p->kv.n_groups; g++)
             n_bytes += sl_stage_plan_group_bytes(p, s, g);
-        sl_buf_printf(b, "  stage %-18d %10.1f MB: layers %d to %d\n", s, (double)n_bytes / 1e6,
+        sl_buf_printf(b, "  stage %-18d %10.1f MB: layers %d to %d", s, (double)n_bytes / 1e6,
                       stage->first, stage->end - 1);
+        if (p->n_ranks > 1)
+            sl_buf_printf(b, ", of %d ranks", p->n_ranks);
+        sl_buf_puts(b, "\n");
     }
 }
 
@@ -110,7 +113,7 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                   p->seqs_lowered ? " (lowered to the slots for state)" : "");
     if (p->draft_kv.n_groups > 0)
         draft_text(p, b);
-    if (p->n_ranks > 1) /* about: the embedding, norms and routers are on all */
+    if (p->n_ranks > 1 && p->n_stages == 1) /* about: the embedding, norms and routers are on all */
         sl_buf_printf(b, "  %-24s %10.1f MB: weights, pages and activations on each of %d%s\n",
                       "a rank",
                       (double)(p->packed_bytes + p->mapped_bytes + p->kv_bytes +

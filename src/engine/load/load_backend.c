@@ -87,15 +87,23 @@ static int read_gpus(const char *device, int gpus[SL_MAX_RANKS], int *n, struct 
     return 0;
 }
 
-/* Which of them: in the order of replicas, and of each in the order of ranks, or of stages. */
+/* Which of them: in the order of replicas, of each in that of stages, of each in that of ranks. */
 static int32_t gpu_of(const struct sl_model_facts *f, const struct sl_engine_config *cfg)
 {
-    return cfg->data_parallel_rank * sl_model_n_parts(f) + (f->n_stages > 1 ? f->stage : f->rank);
+    return cfg->data_parallel_rank * sl_model_n_parts(f) + f->stage * f->n_ranks + f->rank;
 }
 
 static const char *parts_flag(const struct sl_model_facts *f)
 {
-    return f->n_stages > 1 ? "pipeline_parallel_size" : "tensor_parallel_size";
+    return f->n_stages > 1 && f->n_ranks > 1 ? "pipeline_parallel_size by tensor_parallel_size"
+           : f->n_stages > 1                 ? "pipeline_parallel_size"
+                                             : "tensor_parallel_size";
+}
+
+/* Of which there are so many. */
+static const char *part_name(const struct sl_model_facts *f)
+{
+    return f->n_ranks > 1 || f->n_stages == 1 ? "rank" : "stage";
 }
 
 /* The GPU of a rank, or of a stage. */
@@ -116,7 +124,7 @@ static int pick_gpu(const char *device, const struct sl_model_facts *f,
         if (rc == 0 && n != n_parts)
             rc = sl_fail(err, SL_EINVAL,
                          "device: '%.40s' has %d GPUs for a %s of %d: each %s has one", device, n,
-                         parts_flag(f), n_parts, f->n_stages > 1 ? "stage" : "rank");
+                         parts_flag(f), n_parts, part_name(f));
         *out = rc == 0 ? gpus[gpu] : -1;
         return rc;
     }
@@ -131,10 +139,7 @@ static int pick_gpu(const char *device, const struct sl_model_facts *f,
                    "%s: %d %ss want a GPU each, and there %s %d that this build has kernels for; "
                    "ranks on the CPU (device cpu) are threads or processes",
                    sl_model_n_parts(f) == 1 ? "data_parallel_size" : parts_flag(f), n_parts,
-                   sl_model_n_parts(f) == 1 ? "replica"
-                   : f->n_stages > 1        ? "stage"
-                                            : "rank",
-                   n == 1 ? "is" : "are", n);
+                   sl_model_n_parts(f) == 1 ? "replica" : part_name(f), n == 1 ? "is" : "are", n);
 }
 
 static int load_cuda(const char *device, const struct sl_model_facts *f,
@@ -170,8 +175,8 @@ int sl_load_rank_memory(const struct sl_model_facts *f, int32_t rank,
     struct sl_model_facts own = *f;
     struct sl_backend *be = NULL;
     SL_ASSERT(rank > 0 && rank < sl_model_n_parts(f)); /* rank 0's is open */
-    own.rank = f->n_stages > 1 ? 0 : rank;
-    own.stage = sl_model_stage_of(rank, f->n_stages);
+    own.rank = sl_model_rank_of(rank, f->n_ranks);
+    own.stage = sl_model_stage_of(rank, f->n_ranks, f->n_stages);
     int rc = load_cuda(device_of(cfg), &own, cfg, &be, err);
     if (rc != 0)
         return rc;

@@ -321,9 +321,10 @@ uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t grou
 uint64_t sl_memory_plan_part_bytes(const struct sl_memory_plan *p, int32_t part, int32_t group)
 {
     SL_ASSERT(part >= 0 && part < p->n_ranks * p->n_stages);
-    if (p->n_stages > 1)
-        return sl_stage_plan_group_bytes(p, sl_model_stage_of(part, p->n_stages), group);
-    return sl_memory_plan_group_bytes(p, group) / (uint64_t)p->n_ranks;
+    const int32_t stage = sl_model_stage_of(part, p->n_ranks, p->n_stages);
+    const uint64_t n_bytes = p->n_stages > 1 ? sl_stage_plan_group_bytes(p, stage, group)
+                                             : sl_memory_plan_group_bytes(p, group);
+    return n_bytes / (uint64_t)p->n_ranks;
 }
 
 bool sl_memory_plan_shares(const struct sl_memory_plan *p)
@@ -613,31 +614,34 @@ static int device_budget(const struct sl_device_memory *mem, float share, uint64
     return 0;
 }
 
-/* Of all parts' devices together; each rank has as much as the one with the least, each stage what
- * its own has. */
+/* Of all parts' devices together; each rank of a stage has as much as the one with the least. */
 static int plan_devices(const struct sl_model_facts *f, struct sl_backend *be,
                         const struct sl_engine_config *cfg, float share, struct sl_memory_plan *p,
                         struct sl_error *err)
 {
     struct sl_device_memory mem;
-    uint64_t least = UINT64_MAX, sum = 0;
     const int32_t n = sl_model_n_parts(f);
+    for (int32_t s = 0; s < f->n_stages; s++)
+        p->stages[s].ram_bytes = UINT64_MAX;
     for (int32_t i = 0; i < n; i++) {
+        const int32_t stage = sl_model_stage_of(i, f->n_ranks, f->n_stages);
         uint64_t budget = 0;
         int rc = i == 0 ? be->vt->device->memory(be, &mem, err)
                         : sl_load_rank_memory(f, i, cfg, &mem, err);
         if (rc == 0)
             rc = device_budget(&mem, share, &budget, err);
         if (rc != 0 && f->n_stages > 1)
-            return sl_error_prefix(err, rc, "the GPU of stage %d",
-                                   sl_model_stage_of(i, f->n_stages));
+            return sl_error_prefix(err, rc, "the GPU of stage %d, rank %d", stage,
+                                   sl_model_rank_of(i, f->n_ranks));
         if (rc != 0)
             return n > 1 ? sl_error_prefix(err, rc, "the GPU of rank %d", i) : rc;
-        p->stages[sl_model_stage_of(i, f->n_stages)].ram_bytes = budget;
-        least = SL_MIN(least, budget);
-        sum += budget;
+        p->stages[stage].ram_bytes = SL_MIN(p->stages[stage].ram_bytes, budget);
     }
-    p->ram_bytes = f->n_stages > 1 ? sum : least * (uint64_t)n;
+    p->ram_bytes = 0;
+    for (int32_t s = 0; s < f->n_stages; s++) {
+        p->stages[s].ram_bytes *= (uint64_t)f->n_ranks;
+        p->ram_bytes += p->stages[s].ram_bytes;
+    }
     return 0;
 }
 

@@ -38,7 +38,7 @@ static uint64_t activation_bytes(const struct sl_model *model, struct sl_backend
     const uint64_t logits =
         (uint64_t)run->max_logits * (uint64_t)f->n_row * sizeof(float); /* model is the last one */
     const uint64_t all = sl_run_bytes(model, be, run);
-    SL_ASSERT(f->stage == f->n_stages - 1 && all > logits);
+    SL_ASSERT(f->stage == f->n_stages - 1 && f->rank == 0 && all > logits);
     return is_last ? all : all - logits;
 }
 
@@ -49,12 +49,13 @@ void sl_stage_plan_steps(const struct sl_model *model, struct sl_backend *be,
     p->activation_bytes = p->runner_bytes = 0;
     for (int32_t s = 0; s < p->n_stages; s++) {
         const bool is_last = s == p->n_stages - 1;
-        const uint64_t activations = activation_bytes(model, be, run, is_last);
+        const uint64_t n_ranks = (uint64_t)sl_model_facts(model)->n_ranks; /* like the first one */
+        const uint64_t activations = activation_bytes(model, be, run, is_last) * n_ranks;
         uint64_t steps = 0;
         if (runner != NULL)
-            steps = (is_last ? sl_device_runner_bytes(model, be, runner)
-                             : sl_device_runner_part_bytes(model, be, runner)) +
-                    (s > 0 ? sl_device_runner_inbox_bytes(model, runner) : 0);
+            steps = n_ranks * ((is_last ? sl_device_runner_bytes(model, be, runner)
+                                        : sl_device_runner_part_bytes(model, be, runner)) +
+                               (s > 0 ? sl_device_runner_inbox_bytes(model, runner) : 0));
         p->stages[s].step_bytes = activations + steps;
         p->activation_bytes += activations;
         p->runner_bytes += steps;
@@ -102,14 +103,15 @@ int sl_stage_plan_check(const struct sl_memory_plan *p, struct sl_error *err)
         for (int32_t g = 0; g < p->kv.n_groups; g++)
             pages += sl_stage_plan_group_bytes(p, s, g);
         if (stage->packed_bytes + stage->step_bytes + pages > stage->ram_bytes)
-            return sl_fail(err, SL_ENOMEM,
-                           "pipeline_parallel_size: stage %d with layers %d to %d takes %.1f GB of "
-                           "weights, %.1f GB of KV pages and %.1f GB for steps, and its GPU has "
-                           "%.1f GB: divide the layers otherwise (--pipeline-parallel-layers), or "
-                           "lower --max-model-len or --kv-cache-memory-bytes",
-                           s, stage->first, stage->end - 1, (double)stage->packed_bytes / 1e9,
-                           (double)pages / 1e9, (double)stage->step_bytes / 1e9,
-                           (double)stage->ram_bytes / 1e9);
+            return sl_fail(
+                err, SL_ENOMEM,
+                "pipeline_parallel_size: stage %d with layers %d to %d takes %.1f GB of "
+                "weights, %.1f GB of KV pages and %.1f GB for steps, and its GPU or GPUs "
+                "have %.1f GB: divide the layers otherwise (--pipeline-parallel-layers), or "
+                "lower --max-model-len or --kv-cache-memory-bytes",
+                s, stage->first, stage->end - 1, (double)stage->packed_bytes / 1e9,
+                (double)pages / 1e9, (double)stage->step_bytes / 1e9,
+                (double)stage->ram_bytes / 1e9);
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * stage_plan.h - the memory plan of a model whose layers are divided among stages: what each one's
- * GPU has and takes. On CPUs all stages are in one memory, and sums are all there is to plan.
+ * GPU has and takes, or those of its ranks together. On CPUs all stages are in one memory, and sums
+ * are all there is to plan.
  */
 #ifndef SL_ENGINE_STAGE_PLAN_H
 #define SL_ENGINE_STAGE_PLAN_H
@@ -21,7 +22,7 @@ struct sl_stage_plan {
     int32_t first, end;                  /* its layers */
     uint64_t packed_bytes, mapped_bytes; /* of weights */
     uint64_t step_bytes;                 /* activations, and what its steps take besides */
-    uint64_t ram_bytes;                  /* that may be used of its GPU */
+    uint64_t ram_bytes;                  /* that may be used of its GPUs */
     size_t page_bytes[SL_MAX_KV_GROUPS];
 };
 
@@ -37,7 +38,7 @@ void sl_stage_plan_steps(const struct sl_model *model, struct sl_backend *be,
 uint64_t sl_stage_plan_room(const struct sl_memory_plan *p);
 /* Bytes of a group's pages on a stage. */
 uint64_t sl_stage_plan_group_bytes(const struct sl_memory_plan *p, int32_t stage, int32_t group);
-/* Does what each stage takes fit its GPU? */
+/* Does what each stage takes fit its GPUs? */
 SL_MUST_CHECK int sl_stage_plan_check(const struct sl_memory_plan *p, struct sl_error *err);
 
 #endif
