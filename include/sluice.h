@@ -140,16 +140,18 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * tensor_parallel_size is 2, 4 or 8 then, or 1. */
     bool enable_expert_parallel;
     /* Stages among which the model's layers are divided: each has a GPU of its own, or they share
-     * the CPU's threads; default 1. Layers of each, as "20,12"; default: so that the stage that
-     * reads most weights in a step reads as few as can be. */
+     * the CPU's threads; default 1. With tensor_parallel_size each stage is divided among so
+     * many ranks, at most 8 parts in all. Layers of each, as "20,12"; default: so that the stage
+     * that reads most weights in a step reads as few as can be. */
     int32_t pipeline_parallel_size;
     const char *pipeline_parallel_layers;
     /* This engine is number data_parallel_rank of data_parallel_size in this process that serve the
      * same model: each has GPUs of its own, in their order, or its share of the CPU's threads and
      * of the RAM. Default 1: it is alone. */
     int32_t data_parallel_size, data_parallel_rank;
-    /* Ranks in processes of their own, which may be on other hosts: one rank in each, so nnodes is
-     * tensor_parallel_size. The engine is that of node_rank 0, which the others (sl_rank_follow)
+    /* Ranks in processes of their own, which may be on other hosts: one rank or one stage in each,
+     * so nnodes is tensor_parallel_size or pipeline_parallel_size. The engine is that of node_rank
+     * 0, which the others (sl_rank_follow)
      * find at master_addr and master_port. Default 1: all in this process. */
     int32_t nnodes, node_rank, master_port;
     const char *master_addr;        /* default 127.0.0.1 */

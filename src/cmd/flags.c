@@ -289,7 +289,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_STR, 0, "pipeline-parallel-layers", NULL, ENGINE(pipeline_parallel_layers), 0, 0,
      "N,N,..", "layers of each stage (default: by the weights' bytes)"},
     {SL_FLAG_INT, 0, "nnodes", NULL, ENGINE(nnodes), 1, SL_MAX_RANKS, "N",
-     "processes, on any hosts, that are one rank each (default: 1)"},
+     "processes, on any hosts: a rank or a stage each (default: 1)"},
     {SL_FLAG_INT, 0, "node-rank", NULL, ENGINE(node_rank), 0, SL_MAX_RANKS - 1, "N",
      "which of them this is; 0 has the engine (default: 0)"},
     {SL_FLAG_STR, 0, "master-addr", NULL, ENGINE(master_addr), 0, 0, "ADDR",

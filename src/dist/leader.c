@@ -344,6 +344,8 @@ static void watch_peers(struct sl_leader *l)
         pthread_mutex_lock(&l->lock);
         beat.progress = l->progress != NULL ? l->progress(l->arg) : 0;
         pthread_mutex_unlock(&l->lock);
+        for (int i = 1; i < l->cfg.id.n_ranks; i++) /* rank 0 may only wait for them */
+            beat.progress += atomic_load(&l->peers[i].progress);
     }
     for (int i = 1; i < l->cfg.id.n_ranks; i++) {
         struct peer *p = &l->peers[i];

@@ -66,6 +66,6 @@ int sl_link_recv(struct sl_link *l, void *data, size_t max, size_t *n)
 int sl_link_all_gather(struct sl_link *l, const struct sl_link_gather *g,
                        struct sl_link_part parts[SL_MAX_RANKS])
 {
-    SL_ASSERT(g->n >= 0 && (g->out == NULL) == (g->first_only && l->cfg.rank > 0));
+    SL_ASSERT(g->n >= 0 && (g->out == NULL) == !sl_link_wants(g, l->cfg.rank));
     return atomic_load(&l->lost) ? SL_ERANK : l->vt->all_gather(l, g, parts);
 }

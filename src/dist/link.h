@@ -36,7 +36,8 @@ struct sl_link_gather {
     size_t part_bytes; /* of a row, maybe other than the others' */
     int32_t n;
     void *out;       /* [n] rows of all ranks' parts; NULL: not wanted here */
-    bool first_only; /* that is so on all ranks but rank 0 */
+    bool first_only; /* that is so on all ranks but rank 0, */
+    int also;        /* and this one; 0: no other */
 };
 
 struct sl_link_part { /* a rank's, where it is not in out yet */
@@ -85,6 +86,10 @@ SL_MUST_CHECK int sl_link_all_gather(struct sl_link *l, const struct sl_link_gat
 void sl_link_lose(struct sl_link *l);
 
 /* For the kinds. */
+static inline bool sl_link_wants(const struct sl_link_gather *g, int rank)
+{
+    return !g->first_only || rank == 0 || rank == g->also;
+}
 void sl_link_init(struct sl_link *l, const struct sl_link_config *cfg, const struct sl_link_vt *vt);
 /* After waiting for a rank since start_ns: SL_ERANK where that was long enough. */
 SL_MUST_CHECK int sl_link_patience(struct sl_link *l, int rank, uint64_t start_ns);

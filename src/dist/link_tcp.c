@@ -3,8 +3,8 @@
  *
  * A part is sent from where it lies and received where it belongs, between the columns of others. A
  * gather of two ranks is one message each way at once. Of more ranks, rank 0 receives all parts and
- * then sends each rank those of the others: it carries n - 1 times what a rank does, which is the
- * price of a bootstrap without connections between all.
+ * then sends each rank that wants them those of the others: it carries n - 1 times what a rank
+ * does, which is the price of a bootstrap without connections between all.
  */
 #include "base/check.h"
 #include "base/sys.h"
@@ -256,7 +256,7 @@ static int gather_as_first(struct tcp_link *s, const struct sl_link_gather *g,
 {
     const struct sl_link *l = &s->link;
     const int n_ranks = l->cfg.n_ranks;
-    const bool answers = !g->first_only;
+    const bool answers = !g->first_only || g->also > 0;
     int n = 0, rc = gather_frames(s, g, widths, answers && n_ranks == 2);
     for (int i = 1; i < n_ranks && rc == 0; i++)
         add_part(l, begin(s, n++, i, false), g, widths, i);
@@ -266,6 +266,8 @@ static int gather_as_first(struct tcp_link *s, const struct sl_link_gather *g,
     memcpy(s->own.row_bytes, widths, sizeof s->own.row_bytes);
     n = 0;
     for (int i = 1; i < n_ranks; i++) {
+        if (!sl_link_wants(g, i))
+            continue;
         struct transfer *t = begin(s, n++, i, true);
         send_own(s, t, g);
         for (int j = 1; j < n_ranks; j++)
@@ -279,7 +281,7 @@ static int gather_as_other(struct tcp_link *s, const struct sl_link_gather *g,
                            uint64_t widths[SL_MAX_RANKS])
 {
     const struct sl_link *l = &s->link;
-    const bool waits = !g->first_only;
+    const bool waits = sl_link_wants(g, l->cfg.rank);
     send_own(s, begin(s, 0, 0, true), g);
     if (waits)
         add_cut(begin(s, 1, 0, false), &s->frames[0], sizeof s->frames[0], sizeof s->frames[0], 1);

@@ -160,8 +160,8 @@ int sl_rank_identity_check(const struct sl_rank_identity *own,
     if (strcmp(own->version, t.version) != 0)
         return differ("version of sluice", own->version, t.version, rank, err);
     if (own->n_ranks != t.n_ranks)
-        return sl_fail(err, SL_EINVAL, "tensor-parallel-size: rank 0 has %d, rank %d has %d",
-                       own->n_ranks, rank, t.n_ranks);
+        return sl_fail(err, SL_EINVAL, "nnodes: rank 0 has %d, rank %d has %d", own->n_ranks, rank,
+                       t.n_ranks);
     if (rank < 1 || rank >= own->n_ranks)
         return sl_fail(err, SL_EINVAL, "node-rank: %d is not between 1 and %d", rank,
                        own->n_ranks - 1);

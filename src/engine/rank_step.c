@@ -187,7 +187,7 @@ static int check_spans(const struct sl_rank_step *s, const struct head *h, struc
     return n == h->n_tokens ? 0 : wrong("number of tokens", 0, n, err);
 }
 
-/* The first position that a row of the span sees. */
+/* The first position that a row of the span sees, of keys. */
 static int64_t first_seen(const struct sl_rank_bounds *b, int32_t g, const struct sl_span *s)
 {
     if (b->window[g] == 0)
@@ -196,7 +196,18 @@ static int64_t first_seen(const struct sl_rank_bounds *b, int32_t g, const struc
                         : SL_MAX((int64_t)s->pos - b->window[g] + 1, 0);
 }
 
-/* Below 0 stands for a page of a block that no row sees. */
+/* Is the page of the span's block needed? A state is there where the span begins, and goes to where
+ * it ends; to blocks between only if they have a page (struct sl_state_view). */
+static bool needs_page(const struct sl_rank_bounds *b, int32_t g, const struct sl_span *s,
+                       int32_t block)
+{
+    if (!b->states[g])
+        return block >= first_seen(b, g, s) / b->block_size;
+    return block == (s->pos + s->n - 1) / b->block_size ||
+           (s->pos > 0 && block == (s->pos - 1) / b->block_size);
+}
+
+/* Below 0 stands for a page of a block that no row needs. */
 static int check_pages(const struct sl_rank_step *s, const struct head *h, int32_t g,
                        struct sl_error *err)
 {
@@ -204,10 +215,9 @@ static int check_pages(const struct sl_rank_step *s, const struct head *h, int32
     const int32_t *table = s->tables + (size_t)g * (size_t)h->n_ids;
     for (int32_t i = 0; i < h->n_spans; i++) {
         const struct sl_span *span = &s->spans[i];
-        const int64_t seen = first_seen(b, g, span) / b->block_size;
         for (int32_t k = 0; k < (int32_t)blocks_of(b, span); k++) {
             const int32_t page = table[span->table_idx + k];
-            if (page >= b->n_pages[g] || (page < 0 && k >= seen))
+            if (page >= b->n_pages[g] || (page < 0 && needs_page(b, g, span, k)))
                 return wrong("page", span->table_idx + k, page, err);
         }
     }

@@ -20,6 +20,7 @@ struct sl_rank_bounds { /* of every step */
     int32_t n_groups, n_pages[SL_MAX_KV_GROUPS];
     int32_t window[SL_MAX_KV_GROUPS]; /* 0: rows see all before them */
     bool chunks[SL_MAX_KV_GROUPS];    /* the window does not slide */
+    bool states[SL_MAX_KV_GROUPS];    /* of recurrent layers */
 };
 
 struct sl_rank_step { /* room to read one into */

@@ -11,6 +11,7 @@
 #include "engine/load/nodes.h"
 #include "engine/lora_slots.h"
 #include "engine/rank_lora.h"
+#include "engine/rank_stage.h"
 #include "engine/team.h"
 
 #include <string.h>
@@ -193,7 +194,7 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
                                     .plan = &plan,
                                     .n_plan = sizeof plan,
                                     .max_message = sl_nodes_message_bytes(k->model, &plan.bounds),
-                                    .room_bytes = sl_run_room_bytes(k->model, k->backend, &run),
+                                    .room_bytes = sl_nodes_room_bytes(k->model, k->backend, &run),
                                     .only_tcp = cfg->rank_transport != NULL &&
                                                 strcmp(cfg->rank_transport, "tcp") == 0};
     lead.timeout_ms = (cfg->rank_timeout_s != 0 ? cfg->rank_timeout_s : DEFAULT_TIMEOUT_S) * 1000;
@@ -319,7 +320,7 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     r->draft = draft;
     r->on_device = backend->vt->device != NULL;
     SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
-    int rc = r->n == 1 ? sl_cpu_comm_create_linked(n_parts, &r->comm[0], err) : 0;
+    int rc = r->n == 1 ? sl_cpu_comm_create_linked(f->n_ranks, &r->comm[0], err) : 0;
     if (rc == 0)
         rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err)
                        : load_threads(r, ckpt, cfg, plan, err);
@@ -580,7 +581,8 @@ static int send_adapters(struct sl_ranks *r, struct sl_link *link, const struct 
     return rc;
 }
 
-/* The same with processes: the batch goes to them, and they are met in its gathers. */
+/* The same with processes: the batch goes to them, and they are met in its gathers, or when a stage
+ * hands over. What fails the end of the step says. */
 static int leader_step(void *ctx, const struct sl_batch *batch, const float **rows,
                        struct sl_error *err)
 {
@@ -595,7 +597,9 @@ static int leader_step(void *ctx, const struct sl_batch *batch, const float **ro
     if (rc == 0)
         rc = sl_link_send(link, r->message,
                           sl_rank_step_put(&r->bounds, batch, r->adapter_slots, r->message));
-    if (rc == 0) /* else the end of the step says why */
+    if (rc == 0 && sl_model_facts(r->ranks[0].model)->n_stages > 1)
+        rc = sl_rank_stage_step(link, r->ranks[0].model, r->ranks[0].run, batch, rows);
+    else if (rc == 0)
         *rows = sl_run_enqueue(r->ranks[0].run, batch);
     sl_cpu_comm_link(r->comm[0], NULL);
     return sl_leader_end(r->leader, err);

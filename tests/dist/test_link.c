@@ -91,6 +91,7 @@ static int gather_once(struct member *m, int i, uint8_t *room, uint8_t *out)
     struct sl_link_part parts[SL_MAX_RANKS];
     const size_t n = 1 + sl_mix64((uint64_t)i) % MAX_ROWS, w = width_of(m, i, m->rank);
     const bool first_only = i % 7 == 0;
+    const int also = first_only && i % 2 == 0 ? i % m->w->n_ranks : 0; /* 0: rank 0 alone */
     for (size_t t = 0; t < n; t++)
         for (size_t k = 0; k < w; k++)
             room[t * w + k] = byte_of(i, m->rank, t, k);
@@ -98,8 +99,10 @@ static int gather_once(struct member *m, int i, uint8_t *room, uint8_t *out)
     const struct sl_link_gather g = {.part = room,
                                      .part_bytes = w,
                                      .n = (int32_t)n,
-                                     .out = first_only && m->rank > 0 ? NULL : out,
-                                     .first_only = first_only};
+                                     .out =
+                                         first_only && m->rank > 0 && m->rank != also ? NULL : out,
+                                     .first_only = first_only,
+                                     .also = also};
     int rc = sl_link_all_gather(m->link, &g, parts);
     size_t row = 0, before = 0;
     if (rc != 0 || g.out == NULL)

@@ -32,10 +32,11 @@
 
 #include <cmocka.h>
 
-#define OUT      "build/testdata/models"
-#define SECOND   1000000000ull
-#define N_KILLS  10 /* over each transport */
-#define N_LOADED 5  /* requests at a time */
+#define OUT           "build/testdata/models"
+#define SECOND        1000000000ull
+#define N_KILLS       10 /* over each transport */
+#define N_STAGE_KILLS 4
+#define N_LOADED      5 /* requests at a time */
 
 enum { N_OUT = 10, N_PROMPTS = 3, N_TOP = 3 };
 
@@ -47,9 +48,13 @@ struct outcome { /* what must not change by a bit */
 
 /* ---------------------------------------------------------------- another rank's process */
 
+/* What is divided among the processes: rows of everything, experts and the rows of the rest, or
+ * layers. */
+enum parts { ROWS, EXPERTS, LAYERS };
+
 struct follower {
-    bool stuck;   /* says that it is ready, and that it lives, and never computes */
-    bool experts; /* each rank has some of them, whole */
+    bool stuck; /* says that it is ready, and that it lives, and never computes */
+    enum parts parts;
     const char *model, *isa, *secret, *nodes, *rank;
     int port;
     char errors[64]; /* file */
@@ -83,19 +88,25 @@ static int be_stuck(const struct sl_engine_config *cfg, struct sl_error *err)
     return 1;
 }
 
+static struct sl_engine_config config_of(int n_nodes, enum parts parts)
+{
+    return (struct sl_engine_config){.device = "cpu",
+                                     .tensor_parallel_size = parts == LAYERS ? 1 : n_nodes,
+                                     .pipeline_parallel_size = parts == LAYERS ? n_nodes : 1,
+                                     .enable_expert_parallel = parts == EXPERTS,
+                                     .nnodes = n_nodes,
+                                     .rank_start_s = 60,
+                                     .n_threads = 1};
+}
+
 static int follower_main(char **argv)
 {
-    const struct sl_engine_config cfg = {.model = argv[2][0] != '\0' ? argv[2] : NULL,
-                                         .device = "cpu",
-                                         .cpu_isa = argv[3],
-                                         .rank_secret_file = argv[4][0] != '\0' ? argv[4] : NULL,
-                                         .master_port = atoi(argv[5]),
-                                         .tensor_parallel_size = atoi(argv[6]),
-                                         .nnodes = atoi(argv[6]),
-                                         .node_rank = atoi(argv[7]),
-                                         .enable_expert_parallel = strcmp(argv[8], "own") == 0,
-                                         .rank_start_s = 60,
-                                         .n_threads = 1};
+    struct sl_engine_config cfg = config_of(atoi(argv[6]), (enum parts)atoi(argv[8]));
+    cfg.model = argv[2][0] != '\0' ? argv[2] : NULL;
+    cfg.cpu_isa = argv[3];
+    cfg.rank_secret_file = argv[4][0] != '\0' ? argv[4] : NULL;
+    cfg.master_port = atoi(argv[5]);
+    cfg.node_rank = atoi(argv[7]);
     struct sl_error err = {0};
     int rc = argv[1][0] == 's' ? be_stuck(&cfg, &err) : sl_rank_follow(&cfg, &err);
     if (rc != 0)
@@ -105,11 +116,12 @@ static int follower_main(char **argv)
 
 static pid_t follow(struct follower *f)
 {
-    char port[16];
+    char port[16], parts[4];
     static int n;
     if (f->errors[0] == '\0')
         snprintf(f->errors, sizeof f->errors, "build/testdata/rank_errors_%d", n++);
     snprintf(port, sizeof port, "%d", f->port);
+    snprintf(parts, sizeof parts, "%d", f->parts);
     fflush(stdout);
     const pid_t pid = fork();
     assert_true(pid >= 0);
@@ -128,7 +140,7 @@ static pid_t follow(struct follower *f)
                     port,
                     (char *)(uintptr_t)(f->nodes != NULL ? f->nodes : "2"),
                     (char *)(uintptr_t)(f->rank != NULL ? f->rank : "1"),
-                    (char *)(uintptr_t)(f->experts ? "own" : "all"),
+                    parts,
                     NULL};
     execv("/proc/self/exe", argv);
     _exit(127);
@@ -195,28 +207,24 @@ static struct sl_engine *start_as(struct sl_engine_config cfg)
     return eng;
 }
 
-static struct sl_engine *start_with(const char *model, int n_nodes, bool experts, int port,
+static struct sl_engine *start_with(const char *model, int n_nodes, enum parts parts, int port,
                                     const char *transport, int timeout_s)
 {
-    return start_as((struct sl_engine_config){.model = model,
-                                              .device = "cpu",
-                                              .tensor_parallel_size = n_nodes,
-                                              .nnodes = n_nodes,
-                                              .enable_expert_parallel = experts,
-                                              .master_port = port,
-                                              .rank_transport = transport,
-                                              .rank_timeout_s = timeout_s,
-                                              .rank_start_s = 60,
-                                              .max_num_batched_tokens = 48,
-                                              .max_num_seqs = 8,
-                                              .max_model_len = 512,
-                                              .n_threads = 1});
+    struct sl_engine_config cfg = config_of(n_nodes, parts);
+    cfg.model = model;
+    cfg.master_port = port;
+    cfg.rank_transport = transport;
+    cfg.rank_timeout_s = timeout_s;
+    cfg.max_num_batched_tokens = 48;
+    cfg.max_num_seqs = 8;
+    cfg.max_model_len = 512;
+    return start_as(cfg);
 }
 
 static struct sl_engine *start(const char *model, int n_nodes, int port, const char *transport,
                                int timeout_s)
 {
-    return start_with(model, n_nodes, false, port, transport, timeout_s);
+    return start_with(model, n_nodes, ROWS, port, transport, timeout_s);
 }
 
 static struct sl_request *submit_as(struct sl_engine *eng, int i, int n_out, struct sl_adapter *a)
@@ -299,7 +307,8 @@ struct variant {
     enum sl_dtype dtype;
     enum sl_synth_scales scales;
     enum sl_int4_kind int4;
-    bool mtp; /* with a module that predicts further tokens */
+    bool mtp;     /* with a module that predicts further tokens */
+    int n_layers; /* 0: those of the tiny shape */
 };
 
 static const struct variant variants[] = {
@@ -330,6 +339,7 @@ static const char *write_model(const struct variant *v)
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
     if (sl_synth_shape(v->name, "tiny", &s.hp, &err) != 0)
         fail_msg("%s", err.msg);
+    s.hp.n_layers = v->n_layers != 0 ? v->n_layers : s.hp.n_layers;
     s.hp.n_heads = 8;
     s.hp.n_kv_heads = 4;
     s.hp.hidden = 256;
@@ -338,17 +348,18 @@ static const char *write_model(const struct variant *v)
     mkdir("build", 0777);
     mkdir("build/testdata", 0777);
     mkdir(OUT, 0777);
-    snprintf(path, sizeof path, OUT "/processes_%s_%s%s", v->name, sl_dtype_info(v->dtype)->name,
-             gguf ? ".gguf" : "");
+    snprintf(path, sizeof path, OUT "/processes_%s_%s_%d%s", v->name, sl_dtype_info(v->dtype)->name,
+             v->n_layers, gguf ? ".gguf" : "");
     if (sl_synth_write(&s, path, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     return path;
 }
 
-static void bits_of(const char *model, int n_nodes, bool experts, const char *transport,
+static const char *const digits[] = {"0", "1", "2", "3", "4"};
+
+static void bits_of(const char *model, int n_nodes, enum parts parts, const char *transport,
                     const struct outcome *want)
 {
-    static const char *const digits[] = {"0", "1", "2", "3", "4"};
     struct outcome got;
     struct follower f[4] = {{.model = NULL}};
     pid_t pids[4];
@@ -358,10 +369,10 @@ static void bits_of(const char *model, int n_nodes, bool experts, const char *tr
                                  .port = port,
                                  .nodes = digits[n_nodes],
                                  .rank = digits[i],
-                                 .experts = experts};
+                                 .parts = parts};
         pids[i] = follow(&f[i]);
     }
-    struct sl_engine *eng = start_with(model, n_nodes, experts, port, transport, LONG_S);
+    struct sl_engine *eng = start_with(model, n_nodes, parts, port, transport, LONG_S);
     for (int i = 0; i < 2; i++) { /* then with prefixes in the cache */
         run_all(eng, &got);
         must_equal(&got, want, model);
@@ -379,16 +390,16 @@ static void test_bits(void **state)
         struct outcome want;
         const char *model = write_model(&variants[v]);
         one_rank(model, &want);
-        bits_of(model, 2, false, "auto", &want);
-        bits_of(model, 2, false, "tcp", &want);
+        bits_of(model, 2, ROWS, "auto", &want);
+        bits_of(model, 2, ROWS, "tcp", &want);
         if (v == 0 || v + 1 == SL_COUNT(variants)) {
-            bits_of(model, 4, false, "auto", &want);
-            bits_of(model, 4, false, "tcp", &want);
+            bits_of(model, 4, ROWS, "auto", &want);
+            bits_of(model, 4, ROWS, "tcp", &want);
         }
         if (strstr(variants[v].name, "moe") != NULL) {
-            bits_of(model, 2, true, "tcp", &want);
-            bits_of(model, 4, true, "auto", &want);
-            bits_of(model, 4, true, "tcp", &want);
+            bits_of(model, 2, EXPERTS, "tcp", &want);
+            bits_of(model, 4, EXPERTS, "auto", &want);
+            bits_of(model, 4, EXPERTS, "tcp", &want);
         }
     }
 }
@@ -466,7 +477,6 @@ static void run_adapted(struct sl_engine *eng, bool together, struct outcome *ou
 static void adapted_bits_of(struct sl_engine_config cfg, int n, const char *transport,
                             const struct outcome *want)
 {
-    static const char *const digits[] = {"0", "1", "2", "3", "4"};
     struct outcome got;
     struct follower f[4] = {{.model = NULL}};
     pid_t pids[4];
@@ -564,9 +574,9 @@ static void test_experts_differ(void **state)
 {
     (void)state;
     const char *model = write_model(&variants[6]);
-    struct follower f = {.model = model, .port = free_port(), .experts = true};
+    struct follower f = {.model = model, .port = free_port(), .parts = EXPERTS};
     const pid_t pid = follow(&f);
-    struct sl_engine *eng = start_with(model, 2, true, f.port, "auto", LONG_S);
+    struct sl_engine *eng = start_with(model, 2, EXPERTS, f.port, "auto", LONG_S);
     must_say(&(struct follower){.model = model, .port = f.port}, "tokens, experts by rank (");
     sl_engine_destroy(eng);
     assert_int_equal(end_of(pid), 0);
@@ -612,30 +622,43 @@ static int strike(struct sl_engine *eng, pid_t pid, int sig, int after_us, doubl
     return n_failed;
 }
 
-static void kills(const char *model, const char *transport, const struct outcome *want,
-                  struct sl_rng *rng)
+/* n times, process `rank` of n_nodes; after_us: at most. */
+static void kills(const char *model, int n_nodes, enum parts parts, const char *transport, int n,
+                  const struct outcome *want, struct sl_rng *rng)
 {
     struct outcome got;
-    struct follower f = {.model = model, .port = free_port()};
-    pid_t pid = follow(&f);
-    struct sl_engine *eng = start(model, 2, f.port, transport, LONG_S);
+    struct follower f[4] = {{.model = NULL}};
+    pid_t pids[4];
+    const int port = free_port();
+    for (int i = 1; i < n_nodes; i++) {
+        f[i] = (struct follower){.model = model,
+                                 .port = port,
+                                 .nodes = digits[n_nodes],
+                                 .rank = digits[i],
+                                 .parts = parts};
+        pids[i] = follow(&f[i]);
+    }
+    struct sl_engine *eng = start_with(model, n_nodes, parts, port, transport, LONG_S);
     int n_failed = 0;
-    for (int i = 0; i < N_KILLS; i++) {
-        n_failed += strike(eng, pid, SIGKILL, (int)sl_rng_below(rng, 60000), 5);
-        assert_int_equal(end_of(pid), 128 + SIGKILL);
-        pid = follow(&f);
+    for (int k = 0; k < n; k++) {
+        const int i = 1 + k % (n_nodes - 1);
+        n_failed += strike(eng, pids[i], SIGKILL, (int)sl_rng_below(rng, 60000), 5);
+        assert_int_equal(end_of(pids[i]), 128 + SIGKILL);
+        pids[i] = follow(&f[i]);
         assert_true(becomes(eng, 0, 20));
         run_all(eng, &got);
         must_equal(&got, want, "after a kill");
     }
-    printf("%s: %d of %d requests met a kill\n", transport, n_failed, N_KILLS * N_LOADED);
-    assert_true(n_failed >= N_KILLS); /* most came in time */
+    printf("%d processes, %s: %d of %d requests met a kill\n", n_nodes, transport, n_failed,
+           n * N_LOADED);
+    assert_true(n_failed >= n); /* most came in time */
     struct sl_stats s;
     sl_engine_stats(eng, &s);
     assert_int_equal(s.step_mallocs, 0);
     assert_int_equal(s.invariant_violations, 0);
     sl_engine_destroy(eng);
-    assert_int_equal(end_of(pid), 0);
+    for (int i = 1; i < n_nodes; i++)
+        assert_int_equal(end_of(pids[i]), 0);
 }
 
 static void test_kills(void **state)
@@ -645,8 +668,47 @@ static void test_kills(void **state)
     struct sl_rng rng = {.seed = 28};
     const char *model = write_model(&variants[0]);
     one_rank(model, &want);
-    kills(model, "auto", &want, &rng);
-    kills(model, "tcp", &want, &rng);
+    kills(model, 2, ROWS, "auto", N_KILLS, &want, &rng);
+    kills(model, 2, ROWS, "tcp", N_KILLS, &want, &rng);
+}
+
+/* ---------------------------------------------------------------- stages */
+
+static const struct variant staged[] = {
+    {.name = "llama", .dtype = SL_DTYPE_BF16, .n_layers = 5},
+    {.name = "gemma3", .dtype = SL_DTYPE_BF16, .n_layers = 6}, /* a stage without full layers */
+    {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0, .n_layers = 4},
+    {.name = "lfm2", .dtype = SL_DTYPE_BF16}, /* states, which ranks cannot divide */
+};
+
+static void test_stages(void **state)
+{
+    (void)state;
+    struct sl_rng rng = {.seed = 29};
+    for (size_t v = 0; v < SL_COUNT(staged); v++) {
+        struct outcome want;
+        const char *model = write_model(&staged[v]);
+        one_rank(model, &want);
+        bits_of(model, 2, LAYERS, v % 2 == 0 ? "auto" : "tcp", &want);
+        bits_of(model, v < 2 ? 4 : 3, LAYERS, v % 2 == 0 ? "tcp" : "auto", &want);
+        if (v > 0)
+            continue;
+        kills(model, 3, LAYERS, "auto", N_STAGE_KILLS, &want, &rng);
+        kills(model, 3, LAYERS, "tcp", N_STAGE_KILLS, &want, &rng);
+    }
+}
+
+/* A stage of other layers, or ranks in place of stages, do not meet. */
+static void test_stages_differ(void **state)
+{
+    (void)state;
+    const char *model = write_model(&staged[0]);
+    struct follower f = {.model = model, .port = free_port(), .parts = LAYERS};
+    const pid_t pid = follow(&f);
+    struct sl_engine *eng = start_with(model, 2, LAYERS, f.port, "auto", LONG_S);
+    must_say(&(struct follower){.model = model, .port = f.port}, ", stages of 3,2 (");
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
 }
 
 /* A stopped process keeps its connections and its memory. When it goes on it must not write into
@@ -765,7 +827,7 @@ static void test_strangers(void **state)
     must_say(&(struct follower){.model = other, .port = f.port, .rank = "1"},
              "model: rank 0 has llama bf16");
     must_say(&(struct follower){.model = model, .port = f.port, .nodes = "4", .rank = "3"},
-             "tensor-parallel-size: rank 0 has 2, rank 3 has 4");
+             "nnodes: rank 0 has 2, rank 3 has 4");
     must_say(&(struct follower){.model = model, .port = f.port, .isa = "c"},
              "instruction set (--cpu-isa): rank 0 has ");
     FILE *file = fopen("build/testdata/rank_secret", "w");
@@ -800,6 +862,11 @@ static void test_refused(void **state)
     refuse((struct sl_engine_config){.nnodes = 2, .tensor_parallel_size = 4}, "must be equal");
     refuse((struct sl_engine_config){.nnodes = 2, .tensor_parallel_size = 2, .node_rank = 2},
            "node_rank");
+    refuse((struct sl_engine_config){.nnodes = 2, .pipeline_parallel_size = 4}, "must be equal");
+    refuse((struct sl_engine_config){.nnodes = 2,
+                                     .pipeline_parallel_size = 2,
+                                     .tensor_parallel_size = 2},
+           "cannot be divided among ranks");
     refuse((struct sl_engine_config){.node_rank = 1}, "node_rank");
     refuse((struct sl_engine_config){.nnodes = 2,
                                      .tensor_parallel_size = 2,
@@ -831,9 +898,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_experts_differ), cmocka_unit_test(test_adapters),
-        cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_drafts),         cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_stages_differ),
     };
     signal(SIGPIPE, SIG_IGN);
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
     if (argc == 9 && (strcmp(argv[1], "follow") == 0 || strcmp(argv[1], "stuck") == 0))
         return follower_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

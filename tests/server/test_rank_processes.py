@@ -23,11 +23,11 @@ def free_port():
 
 
 class Follower:
-    def __init__(self, path, port, *args):
+    def __init__(self, path, port, *args, parts="--tensor-parallel-size"):
         self.log_path = path
         with open(path, "wb") as log:
             self.process = subprocess.Popen([BINARY, "serve", "--device", "cpu", "--threads", "1",
-                                             "--tensor-parallel-size", "2", "--nnodes", "2", "--node-rank", "1",
+                                             parts, "2", "--nnodes", "2", "--node-rank", "1",
                                              "--master-port", str(port), *args], stdout=log, stderr=log)
 
     def log(self):
@@ -38,9 +38,8 @@ class Follower:
         return self.process.wait(timeout)
 
 
-def flags(port):
-    return ["--threads", "1", "--max-model-len", "1024", "--tensor-parallel-size", "2", "--nnodes", "2",
-            "--master-port", str(port)]
+def flags(port, parts="--tensor-parallel-size"):
+    return ["--threads", "1", "--max-model-len", "1024", parts, "2", "--nnodes", "2", "--master-port", str(port)]
 
 
 def answer(server):
@@ -61,14 +60,15 @@ def health(server, path="/health"):
     return status, body.decode()
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_dies_and_comes_back(tmp_path, transport):
+@pytest.mark.parametrize("transport,parts", [("auto", "--tensor-parallel-size"), ("tcp", "--tensor-parallel-size"),
+                                             ("tcp", "--pipeline-parallel-size")])
+def test_dies_and_comes_back(tmp_path, transport, parts):
     with Server("--threads", "1") as alone:
         want = answer(alone)
         assert alone.stop() == 0
     port, ends = free_port(), []
-    follower = Follower(tmp_path / "1", port)
-    with Server(*flags(port), "--rank-transport", transport, "--enable-sleep-mode") as server:
+    follower = Follower(tmp_path / "1", port, parts=parts)
+    with Server(*flags(port, parts), "--rank-transport", transport, "--enable-sleep-mode") as server:
         until(lambda: health(server)[0] == 200)
         assert answer(server) == want
 
@@ -96,7 +96,7 @@ def test_dies_and_comes_back(tmp_path, transport):
         assert status == 503 and "waiting for all ranks" in reply["error"]["message"]
         assert follower.end() == -signal.SIGKILL
 
-        follower = Follower(tmp_path / "2", port)
+        follower = Follower(tmp_path / "2", port, parts=parts)
         until(lambda: health(server)[0] == 200)
         assert answer(server) == want
         assert server.request("POST", "/sleep")[0] == 400  # refused, and nothing happens

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A rank other than 0 in a process of its own: it loads its part of the model, and computes the
- * steps that rank 0 sends until that one ends. When the connection is lost it goes back to looking
- * for rank 0, with its weights in memory.
+ * A rank other than 0, or a stage other than the last, in a process of its own: it loads its part
+ * of the model, and computes the steps that rank 0 sends until that one ends. When the connection
+ * is lost it goes back to looking for rank 0, with its weights in memory.
  */
 #include "base/check.h"
 #include "base/log.h"
@@ -11,12 +11,14 @@
 #include "engine/load/load.h"
 #include "engine/load/nodes.h"
 #include "engine/rank_lora.h"
+#include "engine/rank_stage.h"
 #include "io/peft.h"
 
 #include <poll.h>
 #include <string.h>
 
-#define RETRY_MS 100
+#define RETRY_MS   100
+#define MOST_PAGES (1ull << 46) /* bytes of a group's: more is nonsense */
 
 struct follower {
     const struct sl_engine_config *cfg;
@@ -30,6 +32,7 @@ struct follower {
     /* of rank 0's engine, once it is known */
     struct sl_rank_plan plan;
     struct sl_run_config run_cfg;
+    uint64_t pool_bytes[SL_MAX_KV_GROUPS]; /* of this rank's part of the pages */
     size_t room_bytes, max_message;
     struct sl_rank_step step;
     struct sl_rank_lora lora;
@@ -54,7 +57,9 @@ static int follower_open(struct follower *f, struct sl_error *err)
         rc = sl_cpu_comm_create_linked(sl_model_facts(f->model)->n_ranks, &f->comm, err);
     if (rc != 0)
         return rc;
-    SL_ASSERT(sl_model_facts(f->model)->rank == f->cfg->node_rank);
+    const struct sl_model_facts *facts = sl_model_facts(f->model);
+    SL_ASSERT(sl_model_part(facts->stage, facts->rank, facts->n_ranks, facts->n_stages) ==
+              f->cfg->node_rank);
     f->dial = (struct sl_member_config){.addr = sl_nodes_addr(f->cfg),
                                         .port = sl_nodes_port(f->cfg),
                                         .rank = f->cfg->node_rank,
@@ -72,7 +77,7 @@ static void follower_close(struct follower *f)
     sl_free(f->message);
     for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++)
         if (f->run_cfg.kv_pool[g] != NULL)
-            f->backend->vt->free(f->backend, f->run_cfg.kv_pool[g], f->plan.pool_bytes[g]);
+            f->backend->vt->free(f->backend, f->run_cfg.kv_pool[g], f->pool_bytes[g]);
     if (f->model != NULL)
         sl_model_close(f->model);
     if (f->backend != NULL)
@@ -98,7 +103,7 @@ static int check_bounds(const struct sl_rank_plan *p, int32_t n_layers, struct s
         b->max_loras <= SL_MAX_LORAS && b->max_lora_rank >= 0 &&
         b->max_lora_rank <= SL_MAX_LORA_RANK && (b->max_loras == 0) == (b->max_lora_rank == 0);
     for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++)
-        good = good && b->n_pages[g] >= 0 && p->pool_bytes[g] <= 1ull << 46;
+        good = good && b->n_pages[g] >= 0;
     for (int32_t i = 0; i < p->n_taps && good; i++)
         good = p->taps[i] == SL_TAP_NORMED || (p->taps[i] >= 0 && p->taps[i] <= n_layers);
     return good ? 0 : sl_fail(err, SL_EFORMAT, "rank 0 has sizes that no engine has");
@@ -124,13 +129,22 @@ static int plan_pages(struct follower *f, struct sl_error *err)
                        "pages of %s: rank 0 has %d kinds (%016llx), rank %d has %d (%016llx)",
                        p->kv_dtype, p->bounds.n_groups, (unsigned long long)p->layout.hi,
                        f->dial.rank, kv->n_groups, (unsigned long long)own.hi);
+    const struct sl_model_facts *facts = sl_model_facts(f->model);
+    struct sl_kv_layout part = *kv;
+    sl_kv_layout_part(&part, facts->n_ranks);
+    if (facts->n_stages > 1) {
+        int32_t first, end;
+        sl_model_stage_layers(f->model, facts->stage, &first, &end);
+        sl_kv_layout_stage(&part, first, end);
+    }
     for (int32_t g = 0; g < kv->n_groups && rc == 0; g++) {
         p->bounds.window[g] = kv->groups[g].window; /* as this rank computes with them */
         p->bounds.chunks[g] = kv->groups[g].chunks;
-        const uint64_t page = kv->groups[g].page_bytes / (uint64_t)f->dial.id.n_ranks;
-        if (page == 0 || p->pool_bytes[g] / page < (uint64_t)p->bounds.n_pages[g])
-            rc = sl_fail(err, SL_EFORMAT, "rank 0 has %d pages in %llu bytes", p->bounds.n_pages[g],
-                         (unsigned long long)p->pool_bytes[g]);
+        p->bounds.states[g] = kv->groups[g].state;
+        f->pool_bytes[g] = (uint64_t)p->bounds.n_pages[g] * part.groups[g].page_bytes;
+        if (f->pool_bytes[g] > MOST_PAGES)
+            rc = sl_fail(err, SL_EFORMAT, "rank 0 has %d pages, here of %zu bytes",
+                         p->bounds.n_pages[g], part.groups[g].page_bytes);
     }
     return rc;
 }
@@ -144,10 +158,10 @@ static int allocate(struct follower *f, struct sl_error *err)
     if (f->message == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for steps");
     for (int32_t g = 0; g < f->plan.bounds.n_groups; g++) {
-        f->run_cfg.kv_pool[g] = f->backend->vt->alloc(f->backend, f->plan.pool_bytes[g]);
+        f->run_cfg.kv_pool[g] = f->backend->vt->alloc(f->backend, f->pool_bytes[g]);
         if (f->run_cfg.kv_pool[g] == NULL)
             return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a rank",
-                           (double)f->plan.pool_bytes[g] / 1e9);
+                           (double)f->pool_bytes[g] / 1e9);
     }
     int rc =
         sl_rank_lora_init(&f->lora, f->model, f->dial.rank, b->max_loras, b->max_lora_rank, err);
@@ -183,7 +197,7 @@ static int follower_load(struct follower *f, struct sl_error *err)
     f->run_cfg.skip_softmax = f->plan.skip_softmax;
     f->run_cfg.max_lora_rank = f->plan.bounds.max_lora_rank;
     f->run_cfg.comm = f->comm;
-    f->room_bytes = sl_run_room_bytes(f->model, f->backend, &f->run_cfg);
+    f->room_bytes = sl_nodes_room_bytes(f->model, f->backend, &f->run_cfg);
     f->loaded = true;
     return 0;
 }
@@ -197,14 +211,17 @@ static uint64_t follower_progress(const void *arg)
 }
 
 /* A step is computed, part of an adapter kept. */
-static int serve_message(struct follower *f, size_t n, struct sl_error *err)
+static int serve_message(struct follower *f, struct sl_link *link, size_t n, struct sl_error *err)
 {
     int32_t kind = SL_RANK_STEP;
+    const float *rows;
     if (n >= sizeof kind)
         memcpy(&kind, f->message, sizeof kind);
     if (kind != SL_RANK_STEP)
         return sl_rank_lora_get(&f->lora, f->message, n, err);
     int rc = sl_rank_step_get(&f->step, f->message, n, f->lora.weights, err);
+    if (rc == 0 && sl_model_facts(f->model)->n_stages > 1)
+        return sl_rank_stage_step(link, f->model, f->run, &f->step.batch, &rows);
     if (rc == 0)
         (void)sl_run_enqueue(f->run, &f->step.batch);
     return rc == 0 && sl_run_lost(f->run) ? SL_ERANK : rc;
@@ -221,7 +238,7 @@ static int serve_steps(struct follower *f, struct sl_link *link, struct sl_error
     while (rc == 0) {
         rc = sl_link_recv(link, f->message, f->max_message, &n);
         if (rc == 0)
-            rc = serve_message(f, n, err);
+            rc = serve_message(f, link, n, err);
     }
     sl_cpu_comm_link(f->comm, NULL);
     if (rc == SL_ERANK)

@@ -148,11 +148,11 @@ static int load_cuda(const char *device, const struct sl_model_facts *f,
 {
     const bool act_fp8 = cfg->activation_dtype != NULL && strcmp(cfg->activation_dtype, "fp8") == 0;
     struct sl_cuda_config cuda = {.act_bf16 = !act_fp8};
-    if (f->n_ranks > 1 && cfg->nnodes > 1)
-        return sl_fail(
-            err, SL_EUNSUPPORTED,
-            "nnodes: ranks that are processes compute on CPUs (device cpu); several GPUs "
-            "of one machine are ranks of one process (tensor_parallel_size alone)");
+    if (cfg->nnodes > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "nnodes: ranks and stages that are processes compute on CPUs (device cpu); "
+                       "several GPUs "
+                       "of one machine are ranks of one process (tensor_parallel_size alone)");
     int rc = pick_gpu(device, f, cfg, &cuda.device, err);
     return rc != 0 ? rc : sl_cuda_create(&cuda, out, err);
 }

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "engine/rank_lora.h"
+#include "engine/rank_stage.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,11 +36,17 @@ int sl_nodes_check(const struct sl_engine_config *cfg, struct sl_error *err)
                    ? 0
                    : sl_fail(err, SL_EINVAL, "node_rank: %d of %d nodes", cfg->node_rank,
                              SL_MAX(cfg->nnodes, 1));
-    if (cfg->nnodes != cfg->tensor_parallel_size)
+    if (cfg->pipeline_parallel_size > 1 && cfg->tensor_parallel_size > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "nnodes: %d processes for a tensor_parallel_size of %d: each process is one "
-                       "rank, so the two must be equal",
-                       cfg->nnodes, SL_MAX(cfg->tensor_parallel_size, 1));
+                       "nnodes: stages (pipeline_parallel_size) that are processes cannot be "
+                       "divided among ranks (tensor_parallel_size) yet");
+    if (cfg->nnodes != SL_MAX(cfg->tensor_parallel_size, cfg->pipeline_parallel_size))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "nnodes: %d processes for a tensor_parallel_size of %d and a "
+                       "pipeline_parallel_size of %d: each process is one rank or one stage, so "
+                       "their numbers must be equal",
+                       cfg->nnodes, SL_MAX(cfg->tensor_parallel_size, 1),
+                       SL_MAX(cfg->pipeline_parallel_size, 1));
     if (cfg->node_rank < 0 || cfg->node_rank >= cfg->nnodes)
         return sl_fail(err, SL_EINVAL, "node_rank: %d is not between 0 and %d", cfg->node_rank,
                        cfg->nnodes - 1);
@@ -84,23 +91,40 @@ static struct sl_hash128 add(struct sl_hash128 h, const void *data, size_t n)
     return (struct sl_hash128){more.lo, sl_mix64(h.hi) ^ more.hi};
 }
 
+/* Which layers are whose, for people and for the digest. */
+static void put_stages(const struct sl_model *model, char *out, size_t n_out)
+{
+    const int32_t n_stages = sl_model_facts(model)->n_stages;
+    int at = snprintf(out, n_out, "%s", n_stages > 1 ? ", stages of " : "");
+    for (int32_t s = 0; s < n_stages && n_stages > 1; s++) {
+        int32_t first, end;
+        sl_model_stage_layers(model, s, &first, &end);
+        SL_ASSERT(at > 0 && (size_t)at < n_out);
+        at += snprintf(out + at, n_out - (size_t)at, "%s%d", s > 0 ? "," : "", end - first);
+    }
+}
+
 void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
                        struct sl_backend *be, const struct sl_engine_config *cfg,
                        struct sl_rank_identity *out)
 {
     const struct sl_model_facts *f = sl_model_facts(model);
+    char stages[80];
+    put_stages(model, stages, sizeof stages);
     memset(out, 0, sizeof *out); /* all of it is compared, and proven */
     snprintf(out->version, sizeof out->version, "%s", SLUICE_VERSION);
     snprintf(out->isa, sizeof out->isa, "%s", be->vt->isa(be));
     const int n =
-        snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens%s",
+        snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens%s%s",
                  f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab,
-                 cfg->enable_expert_parallel ? ", experts by rank" : "");
+                 cfg->enable_expert_parallel ? ", experts by rank" : "", stages);
     SL_ASSERT(n > 0);
     out->digest = sl_ckpt_digest(ckpt);
     if (cfg->enable_expert_parallel) /* then ranks meet as often as others do, elsewhere */
         out->digest = add(out->digest, "experts", sizeof "experts");
-    out->n_ranks = f->n_ranks;
+    if (f->n_stages > 1)
+        out->digest = add(out->digest, stages, strlen(stages));
+    out->n_ranks = sl_model_n_parts(f);
     out->exact = cfg->exact_weights;
 }
 
@@ -118,6 +142,13 @@ struct sl_hash128 sl_nodes_layout(const struct sl_kv_layout *kv)
     return h;
 }
 
+size_t sl_nodes_room_bytes(const struct sl_model *model, struct sl_backend *be,
+                           const struct sl_run_config *run)
+{
+    return sl_model_facts(model)->n_stages > 1 ? sl_rank_stage_room(model, run->max_tokens)
+                                               : sl_run_room_bytes(model, be, run);
+}
+
 /* A step, or what begins an adapter; its weights come in as many messages as they need. */
 size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b)
 {
@@ -129,7 +160,7 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
                    const struct sl_memory_plan *p, const struct sl_engine_config *cfg,
                    struct sl_rank_plan *out)
 {
-    SL_ASSERT(p->n_ranks > 1 && !p->on_device);
+    SL_ASSERT((p->n_ranks > 1) != (p->n_stages > 1) && !p->on_device);
     memset(out, 0, sizeof *out); /* padding too: plans are compared */
     out->bounds = (struct sl_rank_bounds){.max_tokens = p->max_num_batched_tokens,
                                           .max_seqs = p->max_num_seqs,
@@ -145,7 +176,7 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
             (int32_t)(sl_memory_plan_group_bytes(p, g) / p->kv.groups[g].page_bytes);
         out->bounds.window[g] = p->kv.groups[g].window;
         out->bounds.chunks[g] = p->kv.groups[g].chunks;
-        out->pool_bytes[g] = sl_memory_plan_group_bytes(p, g) / (uint64_t)p->n_ranks;
+        out->bounds.states[g] = p->kv.groups[g].state;
     }
     if (draft != NULL) /* all ranks keep them, or they would not meet as often */
         out->n_taps = sl_model_draft_taps(draft, out->taps);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * nodes.h - ranks in processes of their own: what a configuration says of them, who they are, and
- * what rank 0 tells the others about the engine's sizes.
+ * nodes.h - ranks, or stages, in processes of their own: what a configuration says of them, who
+ * they are, and what rank 0 tells the others about the engine's sizes.
  */
 #ifndef SL_ENGINE_NODES_H
 #define SL_ENGINE_NODES_H
@@ -28,9 +28,11 @@ struct sl_rank_plan { /* in a note: other processes have the same build */
     char kv_dtype[32], kv_skip[SL_MAX_KV_SKIP + 1];
     bool kv_skips; /* kv_skip is not NULL */
     struct sl_hash128 layout;
-    uint64_t pool_bytes[SL_MAX_KV_GROUPS]; /* of a rank */
 };
 
+/* Of the link: the most that a rank has of what is gathered, or a stage hands over. */
+size_t sl_nodes_room_bytes(const struct sl_model *model, struct sl_backend *be,
+                           const struct sl_run_config *run);
 /* Bytes of the longest message to another rank. */
 size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b);
 /* Names the flag that cannot be. */
