@@ -346,7 +346,8 @@ static int create_blocks(struct sl_host_runner *h, struct sl_error *err)
 static int host_page_out(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err)
 {
     const struct sl_host_runner *h = ctx;
-    (void)err;
+    if (h->m.page_out != NULL)
+        return h->m.page_out(h->m.ctx, group, page, dst, err);
     for (int32_t i = 0; i < SL_MAX(h->m.n_page_parts, 1); i++) {
         size_t n_bytes;
         const uint8_t *src = h->m.page(h->m.ctx, group, page, i, &n_bytes);
@@ -360,7 +361,8 @@ static int host_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *s
                         struct sl_error *err)
 {
     const struct sl_host_runner *h = ctx;
-    (void)err;
+    if (h->m.page_in != NULL)
+        return h->m.page_in(h->m.ctx, group, page, src, err);
     for (int32_t i = 0; i < SL_MAX(h->m.n_page_parts, 1); i++) {
         size_t n_bytes;
         uint8_t *dst = h->m.page(h->m.ctx, group, page, i, &n_bytes);
@@ -445,6 +447,7 @@ void sl_host_runner_destroy(struct sl_host_runner *h)
 
 void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
 {
+    const bool moves = h->m.page != NULL || h->m.page_out != NULL;
     *r = (struct sl_runner){.ctx = h,
                             .n_vocab = h->m.n_vocab,
                             .max_logits = h->max_logits,
@@ -466,8 +469,8 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .draft_odds = h->m.draft_odds,
                             .draft_at_once = h->blocks != NULL,
                             .draft_block = h->m.draft_apart ? h->m.draft_block : 0,
-                            .page_out = h->m.page != NULL ? host_page_out : NULL,
-                            .page_in = h->m.page != NULL ? host_page_in : NULL,
+                            .page_out = moves ? host_page_out : NULL,
+                            .page_in = moves ? host_page_in : NULL,
                             .top_pages = h->m.top_pages != NULL ? host_top_pages : NULL,
                             .progress = h->m.progress != NULL ? host_progress : NULL,
                             .health = h->m.health != NULL ? host_health : NULL,

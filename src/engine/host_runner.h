@@ -46,6 +46,10 @@ struct sl_host_model {
      * parts (0: one), which follow one another in a copy. */
     uint8_t *(*page)(void *ctx, int32_t group, int32_t page, int32_t part, size_t *n_bytes);
     int32_t n_page_parts;
+    /* Or, of struct sl_runner. */
+    int (*page_out)(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err);
+    int (*page_in)(void *ctx, int32_t group, int32_t page, const uint8_t *src,
+                   struct sl_error *err);
     void (*top_pages)(const void *ctx, struct sl_top_page_counts *out); /* optional, likewise */
     uint64_t (*progress)(const void *ctx);          /* optional, of struct sl_runner, */
     int (*health)(void *ctx, struct sl_error *err); /* likewise */

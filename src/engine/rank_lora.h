@@ -12,7 +12,13 @@
 #include "models/lora.h"
 
 /* What every message of the link begins with, an int32_t. */
-enum sl_rank_message { SL_RANK_STEP, SL_RANK_LORA_BEGIN, SL_RANK_LORA_PIECE };
+enum sl_rank_message {
+    SL_RANK_STEP,
+    SL_RANK_LORA_BEGIN,
+    SL_RANK_LORA_PIECE,
+    SL_RANK_PAGE_OUT,
+    SL_RANK_PAGE_IN
+};
 
 /* Of the longest message at least. */
 size_t sl_rank_lora_bytes(int32_t n_mats);

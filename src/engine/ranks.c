@@ -39,7 +39,8 @@ struct sl_ranks {
     struct sl_comm *comm[SL_MAX_STAGES]; /* of a stage's ranks; NULL: it has one */
     struct sl_pipe *pipe[SL_MAX_RANKS];  /* of the stages on devices, of one rank of each */
     struct sl_team *team;                /* of a stage's ranks; NULL: there is one */
-    struct rank ranks[SL_MAX_RANKS];     /* the parts (sl_model_part); [0] is the loader's */
+    struct sl_rank_pages pages;
+    struct rank ranks[SL_MAX_RANKS]; /* the parts (sl_model_part); [0] is the loader's */
     /* what the team is at */
     const struct sl_engine_config *cfg;
     const struct sl_batch *batch;
@@ -47,7 +48,7 @@ struct sl_ranks {
     /* of processes */
     struct sl_leader *leader; /* NULL: they are threads */
     struct sl_rank_bounds bounds;
-    uint8_t *message; /* [max_message] a step, or part of an adapter */
+    uint8_t *message; /* [max_message] a step, part of an adapter, or a page */
     size_t max_message;
     struct sl_lora_slots adapters; /* what the others have */
     int32_t *adapter_slots;        /* [max_loras] of the step's adapters */
@@ -189,14 +190,15 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
     const struct sl_run_config run = {.max_tokens = plan.bounds.max_tokens,
                                       .max_logits = plan.bounds.max_logits,
                                       .max_lora_rank = plan.bounds.max_lora_rank};
-    struct sl_leader_config lead = {.addr = sl_nodes_addr(cfg),
-                                    .port = sl_nodes_port(cfg),
-                                    .plan = &plan,
-                                    .n_plan = sizeof plan,
-                                    .max_message = sl_nodes_message_bytes(k->model, &plan.bounds),
-                                    .room_bytes = sl_nodes_room_bytes(k->model, k->backend, &run),
-                                    .only_tcp = cfg->rank_transport != NULL &&
-                                                strcmp(cfg->rank_transport, "tcp") == 0};
+    const struct sl_rank_pages *moves = plan.moves_pages ? &r->pages : NULL;
+    struct sl_leader_config lead = {
+        .addr = sl_nodes_addr(cfg),
+        .port = sl_nodes_port(cfg),
+        .plan = &plan,
+        .n_plan = sizeof plan,
+        .max_message = sl_nodes_message_bytes(k->model, &plan.bounds, moves),
+        .room_bytes = sl_nodes_room_bytes(k->model, k->backend, &run, moves),
+        .only_tcp = cfg->rank_transport != NULL && strcmp(cfg->rank_transport, "tcp") == 0};
     lead.timeout_ms = (cfg->rank_timeout_s != 0 ? cfg->rank_timeout_s : DEFAULT_TIMEOUT_S) * 1000;
     r->bounds = plan.bounds;
     r->start_ms = sl_nodes_start_ms(cfg);
@@ -320,6 +322,7 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     r->draft = draft;
     r->on_device = backend->vt->device != NULL;
     SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
+    sl_rank_pages_init(&r->pages, model, &plan->kv);
     int rc = r->n == 1 ? sl_cpu_comm_create_linked(f->n_ranks, &r->comm[0], err) : 0;
     if (rc == 0)
         rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err)
@@ -605,6 +608,37 @@ static int leader_step(void *ctx, const struct sl_batch *batch, const float **ro
     return sl_leader_end(r->leader, err);
 }
 
+/* Pages of processes. What the others have of one means nothing after a loss: then nothing begins
+ * before the prefix cache is empty (leader_renew). */
+static int leader_move(struct sl_ranks *r, int32_t group, int32_t page, uint8_t *dst,
+                       const uint8_t *src, struct sl_error *err)
+{
+    struct sl_link *link = NULL;
+    size_t n_bytes;
+    uint8_t *pool = r->first.page(r->first.ctx, group, 0, 0, &n_bytes);
+    SL_ASSERT(n_bytes == r->pages.bytes[0][group] && (dst == NULL) != (src == NULL));
+    int rc = sl_leader_begin(r->leader, &link, err);
+    if (rc != 0)
+        return rc;
+    rc = dst != NULL ? sl_rank_pages_out(&r->pages, link, pool, group, page, dst, r->message)
+                     : sl_rank_pages_in(&r->pages, link, pool, group, page, src, r->message);
+    const int lost = sl_leader_end(r->leader, err);
+    SL_ASSERT(rc == 0 || lost != 0);
+    return lost;
+}
+
+static int leader_page_out(void *ctx, int32_t group, int32_t page, uint8_t *dst,
+                           struct sl_error *err)
+{
+    return leader_move(ctx, group, page, dst, NULL, err);
+}
+
+static int leader_page_in(void *ctx, int32_t group, int32_t page, const uint8_t *src,
+                          struct sl_error *err)
+{
+    return leader_move(ctx, group, page, NULL, src, err);
+}
+
 static int leader_health(void *ctx, struct sl_error *err)
 {
     const struct sl_ranks *r = ctx;
@@ -637,13 +671,15 @@ static uint64_t ranks_progress(const void *ctx)
     return n;
 }
 
-/* What each rank's heads have of a page. */
+/* What each rank's heads, or each stage's layers, have of a page. */
 static uint8_t *ranks_page(void *ctx, int32_t group, int32_t page, int32_t part, size_t *n_bytes)
 {
     const struct sl_ranks *r = ctx;
-    uint8_t *first = r->first.page(r->first.ctx, group, page, 0, n_bytes);
-    SL_ASSERT(part >= 0 && part < r->n && r->leader == NULL && r->n_stages == 1);
-    return part == 0 ? first : r->ranks[part].kv_pool[group] + (size_t)page * *n_bytes;
+    SL_ASSERT(part >= 0 && part < r->n && r->leader == NULL);
+    if (part == 0)
+        return r->first.page(r->first.ctx, group, page, 0, n_bytes);
+    *n_bytes = r->pages.bytes[part][group];
+    return r->ranks[part].kv_pool[group] + (size_t)page * *n_bytes;
 }
 
 /* A drafter is small, and whole on rank 0. */
@@ -684,7 +720,9 @@ void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     r->first = *m;
     m->ctx = r;
-    m->page = r->leader == NULL && r->n_stages == 1 ? ranks_page : NULL;
+    m->page = r->leader == NULL ? ranks_page : NULL;
+    m->page_out = r->leader != NULL ? leader_page_out : NULL;
+    m->page_in = r->leader != NULL ? leader_page_in : NULL;
     m->n_page_parts = r->n;
     m->draft = m->draft != NULL ? ranks_draft : NULL;
     m->draft_chain = m->draft_chain != NULL ? ranks_draft_chain : NULL;

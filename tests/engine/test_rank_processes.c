@@ -698,6 +698,143 @@ static void test_stages(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- tiers */
+
+enum { N_TEXTS = 4 };
+
+struct answer { /* to a text of which the pool has room for one */
+    int32_t ids[N_OUT], n_cached;
+    float logprobs[N_OUT];
+};
+
+static void ask(struct sl_engine *eng, int text, struct answer *out)
+{
+    int32_t ids[130], n = 0;
+    struct sl_error err;
+    struct sl_chunk chunk;
+    struct sl_usage u;
+    struct sl_request *req = NULL;
+    struct sl_request_desc desc = {.prompt = ids, .n_prompt = SL_COUNT(ids)};
+    for (int32_t k = 0; k < desc.n_prompt; k++)
+        ids[k] = (k * (text + 5) + 7 * text) % 250;
+    sl_sampling_default(&desc.sampling);
+    desc.sampling.max_tokens = N_OUT;
+    desc.sampling.ignore_eos = true;
+    desc.sampling.logprobs = 0;
+    desc.sampling.temperature = 0;
+    if (sl_request_submit(eng, &desc, &req, &err) != 0)
+        fail_msg("%s", err.msg);
+    memset(out, 0, sizeof *out);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1)
+            for (size_t k = 0; k < chunk.n_tokens; k++, n++) {
+                assert_true(n < N_OUT);
+                out->ids[n] = chunk.tokens[k].id;
+                out->logprobs[n] = chunk.tokens[k].logprob;
+            }
+    }
+    assert_int_equal(n, N_OUT);
+    sl_request_usage(req, &u);
+    out->n_cached = u.n_cached;
+    sl_request_release(req);
+}
+
+/* Each text, as in want unless NULL. Returns how many tokens came from a cache. */
+static int32_t ask_all(struct sl_engine *eng, const struct answer *want, struct answer *out)
+{
+    int32_t n_cached = 0;
+    for (int i = 0; i < N_TEXTS; i++) {
+        ask(eng, i, &out[i]);
+        n_cached += out[i].n_cached;
+        if (want != NULL) {
+            assert_memory_equal(out[i].ids, want[i].ids, sizeof out[i].ids);
+            assert_memory_equal(out[i].logprobs, want[i].logprobs, sizeof out[i].logprobs);
+        }
+    }
+    return n_cached;
+}
+
+/* Pages of all processes go to host memory of rank 0 and come back, also to one that was killed,
+ * whose own were lost: none of what it has then is ever stored. scarce: the pool holds two texts
+ * and host memory one, so that some pages are not there when the pool is cleared. */
+static void tiers_of(struct sl_engine_config cfg, int n, enum parts parts, bool scarce,
+                     const char *transport, const struct answer *want)
+{
+    const int32_t enough = scarce ? 0 : N_TEXTS * 96;
+    uint64_t n_stored;
+    struct sl_stats s;
+    struct answer got[N_TEXTS];
+    struct follower f[4] = {{.model = NULL}};
+    pid_t pids[4];
+    cfg.tensor_parallel_size = parts == LAYERS ? 1 : n;
+    cfg.pipeline_parallel_size = parts == LAYERS ? n : 1;
+    cfg.nnodes = n;
+    cfg.master_port = free_port();
+    cfg.rank_transport = transport;
+    cfg.kv_offloading_size = scarce ? (float)cfg.kv_cache_bytes / 2 / (1u << 30) : 0.03f;
+    for (int i = 1; i < n; i++) {
+        f[i] = (struct follower){.model = cfg.model,
+                                 .port = cfg.master_port,
+                                 .nodes = digits[n],
+                                 .rank = digits[i],
+                                 .parts = parts};
+        pids[i] = follow(&f[i]);
+    }
+    struct sl_engine *eng = start_as(cfg);
+    (void)ask_all(eng, want, got);
+    assert_true(ask_all(eng, want, got) >= enough);
+    for (int k = 0; k < 2; k++) { /* with a pool that is full of pages of the one that dies */
+        kill(pids[n - 1], SIGKILL);
+        (void)end_of(pids[n - 1]);
+        assert_true(becomes(eng, SL_ERANK, 10));
+        pids[n - 1] = follow(&f[n - 1]);
+        assert_true(becomes(eng, 0, 20));
+        sl_engine_stats(eng, &s);
+        n_stored = s.kv_tiers[SL_KV_TIER_HOST].stored;
+        assert_int_equal(outlive(submit(eng, 0, 1)), 0); /* less than a page: the pool is cleared */
+        sl_engine_stats(eng, &s);
+        assert_int_equal(s.kv_tiers[SL_KV_TIER_HOST].stored, n_stored);
+        assert_true(ask_all(eng, want, got) >= enough);
+    }
+    sl_engine_stats(eng, &s);
+    assert_int_equal(s.step_mallocs, 0);
+    assert_int_equal(s.invariant_violations, 0);
+    sl_engine_destroy(eng);
+    for (int i = 1; i < n; i++)
+        assert_int_equal(end_of(pids[i]), 0);
+}
+
+static void test_tiers(void **state)
+{
+    (void)state;
+    struct answer want[N_TEXTS];
+    struct sl_engine_config cfg = {.model = write_model(&staged[1]),
+                                   .device = "cpu",
+                                   .rank_timeout_s = LONG_S,
+                                   .rank_start_s = 60,
+                                   .max_num_batched_tokens = 64,
+                                   .max_num_seqs = 2,
+                                   .max_model_len = 160,
+                                   .n_threads = 1};
+    struct sl_engine *eng = start_as(cfg);
+    const uint64_t per_token = sl_engine_info(eng)->kv_bytes_per_token;
+    (void)ask_all(eng, NULL, want);
+    sl_engine_destroy(eng);
+    cfg.kv_cache_bytes = per_token * 200;
+    tiers_of(cfg, 2, ROWS, false, "auto", want);
+    tiers_of(cfg, 2, ROWS, false, "tcp", want);
+    tiers_of(cfg, 3, LAYERS, false, "auto", want);
+    tiers_of(cfg, 3, LAYERS, false, "tcp", want);
+    cfg.model = write_model(&staged[0]);
+    cfg.kv_cache_bytes = 0;
+    eng = start_as(cfg);
+    cfg.kv_cache_bytes = sl_engine_info(eng)->kv_bytes_per_token * 320;
+    (void)ask_all(eng, NULL, want);
+    sl_engine_destroy(eng);
+    tiers_of(cfg, 2, ROWS, true, "auto", want);
+}
+
 /* A stage of other layers, or ranks in place of stages, do not meet. */
 static void test_stages_differ(void **state)
 {
@@ -899,7 +1036,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_strangers),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_experts_differ), cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_drafts),         cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_stages_differ),
+        cmocka_unit_test(test_stages_differ),  cmocka_unit_test(test_tiers),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 2)

@@ -225,10 +225,13 @@ static const char *tiers_model(const char *family)
 }
 
 /* Copies of pages in host memory, where the pool has room for one text, and on disk, where they
- * outlast the engine. A page is all ranks' parts of it: other numbers of ranks find nothing. */
+ * outlast the engine. A page is all ranks' or stages' parts of it: other numbers find nothing. */
 static void test_tiers(void **state)
 {
     static const char *const families[] = {"llama", "gemma3"}; /* the second has two groups */
+    static const struct {
+        int ranks, stages;
+    } parts[] = {{2, 1}, {4, 1}, {1, 2}, {2, 2}};
     (void)state;
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         char dir[] = "/tmp/sl_test_rank_tiers_XXXXXX", command[64];
@@ -242,8 +245,9 @@ static void test_tiers(void **state)
                                        .kv_cache_bytes = f == 0 ? 1 << 17 : 1 << 18};
         assert_non_null(mkdtemp(dir));
         (void)answer_all(cfg, 1, NULL, want);
-        for (int n = 2; n <= 4; n *= 2) {
-            cfg.tensor_parallel_size = n;
+        for (size_t i = 0; i < SL_COUNT(parts); i++) {
+            cfg.tensor_parallel_size = parts[i].ranks;
+            cfg.pipeline_parallel_size = parts[i].stages;
             cfg.kv_offloading_size = 0;
             cfg.kv_cache_disk_size = 0;
             cfg.kv_cache_dir = NULL;
@@ -302,8 +306,9 @@ static void refuse_tiers(struct sl_engine_config cfg, const char *want)
 static void test_tiers_refused(void **state)
 {
     (void)state;
-    refuse_tiers((struct sl_engine_config){.nnodes = 2}, "not supported with ranks in processes");
     refuse_tiers((struct sl_engine_config){.disaggregation_mode = "prefill"},
+                 "not supported between servers with ranks");
+    refuse_tiers((struct sl_engine_config){.nnodes = 2, .disaggregation_mode = "prefill"},
                  "not supported between servers with ranks");
 }
 

@@ -36,6 +36,7 @@ struct follower {
     size_t room_bytes, max_message;
     struct sl_rank_step step;
     struct sl_rank_lora lora;
+    struct sl_rank_pages pages;
     uint8_t *message; /* [max_message] */
     /* of a meeting */
     struct sl_member *member;
@@ -129,22 +130,16 @@ static int plan_pages(struct follower *f, struct sl_error *err)
                        "pages of %s: rank 0 has %d kinds (%016llx), rank %d has %d (%016llx)",
                        p->kv_dtype, p->bounds.n_groups, (unsigned long long)p->layout.hi,
                        f->dial.rank, kv->n_groups, (unsigned long long)own.hi);
-    const struct sl_model_facts *facts = sl_model_facts(f->model);
-    struct sl_kv_layout part = *kv;
-    sl_kv_layout_part(&part, facts->n_ranks);
-    if (facts->n_stages > 1) {
-        int32_t first, end;
-        sl_model_stage_layers(f->model, facts->stage, &first, &end);
-        sl_kv_layout_stage(&part, first, end);
-    }
+    sl_rank_pages_init(&f->pages, f->model, kv);
     for (int32_t g = 0; g < kv->n_groups && rc == 0; g++) {
         p->bounds.window[g] = kv->groups[g].window; /* as this rank computes with them */
         p->bounds.chunks[g] = kv->groups[g].chunks;
         p->bounds.states[g] = kv->groups[g].state;
-        f->pool_bytes[g] = (uint64_t)p->bounds.n_pages[g] * part.groups[g].page_bytes;
+        f->pages.n_pages[g] = p->bounds.n_pages[g];
+        f->pool_bytes[g] = (uint64_t)p->bounds.n_pages[g] * f->pages.bytes[f->dial.rank][g];
         if (f->pool_bytes[g] > MOST_PAGES)
             rc = sl_fail(err, SL_EFORMAT, "rank 0 has %d pages, here of %zu bytes",
-                         p->bounds.n_pages[g], part.groups[g].page_bytes);
+                         p->bounds.n_pages[g], f->pages.bytes[f->dial.rank][g]);
     }
     return rc;
 }
@@ -153,7 +148,7 @@ static int allocate(struct follower *f, struct sl_error *err)
 {
     SL_ASSERT(f->message == NULL && f->plan.bounds.n_groups > 0);
     const struct sl_rank_bounds *b = &f->plan.bounds;
-    f->max_message = sl_nodes_message_bytes(f->model, b);
+    f->max_message = sl_nodes_message_bytes(f->model, b, f->plan.moves_pages ? &f->pages : NULL);
     f->message = sl_malloc(f->max_message);
     if (f->message == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for steps");
@@ -197,7 +192,8 @@ static int follower_load(struct follower *f, struct sl_error *err)
     f->run_cfg.skip_softmax = f->plan.skip_softmax;
     f->run_cfg.max_lora_rank = f->plan.bounds.max_lora_rank;
     f->run_cfg.comm = f->comm;
-    f->room_bytes = sl_nodes_room_bytes(f->model, f->backend, &f->run_cfg);
+    f->room_bytes = sl_nodes_room_bytes(f->model, f->backend, &f->run_cfg,
+                                        f->plan.moves_pages ? &f->pages : NULL);
     f->loaded = true;
     return 0;
 }
@@ -210,13 +206,15 @@ static uint64_t follower_progress(const void *arg)
     return sl_run_progress(f->run);
 }
 
-/* A step is computed, part of an adapter kept. */
+/* A step is computed, part of an adapter kept, a page copied. */
 static int serve_message(struct follower *f, struct sl_link *link, size_t n, struct sl_error *err)
 {
     int32_t kind = SL_RANK_STEP;
     const float *rows;
     if (n >= sizeof kind)
         memcpy(&kind, f->message, sizeof kind);
+    if (f->plan.moves_pages && (kind == SL_RANK_PAGE_OUT || kind == SL_RANK_PAGE_IN))
+        return sl_rank_pages_get(&f->pages, link, f->run_cfg.kv_pool, f->message, n, err);
     if (kind != SL_RANK_STEP)
         return sl_rank_lora_get(&f->lora, f->message, n, err);
     int rc = sl_rank_step_get(&f->step, f->message, n, f->lora.weights, err);

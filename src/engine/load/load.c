@@ -326,12 +326,12 @@ static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread
     sl_run_items(l->run, fn, arg, n_items);
 }
 
-/* Of ranks: rank 0's part. */
+/* Of ranks, or stages: rank 0's part. */
 static uint8_t *page_of(void *ctx, int32_t group, int32_t page, int32_t part, size_t *n_bytes)
 {
     const struct sl_loaded *l = ctx;
     SL_ASSERT(part == 0);
-    *n_bytes = l->plan.kv.groups[group].page_bytes / (size_t)l->plan.n_ranks;
+    *n_bytes = sl_memory_plan_part_page(&l->plan, 0, group);
     return l->kv_pool[group] + (size_t)page * *n_bytes;
 }
 

@@ -163,9 +163,13 @@ struct sl_hash128 sl_loaded_kv_root(const struct sl_loaded *l)
 struct sl_hash128 sl_loaded_page_root(const struct sl_loaded *l, const struct sl_engine_config *cfg)
 {
     struct sl_hash128 in[2] = {sl_loaded_kv_root(l)};
-    char text[256], ranks[24] = "";
-    if (l->plan.n_ranks > 1) /* a page is the ranks' parts of it, one after the other */
-        snprintf(ranks, sizeof ranks, " %d ranks", l->plan.n_ranks);
+    char text[320], ranks[96] = "";
+    int at = 0;
+    if (l->plan.n_ranks > 1) /* a page is the ranks' parts of it, one after the other, */
+        at = snprintf(ranks, sizeof ranks, " %d ranks", l->plan.n_ranks);
+    for (int32_t s = 0; s < l->plan.n_stages && l->plan.n_stages > 1; s++) /* or the stages' */
+        at += snprintf(ranks + at, sizeof ranks - (size_t)at, " -%d", l->plan.stages[s].end);
+    SL_ASSERT((size_t)at < sizeof ranks);
     int n =
         snprintf(text, sizeof text, "pages 2 %s %s %d %d %s %a %d%s", SLUICE_VERSION,
                  l->backend->vt->isa(l->backend), l->plan.max_model_len, cfg->exact_weights,

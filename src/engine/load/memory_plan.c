@@ -327,6 +327,14 @@ uint64_t sl_memory_plan_part_bytes(const struct sl_memory_plan *p, int32_t part,
     return n_bytes / (uint64_t)p->n_ranks;
 }
 
+size_t sl_memory_plan_part_page(const struct sl_memory_plan *p, int32_t part, int32_t group)
+{
+    const int32_t stage = sl_model_stage_of(part, p->n_ranks, p->n_stages);
+    const size_t n_bytes =
+        p->n_stages > 1 ? p->stages[stage].page_bytes[group] : p->kv.groups[group].page_bytes;
+    return n_bytes / (size_t)p->n_ranks;
+}
+
 bool sl_memory_plan_shares(const struct sl_memory_plan *p)
 {
     return sl_kv_layers_full(&p->kv.groups[0]);
@@ -736,11 +744,9 @@ static int plan_tiers(const struct sl_model_facts *facts, const struct sl_engine
     if (rc != 0 || tiers.host_bytes == 0)
         return rc;
     p->tier_bytes = tiers.host_bytes;
-    const bool ranks = facts->n_ranks > 1;
-    const char *what = ranks && p->on_device                   ? "with ranks on GPUs"
-                       : ranks && cfg->nnodes > 1              ? "with ranks in processes (nnodes)"
+    const bool ranks = sl_model_n_parts(facts) > 1;
+    const char *what = ranks && p->on_device                   ? "with ranks or stages on GPUs"
                        : ranks && (tiers.serves || tiers.asks) ? "between servers with ranks"
-                       : facts->n_stages > 1                   ? "with stages"
                        : cfg->shared != NULL                   ? "with several models"
                        : facts->whole                          ? "for a model of whole texts"
                        : sl_speculative_loads(&p->speculative) ? "beside a model that drafts"

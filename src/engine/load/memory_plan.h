@@ -67,6 +67,7 @@ int32_t sl_memory_plan_draft_pages(const struct sl_memory_plan *plan, int32_t gr
 uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *plan, int32_t group);
 /* The same of a part of the model, as sl_model_part numbers them. */
 uint64_t sl_memory_plan_part_bytes(const struct sl_memory_plan *plan, int32_t part, int32_t group);
+size_t sl_memory_plan_part_page(const struct sl_memory_plan *plan, int32_t part, int32_t group);
 /* Tokens of a block of a model that drafts in such, else 0; what its steps are at most. */
 int32_t sl_memory_plan_draft_block(const struct sl_memory_plan *plan, const struct sl_model *draft);
 void sl_memory_plan_draft_run(const struct sl_memory_plan *plan, const struct sl_model *draft,

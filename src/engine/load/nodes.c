@@ -143,17 +143,22 @@ struct sl_hash128 sl_nodes_layout(const struct sl_kv_layout *kv)
 }
 
 size_t sl_nodes_room_bytes(const struct sl_model *model, struct sl_backend *be,
-                           const struct sl_run_config *run)
+                           const struct sl_run_config *run, const struct sl_rank_pages *pages)
 {
-    return sl_model_facts(model)->n_stages > 1 ? sl_rank_stage_room(model, run->max_tokens)
-                                               : sl_run_room_bytes(model, be, run);
+    const size_t of_steps = sl_model_facts(model)->n_stages > 1
+                                ? sl_rank_stage_room(model, run->max_tokens)
+                                : sl_run_room_bytes(model, be, run);
+    return pages != NULL ? SL_MAX(of_steps, sl_rank_pages_most(pages)) : of_steps;
 }
 
-/* A step, or what begins an adapter; its weights come in as many messages as they need. */
-size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b)
+/* A step, what begins an adapter, whose weights come in as many messages as they need, or a page.
+ */
+size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b,
+                              const struct sl_rank_pages *pages)
 {
     const size_t of_lora = b->max_loras > 0 ? sl_rank_lora_bytes(sl_model_n_lora_mats(model)) : 0;
-    return SL_MAX(sl_rank_step_bytes(b), of_lora);
+    const size_t of_page = pages != NULL ? sl_rank_pages_message(pages) : 0;
+    return SL_MAX(SL_MAX(sl_rank_step_bytes(b), of_lora), of_page);
 }
 
 void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
@@ -183,6 +188,7 @@ void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,
     out->served = p->max_model_len;
     out->skip_softmax = cfg->skip_softmax_threshold_scale_factor;
     out->top_pages = cfg->sparse_topk_pages;
+    out->moves_pages = p->tier_bytes > 0;
     snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", sl_dtype_info(p->kv.dtype)->name);
     out->kv_skips = cfg->kv_cache_dtype_skip_layers != NULL;
     SL_ASSERT(!out->kv_skips || strlen(cfg->kv_cache_dtype_skip_layers) <= SL_MAX_KV_SKIP);
