@@ -199,7 +199,7 @@ static bool supports(struct sl_backend *be, const struct sl_heads *h, enum sl_dt
     if (h->latent != 0)
         return h->n_kv_heads == 1 &&
                sl_cuda_latent_supports(h->head_dim, h->v_dim, h->n_heads, kv_dtype);
-    return sl_cuda_attention_pages(kv_dtype) && h->n_kv_heads > 0 &&
+    return sl_cuda_attention_pages(kv_dtype, h->head_dim) && h->n_kv_heads > 0 &&
            h->n_heads % h->n_kv_heads == 0 && h->v_dim == h->head_dim &&
            sl_cuda_attention_supports(h->head_dim, h->n_heads / h->n_kv_heads);
 }

@@ -9,10 +9,7 @@
 
 #define CHUNK 16 /* numbers that a loop of constant length takes */
 
-/* Levels of a normal number of variance 1, to BF16: 0.12840, 0.38805, 0.65676, 0.94234, 1.25623,
- * 1.61805, 2.06902, 2.73259. */
-static const struct sl_kv4 turbo4 = {
-    {0x3E03, 0x3EC7, 0x3F28, 0x3F71, 0x3FA1, 0x3FCF, 0x4004, 0x402F}};
+static const struct sl_kv4 turbo4 = {SL_KV4_TURBO4};
 
 const struct sl_kv4 *sl_kv4_of(enum sl_dtype dtype)
 {
@@ -82,6 +79,11 @@ static const uint32_t signs[SL_MAX_HEAD_DIM / 32] = {
     0x51A8749B, 0x1B39896A, 0x747EA2EA, 0x53CB9F0C, 0x1F4532E1, 0x2C829ABE, 0xC916AB3C, 0xC584133A,
     0x41C98AC3, 0x3EE57890, 0x368CB0A6, 0xF3B8488C, 0x3CB13D09, 0x657EECDD, 0x055BDEF6, 0xC2D326E0,
     0xE0BBDB7B, 0x8621A03F, 0x983AA92F, 0x8E1F7555, 0x00CC4D19, 0xB54E0F16, 0x971D80AB, 0x84BB3F97};
+
+const uint32_t *sl_kv4_signs(void)
+{
+    return signs;
+}
 
 static void change_signs(float *x, int n)
 {

@@ -16,8 +16,19 @@
 #include "quant/dtype.h"
 #include "quant/float.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SL_KV4_LEVELS 8 /* magnitudes */
 #define SL_KV4_SIGN   8 /* the bit of a code that is its sign */
+
+/* Levels of SL_KV_TURBO4, of a normal number of variance 1, to BF16: 0.12840, 0.38805, 0.65676,
+ * 0.94234, 1.25623, 1.61805, 2.06902, 2.73259. */
+#define SL_KV4_TURBO4                                                  \
+    {                                                                  \
+        0x3E03, 0x3EC7, 0x3F28, 0x3F71, 0x3FA1, 0x3FCF, 0x4004, 0x402F \
+    }
 
 struct sl_kv4 {
     uint16_t levels[SL_KV4_LEVELS]; /* BF16, ascending, positive */
@@ -47,5 +58,11 @@ static inline uint16_t sl_kv4_value(const struct sl_kv4 *kv4, uint8_t code, floa
  * back. */
 void sl_kv4_rotate(float *x, int n);
 void sl_kv4_rotate_back(float *x, int n);
+/* The signs, for kernels that rotate: bit i % 32 of word i / 32, set where number i is negated. */
+const uint32_t *sl_kv4_signs(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -11,6 +11,7 @@
 #include "device_array.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
+#include "quant/kv4.h"
 
 #include <float.h>
 #include <math.h>
@@ -99,7 +100,8 @@ struct scene {
     int odd_pos = -1;
     int odd_key = -1;                     /* the same of keys, all of them */
     enum sl_dtype format = SL_DTYPE_BF16; /* of the pages */
-    bool fp8 = false;                     /* keys and values are numbers that pages of FP8 hold */
+    /* keys and values are numbers that pages of this format hold: FP8_E4M3 or KV_TURBO4 */
+    enum sl_dtype held = SL_DTYPE_BF16;
     float q_times = 1.0f;
     float skip = 0.0f;   /* factor of skip-softmax; then some tiles are met well, some badly */
     bool chunks = false; /* windows that do not slide */
@@ -187,16 +189,68 @@ static std::vector<float> fp8_values(const std::vector<float> &x)
     return v;
 }
 
+/* The same of four-bit codes of numbers that have been rotated: by quant/kv4.h, and what kv4.cuh
+ * makes of them. */
+struct kv4_row {
+    std::vector<uint8_t> codes;
+    uint16_t scale;
+};
+
+static kv4_row kv4_of(const std::vector<float> &x)
+{
+    kv4_row r = {std::vector<uint8_t>(x.size()), 0};
+    r.scale = sl_kv4_encode(sl_kv4_of(SL_KV_TURBO4), x.data(), (int)x.size(), r.codes.data());
+    return r;
+}
+
+static std::vector<float> kv4_values(const std::vector<float> &x)
+{
+    const kv4_row r = kv4_of(x);
+    const float scale = from_bf16(to_bf16(sl_f16_to_f32(r.scale)));
+    std::vector<float> v;
+    for (uint8_t c : r.codes)
+        v.push_back(from_bf16(to_bf16(sl_kv4_level(sl_kv4_of(SL_KV_TURBO4), c) * scale)));
+    return v;
+}
+
+/* A row of keys or values as the scene has it: codes of four bits are made of it as it is. */
+static std::vector<float> held_by(const scene &s, const std::vector<float> &x)
+{
+    if (s.held == SL_DTYPE_FP8_E4M3)
+        return fp8_values(x);
+    return s.held == SL_KV_TURBO4 && s.format != SL_KV_TURBO4 ? kv4_values(x) : x;
+}
+
 static size_t tile_bytes(const scene &s)
 {
     return sl_kv_tile_bytes(s.format, s.hd);
 }
 
-/* A row x [dim] of a key head to its place in a plane of a page. */
+/* Magnitude of j at bit 4 j of an element, signs at 7, 15, 3, 11: the text of kv4.cuh. */
+static void put_kv4(uint8_t *tile, int dim, int slot, const std::vector<float> &x)
+{
+    static const int signs[] = {7, 15, 3, 11};
+    const kv4_row r = kv4_of(x);
+    for (int e = 0; e < dim / 4; e++) {
+        uint16_t bits = 0;
+        for (int j = 0; j < 4; j++) {
+            const unsigned code = r.codes[(size_t)(e / 8 * 32 + e % 8 + 8 * j)];
+            bits = (uint16_t)(bits | (code & 7) << 4 * j | code >> 3 << signs[j]);
+        }
+        memcpy(tile + sl_kv_piece(dim / 2, slot, e / 8) + e % 8 * 2, &bits, 2);
+    }
+    memcpy(tile + 8 * dim + 2 * slot, &r.scale, 2);
+}
+
+/* A row x [dim] of a key head to its place in a plane of a page; of four-bit codes, rotated. */
 static void put_row(const scene &s, uint8_t *plane, int head, int pos, const std::vector<float> &x)
 {
     int dim = s.dim(), slot = pos % 16;
     uint8_t *tile = plane + (size_t)(head * (s.bs / 16) + pos % s.bs / 16) * tile_bytes(s);
+    if (s.format == SL_KV_TURBO4) {
+        put_kv4(tile, dim, slot, x);
+        return;
+    }
     if (s.format != SL_DTYPE_FP8_E4M3) {
         for (int d = 0; d < dim; d++) {
             float f = rounded(s.format, x[(size_t)d]);
@@ -251,8 +305,8 @@ static pages_of make_pages(const scene &s, const std::vector<int> &written)
                     x[(size_t)d] = s.k((int)seq, pos, h, d);
                     y[(size_t)d] = s.v((int)seq, pos, h, d);
                 }
-                put_row(s, page + p.k_offset, h, pos, s.fp8 ? fp8_values(x) : x);
-                put_row(s, page + p.v_offset, h, pos, s.fp8 ? fp8_values(y) : y);
+                put_row(s, page + p.k_offset, h, pos, held_by(s, x));
+                put_row(s, page + p.v_offset, h, pos, held_by(s, y));
             }
     }
     return p;

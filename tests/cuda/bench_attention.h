@@ -10,13 +10,14 @@
 #include "cuda/attention/kv.cuh"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
+#include "quant/kv4.h"
 
 #define ATTN_BLOCK 16                               /* positions of a page */
 #define ATTN_PASS  (static_cast<uint64_t>(1) << 44) /* seed of the queries */
 
 struct attn_dims {
     int n_heads, n_kv, hd;
-    enum sl_dtype dtype = SL_DTYPE_F16; /* of the pages: this, BF16 or FP8_E4M3 */
+    enum sl_dtype dtype = SL_DTYPE_F16; /* of the pages: this, BF16, FP8_E4M3 or KV_TURBO4 */
 };
 
 static struct attn_dims attn_dims_of()
@@ -105,37 +106,54 @@ static double attn_query(const struct attn_case *c, uint64_t i)
                                                         : from_bf16(to_bf16(x)));
 }
 
-static __global__ void attn_scales_kernel(uint8_t *pool, uint64_t n_tiles, int tile_bytes)
+static __global__ void attn_scales_kernel(uint8_t *pool, uint64_t n_tiles, int tile_bytes,
+                                          uint16_t one)
 {
     sl_grid_wait();
     const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
     for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
          i < n_tiles * SL_KV_TILE; i += step) {
         uint8_t *end = pool + (i / SL_KV_TILE + 1) * static_cast<uint64_t>(tile_bytes);
-        reinterpret_cast<uint16_t *>(end)[static_cast<int>(i % SL_KV_TILE) - SL_KV_TILE] = 247 << 7;
+        reinterpret_cast<uint16_t *>(end)[static_cast<int>(i % SL_KV_TILE) - SL_KV_TILE] = one;
     }
     sl_grid_launch_dependents();
 }
 
 /* Fills n_bytes with pages of the format: element i is random_normal of i. FP8: byte i is the code
- * of that, and all scales are 1. */
+ * of that, and all scales are 1; so of codes of four bits, of which that is two. */
 static void attn_fill(uint8_t *pool, size_t n_bytes, struct attn_dims d)
 {
-    if (d.dtype != SL_DTYPE_FP8_E4M3) {
+    const bool four = d.dtype == SL_KV_TURBO4;
+    if (d.dtype != SL_DTYPE_FP8_E4M3 && !four) {
         fill(pool, n_bytes / 2, d.dtype == SL_DTYPE_F16 ? FILL_F16 : FILL_BF16);
         return;
     }
     const size_t tile = sl_kv_tile_bytes(d.dtype, d.hd);
     fill(pool, n_bytes, FILL_E4M3);
     sl_launch(b.cu, attn_scales_kernel, dim3(b.tiny ? 4 : 4096), dim3(256), 0, pool,
-              static_cast<uint64_t>(n_bytes / tile), static_cast<int>(tile));
+              static_cast<uint64_t>(n_bytes / tile), static_cast<int>(tile),
+              static_cast<uint16_t>(four ? 0x3C00 : 247 << 7));
     must_be_well();
+}
+
+/* The same of four-bit codes: kv4.cuh. */
+static double attn_level(int hd, size_t tile, int pos, int d)
+{
+    static const int signs[] = {7, 15, 3, 11};
+    const int in = d % 32, j = in / 8;
+    const size_t at = tile + static_cast<size_t>(sl_kv_piece(hd / 2, pos, d / 32) + in % 8 * 2);
+    const unsigned upper = to_e4m3(random_normal(at + 1));
+    const unsigned bits = to_e4m3(random_normal(at)) | upper << 8;
+    const unsigned code = (bits >> 4 * j & 7) | (bits >> signs[j] & 1) * SL_KV4_SIGN;
+    return static_cast<double>(sl_kv4_level(sl_kv4_of(SL_KV_TURBO4), static_cast<uint8_t>(code)));
 }
 
 /* Element d of the position in a tile at byte `tile` of such a pool. */
 static double attn_number(const struct attn_case *c, int hd, size_t tile, int pos, int d)
 {
     int in = d % 16; /* where FP8 has it: kv.cuh */
+    if (c->dtype == SL_KV_TURBO4)
+        return attn_level(hd, tile, pos, d);
     size_t at = tile;
     if (c->dtype == SL_DTYPE_FP8_E4M3) {
         at += static_cast<size_t>(sl_kv_piece(hd, pos, d / 16) + in % 8 / 2 * 4 + in % 2 * 2 +
@@ -173,6 +191,13 @@ static void attn_check(const struct attn_case *c, struct attn_dims d, const dev<
                 p * attn_number(c, d.hd, c->plane + at, pos % ATTN_BLOCK, static_cast<int>(i));
         total += p;
         squares += p * p;
+    }
+    if (c->dtype == SL_KV_TURBO4) { /* values are rotated ones */
+        std::vector<float> back;
+        for (double x : sum)
+            back.push_back(static_cast<float>(x));
+        sl_kv4_rotate_back(back.data(), d.hd);
+        sum.assign(back.begin(), back.end());
     }
     wait_all();
     out->get(q_at, got.data(), hd);

@@ -12,7 +12,10 @@
 
 static const char *decode_pages(enum sl_dtype dtype)
 {
-    return dtype == SL_DTYPE_FP8_E4M3 ? "fp8" : dtype == SL_DTYPE_BF16 ? "bf16" : "f16";
+    return dtype == SL_KV_TURBO4        ? "4bit"
+           : dtype == SL_DTYPE_FP8_E4M3 ? "fp8"
+           : dtype == SL_DTYPE_BF16     ? "bf16"
+                                        : "f16";
 }
 
 /* Bytes a second of a decode of `batch` sequences; 0: the pool cannot hold their pages. */
@@ -79,6 +82,46 @@ static void decode_sweep(struct attn_dims d, const dev<uint16_t> *pool, int most
            "neighbours %d, %d: %+.1f %%\n",
            slow + 1, low * 1e-9, fast + 1, high * 1e-9, 100.0 * (high / low - 1.0), step, step + 1,
            100.0 * (to / from - 1.0));
+}
+
+/* Formats of the pages in turns: decodes that memory binds, and prompts. */
+static void formats_turn(struct attn_dims d, const dev<uint16_t> *pool, const int x[3], bool check)
+{
+    const int n_seqs = x[0], n = x[1], pos = x[2];
+    for (enum sl_dtype dtype : {SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3, SL_KV_TURBO4}) {
+        d.dtype = dtype;
+        struct attn_case c = attn_make(d, n_seqs, n, pos, b.tiny ? 2 : 16);
+        if (attn_pool_bytes(&c) > pool->n * 2)
+            continue;
+        attn_fill(reinterpret_cast<uint8_t *>(pool->p), pool->n * 2, d);
+        const struct attn_times t = attn_time(&c, d, pool, ROW_MS, check);
+        const double bytes =
+            static_cast<double>(n_seqs) * (pos + n) * static_cast<double>(attn_pos_bytes(d));
+        printf("%5s %2d/%d %6d x %4d %8d %10.1f %8.0f\n", decode_pages(dtype), d.n_heads, d.n_kv,
+               n_seqs, n, pos, t.us, gb_s(bytes, t.us));
+        fflush(stdout);
+    }
+}
+
+static void run_formats()
+{
+    static const int real[][3] = {{64, 1, 8191}, {16, 1, 32767}, {1, 1, 8191},
+                                  {1, 2048, 0},  {1, 512, 8192}, {16, 4, 8188}};
+    static const int tiny[][3] = {{2, 1, 300}, {1, 40, 17}, {2, 4, 90}};
+    struct attn_dims d = attn_dims_of();
+    size_t free_bytes = 0, total = 0;
+    MUST(cudaMemGetInfo(&free_bytes, &total));
+    const size_t most = static_cast<size_t>(1) << (b.tiny ? 24 : 35);
+    dev<uint16_t> pool(std::min(most, free_bytes / 2) / 2);
+    printf("\n== formats of pages: %d dimensions, pages of %d positions\n", d.hd, ATTN_BLOCK);
+    printf("%5s %4s %13s %8s %10s %8s\n", "pages", "heads", "rows", "behind", "us", "GB/s");
+    for (int group : {4, 8})
+        for (int i = 0; i < (b.tiny ? 3 : 6); i++)
+            for (int turn = 0; turn < (b.tiny ? 1 : 2); turn++) {
+                const int *x = b.tiny ? tiny[i] : real[i];
+                d.n_heads = d.n_kv * group;
+                formats_turn(d, &pool, x, turn == 0 && x[2] < 10000);
+            }
 }
 
 static void run_decode()

@@ -23,7 +23,7 @@ static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
     "  --only PART      ceilings, linear, layers, experts, attention, latent, sparse, decode,\n"
     "                   verify, few, widths, state, prompts, rows, sample or step; default all;\n"
-    "                   or choice. The ceilings are always measured\n"
+    "                   or choice or formats. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -98,7 +98,7 @@ static void parse(int argc, char **argv, struct args *a)
     static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
                                         "latent",   "sparse", "decode", "verify",  "few",
                                         "widths",   "state",  "rows",   "sample",  "step",
-                                        "prompts",  "choice"};
+                                        "prompts",  "choice", "formats"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -167,6 +167,8 @@ int main(int argc, char **argv)
         run_verify();
     if (a.only != nullptr && wanted(&a, "choice"))
         run_choice();
+    if (a.only != nullptr && wanted(&a, "formats"))
+        run_formats();
     if (wanted(&a, "few"))
         run_few(formats);
     if (wanted(&a, "widths"))

@@ -235,10 +235,25 @@ static void test_f16()
     }
 }
 
-/* Pages of FP8 give the bits of pages of BF16 with the same values: all from `from` on, a chunk,
+/* Outputs of pages that hold values as they are, as attention has them over rotated ones. */
+static rows_of rotated_back(const scene &s, rows_of rows)
+{
+    for (std::vector<uint16_t> &row : rows)
+        for (int at = 0; at < s.nq * s.hd; at += s.hd) {
+            std::vector<float> x((size_t)s.hd);
+            for (int d = 0; d < s.hd; d++)
+                x[(size_t)d] = from_bf16(row[(size_t)(at + d)]);
+            sl_kv4_rotate_back(x.data(), s.hd);
+            for (int d = 0; d < s.hd; d++)
+                row[(size_t)(at + d)] = to_bf16(x[(size_t)d]);
+        }
+    return rows;
+}
+
+/* Pages of codes give the bits of pages of BF16 with the same values: all from `from` on, a chunk,
  * decodes, values that are no numbers, and with a window whose first keys share words of scales
  * with keys nobody sees. */
-static void check_fp8(scene s, std::vector<int> decodes, int from = 0)
+static void check_codes(enum sl_dtype format, scene s, std::vector<int> decodes, int from = 0)
 {
     std::vector<span_of> whole, chunk;
     for (size_t i = 0; i < s.lens.size(); i++) {
@@ -246,18 +261,57 @@ static void check_fp8(scene s, std::vector<int> decodes, int from = 0)
         int n = std::min(s.lens[i], 9);
         chunk.push_back({(int)i, s.lens[i] - n, n});
     }
-    s.fp8 = true;
+    s.held = format;
     rows_of want = run(s, whole, 3);
-    s.format = SL_DTYPE_FP8_E4M3;
-    same_bits("fp8", s, whole, run(s, whole, 3), whole, want);
+    s.format = format;
+    if (format == SL_KV_TURBO4)
+        want = rotated_back(s, want);
+    same_bits("codes", s, whole, run(s, whole, 3), whole, want);
     if (!s.whole)
-        same_bits("fp8 chunk", s, chunk, run(s, chunk, 2), whole, want);
+        same_bits("codes, chunk", s, chunk, run(s, chunk, 2), whole, want);
     for (int pos : decodes) {
         std::vector<span_of> part;
         for (size_t i = 0; i < s.lens.size(); i++)
             part.push_back({(int)i, std::min(pos, s.lens[i] - 1), 1});
         part.push_back({-1, 0, 1});
-        same_bits("fp8 decode", s, part, run(s, part, 1 + pos % 50), whole, want);
+        same_bits("codes, decode", s, part, run(s, part, 1 + pos % 50), whole, want);
+    }
+}
+
+static void check_fp8(const scene &s, const std::vector<int> &decodes, int from = 0)
+{
+    check_codes(SL_DTYPE_FP8_E4M3, s, decodes, from);
+}
+
+/* Pages of four-bit codes: every head dimension there is; windows, values that are no numbers, more
+ * pages than a warp knows at once, drafts, rows that see all, tiles that are left out. */
+static void test_turbo4()
+{
+    const enum sl_dtype four = SL_KV_TURBO4;
+    static const struct {
+        int hd, nq, nkv, bs;
+    } shapes[] = {
+        {64, 5, 1, 16}, {128, 8, 1, 16}, {256, 2, 1, 16}, {64, 20, 2, 32}, {128, 24, 2, 48}};
+    uint64_t seed = 181;
+    for (auto x : shapes)
+        check_codes(four, make_scene(x.hd, x.nq, x.nkv, x.bs, {150, 33}, seed++), {63, 149});
+    for (int hd : {64, 128, 256}) {
+        scene s = make_scene(hd, 2, 1, 16, {150}, seed++);
+        s.window = 37;
+        for (int odd : {-1, 112}) {
+            s.odd_pos = odd;
+            check_codes(four, s, {149});
+        }
+        s = make_scene(hd, 4, 1, 16, {4400}, seed++);
+        check_codes(four, s, {4399, 4390}, 4380);
+        s.window = 700;
+        check_codes(four, s, {4399}, 4380);
+        s = make_scene(hd, 2, 1, 16, {200, 40}, seed++);
+        s.whole = true;
+        check_codes(four, s, {});
+        s = make_scene(hd, 4, 1, 16, {530}, seed++);
+        s.skip = 200.0f;
+        check_codes(four, s, {512, 529});
     }
 }
 
@@ -882,6 +936,8 @@ static void reference_queries(const store_case &c, float *q, const float *w, con
         float *row = q + h * c.hd;
         reference_row(c, row, w, true, angles, x);
         reference_temperature(c, pos, x);
+        if (format == SL_KV_TURBO4)
+            sl_kv4_rotate(x.data(), c.hd);
         for (float &f : x)
             f = format == SL_DTYPE_F16 ? bounded(f) : f;
         std::copy(x.begin(), x.end(), row);
@@ -972,6 +1028,8 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
             /* what pads the row is normed, too */
             x.resize((size_t)s.dim(), normed ? 0.0f * scale : 0.0f);
+            if (format == SL_KV_TURBO4)
+                sl_kv4_rotate(x.data(), c.hd);
             put_row(s,
                     p.pool.data() + (size_t)page * p.page_bytes + (key ? p.k_offset : p.v_offset),
                     h % c.nkv, pos, x);
@@ -1013,8 +1071,12 @@ static void test_store()
     };
     uint64_t seed = 101;
     for (const store_case &c : cases) {
-        for (enum sl_dtype format : {SL_DTYPE_BF16, SL_DTYPE_F16, SL_DTYPE_FP8_E4M3})
-            store_one(c, seed++, format);
+        for (enum sl_dtype format :
+             {SL_DTYPE_BF16, SL_DTYPE_F16, SL_DTYPE_FP8_E4M3, SL_KV_TURBO4}) {
+            if (sl_cuda_attention_pages(format, c.hd))
+                store_one(c, seed, format);
+            seed++;
+        }
     }
 }
 
@@ -1024,6 +1086,10 @@ static void test_supports()
         CHECK(sl_cuda_attention_supports(hd, 4), "%d", hd);
     for (int hd : {0, -64, 48, 60, 65, 100, 112, 160, 192, 264, 512})
         CHECK(!sl_cuda_attention_supports(hd, 4), "%d", hd);
+    for (int hd : {64, 80, 120, 128, 256}) /* rotated as a whole, or not */
+        CHECK(sl_cuda_attention_pages(SL_KV_TURBO4, hd) == (hd % 64 == 0), "%d", hd);
+    CHECK(!sl_cuda_attention_pages(SL_KV_TURBO4, 192) && !sl_cuda_attention_pages(SL_KV_K8V4, 128),
+          "pages");
     CHECK(!sl_cuda_attention_supports(64, 0) && !sl_cuda_attention_supports(64, 257), "group");
 }
 
@@ -1036,6 +1102,7 @@ static const struct {
     {"shapes", test_shapes},
     {"f16", test_f16},
     {"fp8", test_fp8},
+    {"turbo4", test_turbo4},
     {"long", test_long},
     {"windows", test_windows},
     {"chunks", test_chunks},

@@ -185,7 +185,7 @@ bool sl_cuda_attention_supports(int32_t head_dim, int32_t group)
 {
     return head_dim == 64 && group == 2;
 }
-bool sl_cuda_attention_pages(enum sl_dtype dtype)
+bool sl_cuda_attention_pages(enum sl_dtype dtype, int32_t)
 {
     return dtype == SL_DTYPE_BF16;
 }

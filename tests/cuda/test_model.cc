@@ -70,6 +70,8 @@ static const model models[] = {
     {"olmo2-bf16", "olmo2", 4, 2, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_COUNT},
     {"gemma3-bf16", "gemma3", 2, 1, 64, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_COUNT},
     {"qwen3-int4", "qwen3", 4, 2, 32, SL_DTYPE_INT4_G128, 128, 256, nullptr, 0, 0, SL_ACT_COUNT},
+    {"llama-turbo4", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192, "turboquant_4bit_nc", 0, 0,
+     SL_ACT_COUNT},
     {"llama-gelu", "llama", 2, 1, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_GELU_ERF},
     {"deepseek-bf16", "deepseek_v2", 0, 0, 0, SL_DTYPE_BF16, 0, 0, nullptr, 0, 0, SL_ACT_COUNT},
     {"deepseek-q8_0", "deepseek_v2", 0, 0, 0, SL_DTYPE_Q8_0, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
@@ -339,7 +341,7 @@ static void near_the_cpu(void **)
         struct sl_engine_config cpu = {};
         cpu.device = "cpu";
         cpu.exact_weights = true;
-        const bool codes = m.kv != nullptr && strcmp(m.kv, "fp8") == 0;
+        const bool codes = m.kv != nullptr && strcmp(m.kv, "bf16") != 0;
         cpu.kv_cache_dtype = codes ? m.kv : "f32";
         std::vector<outcome> want = run_alone(m, cpu);
         const std::vector<outcome> &have = alone_of[&m - models];
@@ -352,7 +354,9 @@ static void near_the_cpu(void **)
         /* A number near the middle of two codes may get the one here and the other there. */
         /* Products of FP8 activations are another arithmetic than the CPU's. */
         const bool fp8 = m.dtype == SL_DTYPE_FP8_E4M3;
-        assert_true(worst < (fp8 ? 0.3 : codes ? 0.12 : 0.06));
+        /* Of two in sixteen it goes further (0.14 here; from pages of f32 these differ by 0.5). */
+        const bool four = codes && strcmp(m.kv, "fp8") != 0;
+        assert_true(worst < (fp8 ? 0.3 : four ? 0.2 : codes ? 0.12 : 0.06));
         for (int i = 0; i < n_requests; i += 4) { /* greedy, with the two best */
             float gap = want[i].logprobs[1] - want[i].logprobs[2];
             if (gap > 0.12f)

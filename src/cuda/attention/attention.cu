@@ -156,21 +156,26 @@ static const struct {
     {SL_DTYPE_FP8_E4M3,
      {sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
       sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256}},
+    {SL_KV_TURBO4,
+     {nullptr, nullptr, sl_attn_run_turbo4_64, nullptr, nullptr, sl_attn_run_turbo4_128,
+      sl_attn_run_turbo4_256}},
 };
 
 /* nullptr: not supported. */
 static sl_attn_run_fn *run_of(enum sl_dtype dtype, int32_t head_dim)
 {
     const struct sl_attn_shape *s = shape_of(head_dim);
+    if (s == nullptr || (dtype == SL_KV_TURBO4 && head_dim != s->dim)) /* rotated as a whole */
+        return nullptr;
     for (const auto &f : FORMATS)
-        if (f.dtype == dtype && s != nullptr)
+        if (f.dtype == dtype)
             return f.run[s - SHAPES];
     return nullptr;
 }
 
-bool sl_cuda_attention_pages(enum sl_dtype dtype)
+bool sl_cuda_attention_pages(enum sl_dtype dtype, int32_t head_dim)
 {
-    return run_of(dtype, 16) != nullptr;
+    return run_of(dtype, head_dim) != nullptr;
 }
 
 /* Of 9 to 16 rows the medium kernel takes half the time of the narrow one for a sequence, and more
@@ -198,7 +203,7 @@ int32_t sl_attn_narrow_rows(const struct sl_cuda *cu, const struct sl_batch *b, 
  * from then on it does not change. */
 static void note_layer(struct sl_cuda *cu, const struct sl_op_attention *op)
 {
-    cu->plan_fp8 = op->kv.dtype == SL_DTYPE_FP8_E4M3;
+    cu->plan_fp8 = op->kv.dtype == SL_DTYPE_FP8_E4M3 || op->kv.dtype == SL_KV_TURBO4;
     cu->plan_skips = cu->plan_skips || op->skip_factor > 0.0f;
 }
 
@@ -419,4 +424,6 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
             sl_attn_combine_wide(cu, &a, l.shape.dim,
                                  cls == SL_ATTN_CLASS_WIDE ? l.shape.wide : SL_ATTN_MEDIUM);
     }
+    if (op->kv.dtype == SL_KV_TURBO4)
+        sl_attn_rotate_back(cu, op);
 }

@@ -274,6 +274,7 @@ sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_at
     sl_attn_run_f16_96, sl_attn_run_f16_128, sl_attn_run_f16_256;
 sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
     sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
+sl_attn_run_fn sl_attn_run_turbo4_64, sl_attn_run_turbo4_128, sl_attn_run_turbo4_256;
 
 /* Those of latent attention: by format and padded dimensions of a row. */
 typedef void sl_latent_run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid);
@@ -300,6 +301,9 @@ bool sl_latent_args_of(struct sl_cuda *cu, const struct sl_op_attention *op, int
                        struct sl_attn_layout *l, struct sl_attn_args *a);
 /* NULL: there is none. */
 sl_gather_run_fn *sl_gather_run_of(enum sl_dtype dtype, int32_t head_dim);
+
+/* Pages of four-bit codes: rotates the operation's output back, in place. */
+void sl_attn_rotate_back(struct sl_cuda *cu, const struct sl_op_attention *op);
 
 /* Combines the parts of tiles of up to so many rows: attention_combine_wide.cu. */
 void sl_attn_combine_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t dim,

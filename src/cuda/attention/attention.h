@@ -31,7 +31,8 @@ struct sl_cuda_attention_limits { /* of a step */
 /* group: query heads of a key head. Heads have 16, 32, 64, 80, 96, 128 or 256 dimensions when
  * rounded up to 16, and a multiple of 8. */
 bool sl_cuda_attention_supports(int32_t head_dim, int32_t group);
-bool sl_cuda_attention_pages(enum sl_dtype dtype); /* BF16, F16 and FP8_E4M3 */
+/* Pages of BF16, F16 and FP8_E4M3; of KV_TURBO4 if heads have 64, 128 or 256 dimensions. */
+bool sl_cuda_attention_pages(enum sl_dtype dtype, int32_t head_dim);
 /* Latent attention (latent.cuh): rows of head_dim values up to 576, of which the first v_dim, up to
  * 512, are values; both a multiple of 8. Pages of BF16, F16 or FP8_E4M3. */
 bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages);

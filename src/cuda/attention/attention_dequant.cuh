@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * attention_dequant.cuh - pages of FP8 for the kernels of attention_group.cuh: warps that make BF16
- * of the codes, where the tensor cores read it, without rounding.
+ * attention_dequant.cuh - pages of FP8, or of four-bit codes, for the kernels of
+ * attention_group.cuh: warps that make BF16 of the codes, where the tensor cores read it, as the
+ * format says (kv.cuh, kv4.cuh).
  *
  * Shared memory has no room besides the slots. So the codes of 16 positions are copied to where the
  * last of their own numbers will lie, and a warp takes them from there into registers, in portions
@@ -27,7 +28,10 @@
 
 template <class KV, class cfg> struct sl_attn_dequant {
     static constexpr int MINE = cfg::KEYS / SL_KV_TILE / cfg::DEQUANTERS; /* page tiles of a slot */
-    static constexpr int HALF = cfg::D == 64 ? 512 : 1024; /* bytes of codes of eight rows */
+    static constexpr int ROW = KV::row_bytes(cfg::D);                     /* bytes of codes */
+    static constexpr bool FOUR = ROW < cfg::D;                            /* bits */
+    /* Bytes of codes of eight rows, at most of 128 a row. */
+    static constexpr int HALF = 8 * (ROW > 128 ? 128 : ROW);
 
     sl_attn_bars<cfg> bars;
     uint32_t code_at, number_at; /* the lane's first pieces, in codes of a panel and in a part */
@@ -36,8 +40,14 @@ template <class KV, class cfg> struct sl_attn_dequant {
         : bars(barriers)
     {
         const int lane = static_cast<int>(threadIdx.x) & 31, first = warp * cfg::PART;
-        code_at = first + sl_kv_piece(cfg::D == 64 ? 64 : 128, lane % 8, lane / 8);
-        number_at = first + sl_kv_piece(128, lane % 8, lane / 8 * 2);
+        if constexpr (FOUR) { /* 32 dimensions of a row, or of two */
+            const int piece = cfg::D == 64 ? lane / 16 : lane / 8;
+            code_at = first + sl_kv_piece(ROW, cfg::D == 64 ? lane % 16 : lane % 8, piece);
+            number_at = first + sl_kv_piece(128, lane % 8, piece % 2 * 4);
+        } else {
+            code_at = first + sl_kv_piece(cfg::D == 64 ? 64 : 128, lane % 8, lane / 8);
+            number_at = first + sl_kv_piece(128, lane % 8, lane / 8 * 2);
+        }
     }
 
     /* 16 dimensions of a row, to two pieces of which the first is at `to`. */
@@ -53,6 +63,68 @@ template <class KV, class cfg> struct sl_attn_dequant {
         *reinterpret_cast<uint4 *>(smem + (to ^ 16)) = even;
     }
 
+    /* A page tile of the warp, 64 dimensions after 64; the last numbers lie on the codes. */
+    template <bool KEYS>
+    __device__ __forceinline__ void dequant_tile(int i, uint32_t code, uint32_t number,
+                                                 uint32_t scales) const
+    {
+#pragma unroll
+        for (int p = 0; p < cfg::PANELS; p++) {
+            uint8_t *to = bars.smem + cfg::part_at(KEYS, i * cfg::DEQUANTERS, p);
+            const uint8_t *from =
+                bars.smem + cfg::codes_at(KEYS, i * cfg::DEQUANTERS, p & ~1) + (code ^ p % 2 * 64);
+            const uint4 x = *reinterpret_cast<const uint4 *>(from);
+            const uint4 y = *reinterpret_cast<const uint4 *>(from + HALF);
+            __syncwarp();
+            dequant(to, number, x, __byte_perm(scales, 0, 0x1010));
+            dequant(to + 1024, number, y, __byte_perm(scales, 0, 0x3232));
+        }
+    }
+
+    /* 32 dimensions of a row in codes of four bits, to four pieces. */
+    static __device__ __forceinline__ void dequant_four(uint8_t *smem, uint32_t to, const uint4 &x,
+                                                        uint32_t scale)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint4 first, second;
+            KV::dequant_half(x.x, h, scale, first.x, second.x);
+            KV::dequant_half(x.y, h, scale, first.y, second.y);
+            KV::dequant_half(x.z, h, scale, first.z, second.z);
+            KV::dequant_half(x.w, h, scale, first.w, second.w);
+            *reinterpret_cast<uint4 *>(smem + (to ^ h * 32)) = first;
+            *reinterpret_cast<uint4 *>(smem + (to ^ (h * 32 + 16))) = second;
+        }
+    }
+
+    /* A page tile of these, 128 dimensions after 128: a lane has 32 of a row, or of two. */
+    template <bool KEYS>
+    __device__ __forceinline__ void dequant_four_tile(int i, uint32_t code, uint32_t number,
+                                                      uint32_t scales) const
+    {
+        const uint32_t lane = threadIdx.x & 31;
+        const uint8_t *codes = bars.smem + cfg::codes_at(KEYS, i * cfg::DEQUANTERS, 0);
+        if constexpr (cfg::D == 64) {
+            const uint4 x = *reinterpret_cast<const uint4 *>(codes + code);
+            __syncwarp();
+            dequant_four(bars.smem + cfg::part_at(KEYS, i * cfg::DEQUANTERS, 0),
+                         number + (lane & 8) * 128, x,
+                         __byte_perm(scales, 0, lane & 8 ? 0x3232 : 0x1010));
+        } else {
+            const uint32_t at = number + lane / 16 * (KEYS ? cfg::KEYS * 128 : cfg::PANEL);
+#pragma unroll
+            for (int p = 0; p < cfg::PANELS; p += 2) {
+                uint8_t *to = bars.smem + cfg::part_at(KEYS, i * cfg::DEQUANTERS, p);
+                const uint8_t *from = codes + (code ^ p * 32);
+                const uint4 x = *reinterpret_cast<const uint4 *>(from);
+                const uint4 y = *reinterpret_cast<const uint4 *>(from + HALF);
+                __syncwarp();
+                dequant_four(to, at, x, __byte_perm(scales, 0, 0x1010));
+                dequant_four(to + 1024, at, y, __byte_perm(scales, 0, 0x3232));
+            }
+        }
+    }
+
     /* Of the lane's rows lane % 8 and 8 further in page tile i of the warp, the scales. Those of
      * rows that nobody sees are zero, which makes zeros of any codes. */
     __device__ __forceinline__ uint32_t scales_of(int slot, int i, uint32_t seen) const
@@ -64,7 +136,7 @@ template <class KV, class cfg> struct sl_attn_dequant {
         const uint16_t *scales = reinterpret_cast<const uint16_t *>(bars.scales(slot, 0)) + row;
         const bool first = static_cast<uint32_t>(row - from) < static_cast<uint32_t>(n);
         const bool second = static_cast<uint32_t>(row + 8 - from) < static_cast<uint32_t>(n);
-        return (first ? scales[0] : 0u) | (second ? scales[8] : 0u) << 16;
+        return KV::scale_pair((first ? scales[0] : 0u) | (second ? scales[8] : 0u) << 16);
     }
 
     /* A slot of keys or of values, unless there are no more; which rows of it are seen. */
@@ -85,18 +157,10 @@ template <class KV, class cfg> struct sl_attn_dequant {
             scales[i] = scales_of(slot, i, seen);
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            /* A page tile, 64 dimensions after 64; the last numbers lie on the codes. */
-#pragma unroll
-            for (int p = 0; p < cfg::PANELS; p++) {
-                uint8_t *to = bars.smem + cfg::part_at(KEYS, i * cfg::DEQUANTERS, p);
-                const uint8_t *from = bars.smem + cfg::codes_at(KEYS, i * cfg::DEQUANTERS, p & ~1) +
-                                      (code ^ p % 2 * 64);
-                const uint4 x = *reinterpret_cast<const uint4 *>(from);
-                const uint4 y = *reinterpret_cast<const uint4 *>(from + HALF);
-                __syncwarp();
-                dequant(to, number, x, __byte_perm(scales[i], 0, 0x1010));
-                dequant(to + 1024, number, y, __byte_perm(scales[i], 0, 0x3232));
-            }
+            if constexpr (FOUR)
+                dequant_four_tile<KEYS>(i, code, number, scales[i]);
+            else
+                dequant_tile<KEYS>(i, code, number, scales[i]);
         }
         sl_mbar_give_warp(bars.full(slot));
         return seen;

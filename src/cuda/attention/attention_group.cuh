@@ -262,7 +262,8 @@ template <class KV, class cfg> struct sl_attn_bring {
     /* The same for the warps that dequantise: all of a page tile of which somebody sees a row. */
     __device__ __forceinline__ void load_codes(int key, bool last)
     {
-        constexpr int CODES = SL_KV_TILE * cfg::D, EACH = cfg::D == 256 ? CODES / 2 : CODES;
+        constexpr int CODES = SL_KV_TILE * KV::row_bytes(cfg::D);
+        constexpr int EACH = CODES > cfg::PART ? cfg::PART : CODES;
         const uint8_t *from = (keys ? a.keys : a.values) + at;
         const int unit = lane - (key / SL_KV_TILE - first), pos = key + unit * SL_KV_TILE;
         const bool mine =

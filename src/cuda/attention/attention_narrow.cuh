@@ -436,7 +436,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                 if constexpr (!cfg::KEEP_Q)
                     load_query(mine, d);
                 const uint32_t *x = cfg::KEEP_Q ? q[cfg::KEEP_Q ? d : 0] : mine;
-                KV::key_rows(rows_of, raw, scales[k]);
+                KV::template key_rows<L>(rows_of, raw, d, scales[k]);
 #pragma unroll
                 for (int n = 0; n < N; n++)
                     elem::mma(c[k][n], rows_of, x + 2 * n);
@@ -543,7 +543,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             [&](int i, const uint32_t *raw) {
                 const int k = i / (D / 16);
                 uint32_t rows_of[4];
-                KV::value_rows(rows_of, raw, scales[k]);
+                KV::template value_rows<L>(rows_of, raw, i % (D / 16), scales[k]);
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     const uint32_t x[2] = {p[k][n], p[k][2 + n]};

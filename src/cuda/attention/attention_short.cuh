@@ -199,7 +199,8 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
         const uint8_t *const tiles[2] = {tile_at(unit, true), tile_at(unit + 1, true)};
         const typename KV::scales scales[2] = {KV::template value_scales<D>(tiles[0]),
                                                KV::template value_scales<D>(tiles[1])};
-        constexpr int L = BLOCKS % KV::template LOADS<D> == 0 ? KV::template LOADS<D> : 1;
+        constexpr int MOST = KV::template LOADS<D>;
+        constexpr int L = BLOCKS % MOST == 0 ? MOST : BLOCKS % 2 == 0 && MOST > 2 ? 2 : 1;
         sl_attn_ahead<KV, L, 2 * BLOCKS>(
             [&](int i, uint32_t *raw) {
                 if (D % 64 == 0 || block_of(i % BLOCKS) < D / 16)
@@ -208,7 +209,8 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
             [&](int i, const uint32_t *raw) {
                 const uint32_t x[2] = {p[i / BLOCKS][0], p[i / BLOCKS][2]};
                 uint32_t rows_of[4];
-                KV::value_rows(rows_of, raw, scales[i / BLOCKS]);
+                const int step = L > 1 ? i % BLOCKS : block_of(i % BLOCKS);
+                KV::template value_rows<L>(rows_of, raw, step, scales[i / BLOCKS]);
                 KV::elem::mma(sum[i % BLOCKS], rows_of, x);
             });
     }

@@ -10,6 +10,7 @@
 #include "cuda/attention/attention_skip.cuh"
 #include "cuda/attention/attention_wg.cuh"
 #include "cuda/attention/attention_wide.cuh"
+#include "cuda/attention/kv4.cuh"
 
 /* ---------------------------------------------------------------- launch */
 

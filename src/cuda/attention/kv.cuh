@@ -138,7 +138,8 @@ template <class E> struct sl_kv_plain {
     /* A operands: keys as rows (of a score), or dimensions (of a sum of values), which come in two
      * steps, so that a warp may have some of the first under way. The first yields L times 16
      * dimensions, from `dim` on, LOADS<D> at most; raw: of one of them. Scales, of what has any,
-     * are the same for a tile's keys, or values. */
+     * are the same for a tile's keys, or values. The second gives the operands of a step, its
+     * dimensions 16 step .. 16 step + 15, of raw, which lies where it was put with the others. */
     template <int D> static constexpr int LOADS = 1;
     static constexpr int RAW = 4;
     struct scales {
@@ -166,17 +167,19 @@ template <class E> struct sl_kv_plain {
         int row = (lane & 7) + (lane >> 4) * 8, piece = dim / 8 + (lane >> 3 & 1);
         sl_ldmatrix_x4_trans(raw, tile + sl_kv_piece(row_bytes(D), row, piece));
     }
-    static __device__ __forceinline__ void key_rows(uint32_t to[4], const uint32_t raw[RAW],
+    template <int L>
+    static __device__ __forceinline__ void key_rows(uint32_t to[4], const uint32_t *raw, int,
                                                     const struct scales &)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             to[i] = raw[i];
     }
-    static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t raw[RAW],
+    template <int L>
+    static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t *raw, int step,
                                                       const struct scales &s)
     {
-        key_rows(to, raw, s);
+        key_rows<L>(to, raw, step, s);
     }
 
     /* The B operands of a score: the keys of a tile as columns, dimensions dim .. dim + 15 as the
@@ -272,6 +275,11 @@ struct sl_kv_fp8 {
     {
         return dim;
     }
+    /* Two scales as they are multiplied. */
+    static __device__ __forceinline__ uint32_t scale_pair(uint32_t bf16)
+    {
+        return bf16;
+    }
     /* The scales of rows row, row + 1 of a tile; row is even. */
     static __device__ __forceinline__ uint32_t scales_of(const uint8_t *tile, int dim, int row)
     {
@@ -340,14 +348,16 @@ struct sl_kv_fp8 {
         else
             sl_ldmatrix_x2_trans(raw, tile + sl_kv_piece(D, lane & 15, dim / 16));
     }
-    static __device__ __forceinline__ void key_rows(uint32_t to[4], const uint32_t raw[RAW],
+    template <int L>
+    static __device__ __forceinline__ void key_rows(uint32_t to[4], const uint32_t *raw, int,
                                                     const struct scales &s)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             dequant(raw[i], s.of[i], to[i], to[2 + i]);
     }
-    static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t raw[RAW],
+    template <int L>
+    static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t *raw, int,
                                                       const struct scales &s)
     {
 #pragma unroll

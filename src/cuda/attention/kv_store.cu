@@ -27,6 +27,7 @@
  * token 1.1, 16 1.4, 64 1.6, 128 2.9, 256 4.7.
  */
 #include "cuda/attention/attention.cuh"
+#include "cuda/attention/kv4.cuh"
 #include "cuda/norm.h"
 #include "cuda/ptx_fp8.cuh"
 
@@ -53,6 +54,7 @@ struct store_args {
     uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
     struct sl_attn_divisor by_page; /* of 16 positions */
+    struct sl_kv4_turn turn;        /* of pages of four-bit codes */
     bool early; /* the row table was complete before the previous kernel began */
 };
 
@@ -230,6 +232,31 @@ static __device__ __forceinline__ struct store_head head_of(const struct store_a
     return r;
 }
 
+/* Pages of four-bit codes: what they hold has been rotated, and queries are alike. */
+template <class KV> static constexpr bool turns = false;
+template <> constexpr bool turns<sl_kv_turbo4> = true;
+
+/* A key or a value in shared memory, to its page. */
+template <class KV>
+static __device__ __forceinline__ void store_row(const struct store_args &a, float *x, int32_t dim,
+                                                 uint8_t *tile, int32_t slot)
+{
+    if constexpr (turns<KV>) {
+        const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+        float4 part[STORE_PARTS];
+#pragma unroll
+        for (int i = 0; i < STORE_PARTS; i++)
+            part[i] = load_part(x, i, dim);
+        sl_kv4_rotate_row(a.turn, dim, lane, part);
+#pragma unroll
+        for (int i = 0; i < STORE_PARTS; i++)
+            if (lane * 4 + i * 128 < dim)
+                *reinterpret_cast<float4 *>(x + lane * 4 + i * 128) = part[i];
+        __syncwarp();
+    }
+    KV::store(x, dim, tile, slot);
+}
+
 /* A token's row, where: of keys and values. */
 template <class KV>
 static __device__ __forceinline__ void store_token(const struct store_args &a,
@@ -261,16 +288,20 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
     if (r.normed && a.norm_after)
         norm_shared(x, w, a.eps, a.head_dim);
     if (r.plane != nullptr) {
-        KV::store(x, dim, r.plane + where.tile, where.slot);
+        store_row<KV>(a, x, dim, r.plane + where.tile, where.slot);
         return;
     }
     const float warmth = warmth_of(a, token);
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
+        part[i] = times(load_part(x, i, a.head_dim), warmth);
+    if constexpr (turns<KV>)
+        sl_kv4_rotate_row(a.turn, dim, lane, part);
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
         if (lane * 4 + i * 128 < a.head_dim)
             *reinterpret_cast<float4 *>(r.q + token * r.ld + lane * 4 + i * 128) =
-                sl_kv_bounded<typename KV::elem>(
-                    times(*reinterpret_cast<const float4 *>(x + lane * 4 + i * 128), warmth));
+                sl_kv_bounded<typename KV::elem>(part[i]);
 }
 
 template <class KV>
@@ -522,6 +553,8 @@ static decltype(&store_kernel<sl_kv_bf16>) kernel_of(enum sl_dtype dtype)
         return store_kernel<sl_kv_f16>;
     case SL_DTYPE_FP8_E4M3:
         return store_kernel<sl_kv_fp8>;
+    case SL_KV_TURBO4:
+        return store_kernel<sl_kv_turbo4>;
     default:
         return store_kernel<sl_kv_bf16>;
     }
@@ -550,7 +583,8 @@ static decltype(&store_kernel<sl_kv_bf16>) whole_kernel_of(int32_t head_dim, int
 static bool launch_whole(struct sl_cuda *cu, const struct store_args &a, enum sl_dtype dtype)
 {
     int32_t heads = 0;
-    if (a.n_tokens < STORE_MANY || (a.n_rotated != 0 && a.n_rotated != a.head_dim))
+    if (a.n_tokens < STORE_MANY || dtype == SL_KV_TURBO4 ||
+        (a.n_rotated != 0 && a.n_rotated != a.head_dim))
         return false;
     auto kernel = dtype == SL_DTYPE_F16        ? whole_kernel_of<sl_kv_f16>(a.head_dim, &heads)
                   : dtype == SL_DTYPE_FP8_E4M3 ? whole_kernel_of<sl_kv_fp8>(a.head_dim, &heads)
@@ -568,7 +602,7 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
 {
     struct sl_cuda *cu = sl_cuda(be);
     const struct sl_batch *b = op->batch;
-    if (!sl_cuda_attention_pages(op->kv.dtype) || !sl_cuda_attention_supports(op->head_dim, 1)) {
+    if (!sl_cuda_attention_pages(op->kv.dtype, op->head_dim)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of the pages");
         return;
     }
@@ -613,6 +647,8 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.values = op->kv.pool + op->kv.v_offset;
     a.page_bytes = op->kv.page_bytes;
     a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
+    if (op->kv.dtype == SL_KV_TURBO4)
+        a.turn = sl_kv4_turn_of(op->head_dim);
     a.early = cu->plan_settled;
     if (launch_whole(cu, a, op->kv.dtype)) {
         cu->plan_settled = true;
