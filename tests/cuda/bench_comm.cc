@@ -112,7 +112,8 @@ enum what {
     ONE_NORMS,
     SUMS,
     LAYER,
-    MANY
+    MANY,
+    MIDDLES
 };
 
 struct job {
@@ -121,7 +122,9 @@ struct job {
     int blocks;
     bool open;                           /* parts are written to all ranks */
     const struct sl_lin_route *o, *down; /* of a layer's products by columns */
-    int how; /* of MANY: parts are read, or written by themselves, or by products */
+    int how; /* of MANY: parts are read, or written by themselves, or by products; of MIDDLES: gate
+                and up alone, or a gather behind them, or they write to all */
+    int n;   /* tokens of MIDDLES */
 };
 
 struct rank {
@@ -129,7 +132,7 @@ struct rank {
     struct sl_backend *be;
     struct sl_rank rank;
     nccl_comm nccl;
-    uint8_t *out, *part;
+    uint8_t *out, *part, *middle; /* middle lies behind out */
     float *x, *w;
     struct sl_cuda_fuse fuse;
     struct sl_weight o, gate, up, down, o_rows, down_rows;
@@ -143,7 +146,7 @@ static struct rank ranks[SL_MAX_RANKS];
 static pthread_barrier_t all_here;
 static struct sl_comm *comm;
 static struct job now;
-static bool ended, with_nccl, nccl_failed;
+static bool ended, with_nccl, nccl_failed, only_layers;
 
 static __global__ void write_kernel(uint4 *part, uint32_t n, uint32_t with)
 {
@@ -226,7 +229,9 @@ static void layer_once(struct rank *r)
     sl_cuda_fuse_end(sl_cuda(r->be));
 }
 
-#define TOKENS 256
+#define TOKENS      256
+#define MOST_TOKENS 1024
+#define MIDDLE      14336
 
 static void rows_once(struct rank *r, const struct sl_weight *w, float *y)
 {
@@ -257,9 +262,33 @@ static void many_once(struct rank *r)
     sl_cuda_fuse_end(sl_cuda(r->be));
 }
 
+/* Gate and up of many tokens, and what they make on all ranks. */
+static void middle_once(struct rank *r)
+{
+    struct sl_op_linear_gated_act gated = {};
+    struct sl_op_all_gather gather = {};
+    const size_t each = static_cast<size_t>(r->gate.n_rows) * 2;
+    const struct sl_spread spread = {&r->rank, r->middle + static_cast<size_t>(r->idx) * each,
+                                     r->gate.n_rows * n_ranks};
+    gated.x = r->acts, gated.ld_x = WIDTH, gated.gate = &r->gate, gated.up = &r->up,
+    gated.n = now.n;
+    gated.act = SL_ACT_SILU, gated.out = sl_rank_room(&r->rank);
+    gated.spread = now.how == 2 ? &spread : nullptr;
+    r->be->vt->linear_gated_act(r->be, &gated);
+    if (now.how == 0)
+        return;
+    gather.rank = &r->rank, gather.part = gated.out, gather.part_bytes = each, gather.n = now.n;
+    gather.out = r->middle, gather.open = true;
+    r->be->vt->all_gather(r->be, &gather);
+}
+
 static void once(struct rank *r)
 {
     struct sl_cuda *cu = sl_cuda(r->be);
+    if (now.what == MIDDLES) {
+        middle_once(r);
+        return;
+    }
     if (now.what == MANY) {
         many_once(r);
         return;
@@ -358,7 +387,7 @@ static void make_ranks()
             exit(2);
         }
     }
-    if (sl_cuda_comm_create(be, n_ranks, MOST, &comm, &err) != 0) {
+    if (sl_cuda_comm_create(be, n_ranks, MOST_TOKENS * MIDDLE * 2, &comm, &err) != 0) {
         fprintf(stderr, "%s\n", err.msg);
         exit(2);
     }
@@ -370,7 +399,9 @@ static void make_ranks()
         r->rank.idx = i;
         sl_cuda_comm_rooms(comm, i, r->rank.room);
         sl_cuda_use(sl_cuda(r->be));
-        MUST(cudaMalloc(&r->out, static_cast<size_t>(n_ranks) * MOST));
+        const size_t outs = static_cast<size_t>(n_ranks) * MOST;
+        MUST(cudaMalloc(&r->out, outs + MOST_TOKENS * MIDDLE * 2));
+        r->middle = r->out + outs;
         MUST(cudaMalloc(&r->part, MOST));
         MUST(cudaMalloc(&r->x, MOST));
         MUST(cudaMalloc(&r->w, WIDTH * sizeof(float)));
@@ -456,8 +487,6 @@ static void table_of_norms()
     }
 }
 
-#define MIDDLE 14336
-
 static void make_weight(struct rank *r, struct sl_weight *w, int64_t n_rows, int64_t n_cols,
                         const void *data)
 {
@@ -498,8 +527,8 @@ static void table_of_layers()
         make_weight(r, &r->o_rows, WIDTH / n_ranks, WIDTH, zeros);
         make_weight(r, &r->down_rows, WIDTH / n_ranks, MIDDLE, zeros);
         r->o_rows.of_rows = r->down_rows.of_rows = WIDTH;
-        MUST(cudaMalloc(&r->acts, TOKENS * MIDDLE * 2));
-        MUST(cudaMemset(r->acts, 0, TOKENS * MIDDLE * 2));
+        MUST(cudaMalloc(&r->acts, MOST_TOKENS * MIDDLE * 2));
+        MUST(cudaMemset(r->acts, 0, MOST_TOKENS * MIDDLE * 2));
         r->o.of_cols = WIDTH, r->down.of_cols = MIDDLE;
         r->gate.of_rows = r->up.of_rows = MIDDLE;
         MUST(cudaStreamSynchronize(sl_cuda(r->be)->stream));
@@ -510,6 +539,14 @@ static void table_of_layers()
         now.o = route_named(name[0]), now.down = route_named(name[1]);
         printf("%12s %12s", name[0], name[1]);
         cell(time_of(LAYER, 16, comm->small_bytes, BLOCKS));
+        printf("\n");
+        fflush(stdout);
+    }
+    printf("gate and up of tokens; and a gather of what they make; the same written by them\n");
+    for (now.n = 64; now.n <= MOST_TOKENS; now.n *= now.n < 256 ? 2 : 4) {
+        printf("%8d", now.n);
+        for (now.how = 0; now.how < 3; now.how++)
+            cell(time_of(MIDDLES, 16, comm->small_bytes, BLOCKS, now.how > 0));
         printf("\n");
         fflush(stdout);
     }
@@ -541,6 +578,8 @@ static void tables()
     sl_cuda_comm_tune(comm, comm->bound_ns, lines);
     if (n_ranks == 2 || n_ranks == 4)
         table_of_layers();
+    if (only_layers)
+        return;
     table_of_norms();
     table_of_gathers();
     if (with_nccl)
@@ -554,6 +593,7 @@ int main(int argc, char **argv)
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_NVLS_ENABLE", "0", 1);
     for (int i = 1; i + 1 < argc; i += 2) {
+        only_layers = only_layers || strcmp(argv[i], "--only") == 0; /* layers */
         if (strcmp(argv[i], "--ranks") == 0)
             n_ranks = static_cast<int>(strtol(argv[i + 1], nullptr, 10));
         else if (strcmp(argv[i], "--nccl") == 0)
@@ -563,7 +603,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_comm: %d ranks, %d devices\n", n_ranks, sl_cuda_count());
         return 2;
     }
-    with_nccl = load_nccl(path);
+    with_nccl = !only_layers && load_nccl(path);
     make_ranks();
     pthread_barrier_init(&all_here, nullptr, static_cast<unsigned>(n_ranks) + 1);
     for (int i = 0; i < n_ranks; i++)

@@ -2,6 +2,7 @@
  * Products and packed weights of src/cuda: every format against the reference decode and a product
  * in double, every kernel against every other bit for bit. Runs in the simulator or on a GPU.
  */
+#include "cuda/gemm/spread.h"
 #include "cuda/gemm/weight_format.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/math.cuh"
@@ -929,6 +930,45 @@ static void test_kept_routes()
     CHECK(cu.counts.routed == before, "the table was searched for a known shape");
 }
 
+/* Gate and up of 8B on one of n_ranks GPUs. */
+static struct sl_lin gate_of_rank(int32_t n, int n_ranks)
+{
+    struct sl_lin l = {};
+    l.n = n;
+    l.k = 4096;
+    l.n_k64 = l.seg_k64 = 64;
+    l.n_segs = 1;
+    l.n_parts = 2;
+    l.gated = l.vec_x = true;
+    for (int i = 0; i < 2; i++) {
+        l.part[i].n_rows = 14336 / n_ranks;
+        l.part[i].n_blocks = l.part[i].n_rows / SL_CUDA_ROW_BLOCK;
+        l.part[i].layout = SL_CUDA_BF16;
+        l.part[i].seg_k64 = 64;
+    }
+    return l;
+}
+
+/* What all ranks want is written by the product, also where the cheapest kernel cannot; a kernel
+ * that can is taken as it is; and where none can, the choice is the same. */
+static void test_spread_routes()
+{
+    for (int32_t n = 33; n <= 4096; n += n / 4) {
+        const struct sl_lin l = gate_of_rank(n, 2);
+        const struct sl_lin_route *own = sl_cuda_linear_route(&l, 132);
+        const struct sl_lin_route *r = sl_cuda_linear_spread(&l, 132, 1);
+        CHECK(sl_cuda_linear_spreads(r) && sl_cuda_linear_fits(r, &l), "%d tokens: %s", n, r->name);
+        CHECK(r == own || !sl_cuda_linear_spreads(own), "%d tokens: %s, not %s", n, r->name,
+              own->name);
+    }
+    struct sl_lin l = gate_of_rank(256, 2);
+    CHECK(!sl_cuda_linear_spreads(sl_cuda_linear_route(&l, 132)), "one round of large tiles");
+    l.part[0].layout = l.part[1].layout = SL_CUDA_Q8_0;
+    const struct sl_lin_route *own = sl_cuda_linear_route(&l, 132);
+    CHECK(sl_cuda_linear_spread(&l, 132, 1) == own && !sl_cuda_linear_spreads(own), "%s",
+          own->name);
+}
+
 static void test_rest()
 {
     /* Rows for lookups lie as in the file. */
@@ -965,6 +1005,7 @@ static void test_rest()
         const struct sl_lin_route *r = sl_cuda_linear_route(&l, 132);
         CHECK(r != nullptr && sl_cuda_linear_fits(r, &l), "layout %d, %d", l.part[0].layout, l.n);
     }
+    test_spread_routes();
     struct sl_op_linear few = {nullptr, 16, &m.w,    nullptr, 200,
                                nullptr, 16, nullptr, nullptr, false};
     struct sl_lin l = sl_cuda_linear_args(&few);

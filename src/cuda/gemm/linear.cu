@@ -5,6 +5,7 @@
 #include "cuda/gemm/fuse.h"
 #include "cuda/gemm/linear.h"
 #include "cuda/gemm/lora.h"
+#include "cuda/gemm/spread.h"
 #include "cuda/launch.cuh"
 #include "cuda/math.cuh"
 #include "cuda/norm.cuh"
@@ -174,8 +175,8 @@ static bool spread(struct sl_cuda *cu, struct sl_lin *l, const struct sl_spread 
     if (s == NULL || l->n <= SPREAD_TOKENS || cu->comm == NULL || !cu->comm->alike ||
         cu->comm->n_ranks - 1 > SL_LIN_PEERS)
         return false;
-    const struct sl_lin_route *r = sl_cuda_linear_route_of(cu, l);
-    if (r->when != SL_LIN_TILED || r->tile.share == SL_SHARE_NONE)
+    const struct sl_lin_route *r = sl_cuda_linear_spread_of(cu, l);
+    if (!sl_cuda_linear_spreads(r))
         return false;
     const int32_t me = s->rank->idx;
     for (int i = 0; i < cu->comm->n_ranks; i++) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Which kernel computes a product: the table of routes, what each costs, and the choice.
  */
+#include "cuda/comm/comm.h"
 #include "cuda/gemm/linear.h"
+#include "cuda/gemm/spread.h"
 
 #include <string.h>
 
@@ -281,6 +283,37 @@ const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sm
     return best;
 }
 
+/* What others are given behind a product, by a kernel of its own (comm.cu): its launch and meeting,
+ * and bytes of a clock. Two H200, 4 and 18.4 us of 4 MB. */
+#define PUSH       7600
+#define PUSH_BYTES 160
+
+bool sl_cuda_linear_spreads(const struct sl_lin_route *r)
+{
+    return r->when == SL_LIN_TILED && r->tile.share != SL_SHARE_NONE;
+}
+
+const struct sl_lin_route *sl_cuda_linear_spread(const struct sl_lin *l, int n_sms, int n_peers)
+{
+    const struct sl_lin_route *own = sl_cuda_linear_route(l, n_sms), *best = own;
+    if (own->when != SL_LIN_TILED || sl_cuda_linear_spreads(own))
+        return own;
+    const int64_t each = l->gated ? (int64_t)sizeof(__nv_bfloat16) : (int64_t)sizeof(float);
+    const int64_t push = n_peers * each * l->n * l->part[0].n_rows / PUSH_BYTES;
+    int64_t least = linear_cost(own, l, n_sms) + PUSH + push;
+    for (size_t i = 0; i < SL_COUNT(routes); i++) {
+        const struct sl_lin_route *r = &routes[i];
+        if (!sl_cuda_linear_spreads(r) || !sl_cuda_linear_fits(r, l))
+            continue;
+        /* What the last tiles write is not beside products. */
+        const int64_t units = n_units(r, l), last = SL_MIN(units, (int64_t)n_sms);
+        const int64_t c = linear_cost(r, l, n_sms) + push * last / units;
+        if (c < least)
+            best = r, least = c;
+    }
+    return best;
+}
+
 /* All that the choice depends on. */
 static struct sl_lin_shape shape_of(const struct sl_lin *l)
 {
@@ -301,9 +334,12 @@ static struct sl_lin_shape shape_of(const struct sl_lin *l)
 
 #define KEPT_PROBES 4
 
-const struct sl_lin_route *sl_cuda_linear_route_of(struct sl_cuda *cu, const struct sl_lin *l)
+/* spread: the route of a product whose output all ranks want. */
+static const struct sl_lin_route *kept_route(struct sl_cuda *cu, const struct sl_lin *l,
+                                             bool spread)
 {
-    const struct sl_lin_shape s = shape_of(l);
+    struct sl_lin_shape s = shape_of(l);
+    s.zeros[0] = spread;
     static_assert(sizeof s == 40, "padding would be compared");
     uint64_t words[sizeof s / 8], h = 0;
     memcpy(words, &s, sizeof s);
@@ -323,6 +359,17 @@ const struct sl_lin_route *sl_cuda_linear_route_of(struct sl_cuda *cu, const str
         to = &cu->routes[(h + cu->counts.routed % KEPT_PROBES) % SL_CUDA_ROUTES];
     cu->counts.routed++;
     to->shape = s;
-    to->route = sl_cuda_linear_route(l, cu->n_sms);
+    to->route = spread ? sl_cuda_linear_spread(l, cu->n_sms, cu->comm->n_ranks - 1)
+                       : sl_cuda_linear_route(l, cu->n_sms);
     return to->route;
+}
+
+const struct sl_lin_route *sl_cuda_linear_route_of(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    return kept_route(cu, l, false);
+}
+
+const struct sl_lin_route *sl_cuda_linear_spread_of(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    return kept_route(cu, l, true);
 }
