@@ -231,6 +231,7 @@ static const struct sl_device_vt device_vtable = {
     sl_cuda_host_end,
     sl_cuda_forget,
     sl_cuda_share_ids,
+    sl_cuda_best_ids,
     sl_cuda_to_record,
     sl_cuda_record,
     sl_cuda_pin,

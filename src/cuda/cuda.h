@@ -43,7 +43,8 @@ SL_MUST_CHECK int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_bac
  * gives up: the rank's steps fail with SL_EDEVICE and name the rank that did not come.
  *
  * Two gathers in a row must not have their parts in the same room: so every forward begins with the
- * same struct sl_rank.turn and has an even number of gathers, or ends with share_ids. */
+ * same struct sl_rank.turn and has an even number of gathers, or ends with share_ids
+ * or best_ids. */
 SL_MUST_CHECK int sl_cuda_comm_create(struct sl_backend *const *backends, int n_ranks,
                                       size_t room_bytes, struct sl_comm **out,
                                       struct sl_error *err);

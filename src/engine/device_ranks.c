@@ -52,6 +52,10 @@ static uint64_t *ticket_of(struct follower *f, uint64_t ticket)
 static void follow(void *arg, const struct sl_step *step)
 {
     const struct follower *f = arg;
+    if ((step->variant & SL_STEP_BEST) != 0) {
+        sl_device_ranks_best(f->be, f->run, &step->batch);
+        return;
+    }
     if (step->part != SL_STEP_CHOICE)
         (void)sl_run_enqueue(f->run, &step->batch);
     if (f->shares && step->part != SL_STEP_FORWARD && step->batch.n_logits > 0)
@@ -64,6 +68,22 @@ void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n)
     if (d->n_ranks == 1) /* to another stage they go behind the step (cuda/comm/pipe.h) */
         return;
     d->of[0].dev->share_ids(d->of[0].be, sl_run_rank(d->of[0].run), n);
+}
+
+bool sl_device_ranks_may_best(const struct sl_device_ranks *d)
+{
+    return !d->staged && d->of[0].dev->best_ids != NULL;
+}
+
+void sl_device_ranks_best(struct sl_backend *be, struct sl_run *run, const struct sl_batch *batch)
+{
+    struct sl_best_ids best;
+    SL_ASSERT(batch->n_logits > 0);
+    sl_run_keep_parts(run, true);
+    (void)sl_run_enqueue(run, batch);
+    sl_run_best(run, batch->n_logits, &best);
+    sl_run_keep_parts(run, false);
+    be->vt->device->best_ids(be, &best);
 }
 
 static int step_rank(void *arg, int rank, struct sl_error *err)

@@ -44,5 +44,12 @@ SL_MUST_CHECK int sl_device_ranks_wait(struct sl_device_ranks *d, uint64_t ticke
 void sl_device_ranks_times(const struct sl_device_ranks *d, int stage, struct sl_device_times *out);
 /* In rank 0's forward, behind the choice: the ids go to the others. */
 void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n);
+/* A bit of a step's variant: each row takes its best token of the logits as they are, which every
+ * rank finds among its own (sl_device_vt.best_ids). */
+#define SL_STEP_BEST 0x80000000u
+/* Whether ranks do that. */
+bool sl_device_ranks_may_best(const struct sl_device_ranks *d);
+/* In the forward of such a step, on any rank: in place of sl_run_enqueue, a choice and a share. */
+void sl_device_ranks_best(struct sl_backend *be, struct sl_run *run, const struct sl_batch *batch);
 
 #endif

@@ -445,6 +445,10 @@ static void forward(void *arg, const struct sl_step *step)
     struct sl_device_runner *d = arg;
     if (d->pooled != NULL)
         sl_run_set_pooled(d->run, step->results);
+    if ((step->variant & SL_STEP_BEST) != 0) {
+        sl_device_ranks_best(d->be, d->run, &step->batch);
+        return;
+    }
     if (step->part != SL_STEP_CHOICE)
         (void)sl_run_enqueue(d->run, &step->batch);
     if (d->pooled != NULL || step->part == SL_STEP_FORWARD || step->batch.n_logits == 0)
@@ -493,6 +497,23 @@ static void build_rows(struct sl_device_runner *d, const struct sl_pick *picks, 
     l->results = step->want_results = (step->variant & RESULTS) != 0;
 }
 
+/* The row takes its best token of the logits as they are, and nobody asks for more. */
+static bool takes_best(const struct sl_sample_row *r)
+{
+    return r->padding == 0 && r->temperature < SL_SAMPLE_GREEDY_BELOW && r->n_top < 0 &&
+           r->allowed == NULL && r->counts == NULL && r->n_bias == 0 && r->n_banned[0] == 0 &&
+           r->n_banned[1] == 0;
+}
+
+/* Of ranks: a step in which all rows do. */
+static uint32_t best_of(const struct sl_device_runner *d, int32_t n)
+{
+    bool all = n > 0 && d->ranks != NULL && sl_device_ranks_may_best(d->ranks);
+    for (int32_t i = 0; i < n && all; i++)
+        all = takes_best(&d->rows[i]);
+    return all ? SL_STEP_BEST : 0;
+}
+
 static void open_lists(struct sl_device_runner *d)
 {
     d->lists = d->dev->extra_host(d->be);
@@ -518,6 +539,7 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
     } else if (picks != NULL) {
         open_lists(d);
         build_rows(d, picks, batch->n_logits, l, &step);
+        step.variant |= best_of(d, batch->n_logits);
         step.part = SL_STEP_WHOLE;
         step.params = d->rows;
         step.params_pad = &padding;

@@ -429,6 +429,8 @@ struct sl_run {
     float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice, of the widest layer */
     float *angles[SL_MAX_ROPES]; /* [T, n_dims / 2, 2] */
     float *logits;               /* [max_logits, n_row] */
+    bool parts;                  /* ranks: the step's logits stay where they are made, */
+    float *part;                 /* this rank's here */
     float *dense;                /* of Dense modules, of the widest: what one gives, */
     void *dense_in;              /* and what goes into the next, activations */
     float *pooled;               /* where rows of embeddings and scores go: logits, or as told */

@@ -231,6 +231,11 @@ void sl_model_pooled(const struct sl_model *m, const float *row, float *out);
 float *sl_run_stream(struct sl_run *r);
 /* Where every step's logits lie; of several ranks the first one's has them. */
 const float *sl_run_logits(const struct sl_run *r);
+/* Ranks on devices: of the next step each rank keeps the logits of the tokens that it has, and
+ * nobody has all of them; sl_run_best says where they are, for n rows. */
+void sl_run_keep_parts(struct sl_run *r, bool keep);
+struct sl_best_ids;
+void sl_run_best(struct sl_run *r, int32_t n, struct sl_best_ids *out);
 struct sl_rank *sl_run_rank(struct sl_run *r); /* which it is, for operations between ranks */
 /* Of a rank, after a step: another one was lost meanwhile, and the rows mean nothing. */
 bool sl_run_lost(const struct sl_run *r);

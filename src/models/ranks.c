@@ -20,6 +20,8 @@
 #define CUT_ROWS      16
 #define CUT_MANY_ROWS 128
 
+#define BEST_ALIGN 16 /* of what lies behind a part of logits */
+
 static int64_t first_row(enum sl_shard shard, int64_t n_rows, int32_t rank, int32_t n_ranks)
 {
     const int64_t row = n_rows * rank / n_ranks; /* of heads: whole ones, as they divide evenly */
@@ -257,9 +259,35 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
         const size_t room = (size_t)n_pairs * most_columns(m, d->intermediate) * act;
         of_experts = SL_MAX(of_experts, room);
     }
-    const size_t of_logits = (size_t)max_logits * most_columns(m, m->hp.n_vocab) * sizeof(float);
+    const size_t of_logits =
+        (size_t)max_logits * (most_columns(m, m->hp.n_vocab) * sizeof(float) + SL_BEST_ROOM) +
+        BEST_ALIGN;
     const size_t of_sums = sl_columns_room_bytes(m, be, max_tokens);
     return SL_MAX(SL_MAX(of_layer, of_experts), SL_MAX(of_logits, of_sums));
+}
+
+void sl_run_keep_parts(struct sl_run *r, bool keep)
+{
+    SL_ASSERT(!keep || (r->m->n_ranks > 1 && r->m->be->vt->device != NULL));
+    r->parts = keep;
+}
+
+void sl_run_best(struct sl_run *r, int32_t n, struct sl_best_ids *out)
+{
+    /* as the matrix is divided, be it a tied one */
+    const struct sl_rows rows = sl_rank_rows(r->m, SL_SHARD_ROWS, r->m->hp.n_vocab, r->m->rank);
+    float *part = r->part;
+    SL_ASSERT(r->parts && part != NULL);
+    SL_ASSERT(rows.n == sl_param(r->m, 0, SL_SLOT_HEAD)->mat.n_rows);
+    const size_t n_bytes = (size_t)n * (size_t)rows.n * sizeof *part;
+    *out = (struct sl_best_ids){
+        .rank = &r->rank,
+        .logits = part,
+        .n = n,
+        .n_cols = (int32_t)rows.n,
+        .first = (int32_t)rows.first,
+        .room = (uint8_t *)part + SL_ROUND_UP(n_bytes, (size_t)BEST_ALIGN), /* behind the part */
+    };
 }
 
 /* A recorded step has the addresses of its rooms in it, so that on a device every step begins with

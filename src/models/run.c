@@ -934,6 +934,11 @@ static void run_head(struct sl_run *r, const void *x, int32_t n)
                                  .out = part,
                                  .ld_out = w->n_rows,
                              });
+    if (r->parts) {
+        r->part = part;
+        sl_run_scale_logits(r, part, (int64_t)n * w->n_rows);
+        return;
+    }
     sl_run_gather_first(r, part, w->n_rows, sizeof *part, n, r->logits);
     if (m->rank == 0)
         sl_run_scale_logits(r, r->logits, (int64_t)n * m->facts.n_row);

@@ -123,6 +123,17 @@ struct sl_step {
     void *results; /* [n_logits, result_bytes] forward only */
 };
 
+#define SL_BEST_ROOM 256 /* bytes for each row of a choice by ranks */
+
+/* The best token of each row, of which every rank has some columns. */
+struct sl_best_ids {
+    struct sl_rank *rank;
+    const float *logits; /* [n, n_cols], this rank's */
+    int32_t n, n_cols;
+    int32_t first; /* the token of column 0 */
+    void *room;    /* n * SL_BEST_ROOM bytes, aligned to 8 */
+};
+
 /* Rows of a step in host memory, for as long as the call with them lasts. */
 struct sl_host_rows {
     int32_t n;              /* without padding */
@@ -208,6 +219,9 @@ struct sl_device_vt {
     /* In a forward, on every rank, as a gather: the ids [n] that rank 0's choice left (struct
      * sl_step.ids) arrive where the other ranks' steps find the ids of the step before. */
     void (*share_ids)(struct sl_backend *be, struct sl_rank *rank, int32_t n);
+    /* In its place, where no rank has all columns of the logits and each row takes its best token
+     * (-1: NaN or +infinity, or all are -infinity): every rank finds all ids. */
+    void (*best_ids)(struct sl_backend *be, const struct sl_best_ids *a);
     /* Of the last step with record_later: is it to be recorded? Then record does that. To be called
      * when all that it waits for on the device is enqueued. */
     bool (*to_record)(struct sl_backend *be);

@@ -122,8 +122,7 @@ __global__ void choose_kernel(int32_t n, const int32_t *rows, const uint32_t *x,
     ids[i] = static_cast<int32_t>(h % N_VOCAB);
     if (params == NULL)
         return;
-    results[i].hash = h;
-    results[i].salt = params[i].more;
+    results[i] = {h, params[i].more};
 }
 
 __global__ void gather_kernel(int32_t n, const int32_t *rows, const uint32_t *x, uint32_t *out)
@@ -147,8 +146,7 @@ static void forward(void *arg, const struct sl_step *st)
 {
     struct model *m = static_cast<struct model *>(arg);
     const struct sl_batch *b = &st->batch;
-    const dim3 block(64);
-    dim3 grid(static_cast<unsigned>(SL_CEIL_DIV(b->n_spans, 64)));
+    dim3 block(64), grid(static_cast<unsigned>(SL_CEIL_DIV(b->n_spans, 64)));
     m->n_forwards++;
     if (st->part != SL_STEP_CHOICE) {
         sl_launch(m->cu, store_kernel, grid, block, 0, b->n_spans, b->spans, b->tokens,
@@ -198,6 +196,9 @@ size_t sl_cuda_sample_scratch(int32_t, int32_t)
     return 0;
 }
 void sl_cuda_share_ids(struct sl_backend *, struct sl_rank *, int32_t)
+{
+}
+void sl_cuda_best_ids(struct sl_backend *, const struct sl_best_ids *)
 {
 }
 void sl_cuda_sample(struct sl_backend *, const struct sl_op_sample *)

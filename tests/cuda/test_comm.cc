@@ -15,12 +15,14 @@
 #include "sim.h"
 #endif
 
+#include <cmath>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <vector>
 
 static int n_passed, n_failed;
 
@@ -483,6 +485,93 @@ static void test_ids(int n)
     close_group(&g);
 }
 
+/* ------------------------------------------------------------------ best tokens */
+
+#define BEST_ROWS 19
+#define BEST_COLS 2300 /* of rank 0; others have 16 more each */
+
+static int32_t best_cols(int r)
+{
+    return BEST_COLS + 16 * r;
+}
+
+/* Logits of a few values, so that every rank has many of the greatest, and rows in which nothing
+ * may be chosen: with NaN or +infinity in one place, or of -infinity alone. */
+static float best_logit(int row, int32_t id, int32_t n_vocab)
+{
+    const uint32_t h = byte_of(7, static_cast<uint32_t>(row), static_cast<uint32_t>(id), 3);
+    if (row % 6 == 2)
+        return id == n_vocab - 1 - row ? 5.0f : -INFINITY;
+    if (row % 6 == 3)
+        return -INFINITY;
+    if (row % 6 == 4 && id == row * 97 % n_vocab)
+        return row % 12 == 4 ? NAN : INFINITY;
+    if (row % 6 == 5) /* the best one is alone */
+        return id == row * 331 % n_vocab ? -0.5f : -1.0f - static_cast<float>(h);
+    return row % 6 == 1 && h < 128 ? -0.0f : static_cast<float>(h / 128) - (row % 6 == 1 ? 1 : 0);
+}
+
+static int32_t best_want(int row, int32_t n_vocab)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < n_vocab; i++) {
+        const float x = best_logit(row, i, n_vocab);
+        if (!(x < INFINITY))
+            return -1;
+        if (x > -INFINITY && (best < 0 || x > best_logit(row, best, n_vocab)))
+            best = i;
+    }
+    return best;
+}
+
+/* Every rank finds the first of the greatest, wherever it lies; between gathers, too. */
+static void test_best(int n)
+{
+    struct group g;
+    int32_t got[MOST_IDS], first[SL_MAX_RANKS + 1] = {};
+    float *logits[SL_MAX_RANKS];
+    open_group(&g, n);
+    for (int r = 0; r < n; r++)
+        first[r + 1] = first[r] + best_cols(r);
+    for (int r = 0; r < n; r++) {
+        const int32_t cols = best_cols(r);
+        std::vector<float> host(static_cast<size_t>(BEST_ROWS * cols));
+        for (int i = 0; i < BEST_ROWS; i++)
+            for (int32_t k = 0; k < cols; k++)
+                host[static_cast<size_t>(i * cols + k)] = best_logit(i, first[r] + k, first[n]);
+        const size_t size = host.size() * sizeof(float);
+        sl_cuda_use(sl_cuda(g.be[r]));
+        MUST(cudaMalloc(&logits[r], size + BEST_ROWS * SL_BEST_ROOM));
+        MUST(cudaMemcpy(logits[r], host.data(), size, cudaMemcpyHostToDevice));
+    }
+    const struct shape s = even(n, 3, 96);
+    for (int rows : {BEST_ROWS, 1}) {
+        enqueue_all(&g, &s);
+        for (int r = 0; r < n; r++) {
+            const int32_t cols = best_cols(r);
+            const struct sl_best_ids op = {&g.rank[r], logits[r], rows,
+                                           cols,       first[r],  logits[r] + BEST_ROWS * cols};
+            sl_cuda_use(sl_cuda(g.be[r]));
+            MUST(cudaMemsetAsync(g.ids[r], 0x55, MOST_IDS * sizeof(int32_t),
+                                 sl_cuda(g.be[r])->stream));
+            g.be[r]->vt->device->best_ids(g.be[r], &op);
+        }
+        enqueue_all(&g, &s);
+        CHECK(settle(&g) == 0);
+        for (int r = 0; r < n; r++) {
+            MUST(cudaMemcpy(got, g.ids[r], sizeof got, cudaMemcpyDeviceToHost));
+            for (int i = 0; i < rows; i++)
+                CHECK(got[i] == best_want(i, first[n]));
+            CHECK(got[rows] == 0x55555555);
+        }
+    }
+    for (int r = 0; r < n; r++) {
+        sl_cuda_use(sl_cuda(g.be[r]));
+        cudaFree(logits[r]);
+    }
+    close_group(&g);
+}
+
 /* Numbers go round, and what an earlier round of them left passes for nothing. */
 static void test_wrap(int n)
 {
@@ -597,6 +686,7 @@ int main()
         test_threads(n);
         test_ahead(n);
         test_ids(n);
+        test_best(n);
         test_wrap(n);
         if (n > 1)
             test_lost(n);

@@ -29,6 +29,7 @@ extern "C" {
 
 static const int n_requests = 4;
 static int n_devices, n_out = 4, longer; /* tokens of a prompt that are added */
+static bool bare; /* best tokens alone: no log probabilities, no draws, no penalties */
 
 struct model {
     const char *name, *family;
@@ -139,6 +140,11 @@ static struct sl_request *submit(struct sl_engine *eng, int i, struct sl_constra
     d.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     d.sampling.top_p = i == 3 ? 0.8f : 1.0f;
     d.sampling.repetition_penalty = i == 2 ? 1.2f : 1.0f;
+    if (bare) {
+        d.sampling.logprobs = d.sampling.prompt_logprobs = -1;
+        d.sampling.temperature = 0;
+        d.sampling.repetition_penalty = 1;
+    }
     d.sampling.has_seed = true;
     d.sampling.seed = static_cast<uint64_t>(i) * 977;
     if (sl_request_submit(eng, &d, &req, &err) != 0)
@@ -225,6 +231,14 @@ static std::vector<outcome> run(const model &m, const struct sl_engine_config &c
     return out;
 }
 
+static outcome collect_alone(const model &m, int i)
+{
+    struct sl_engine *eng = start(m, config_of(1));
+    const outcome o = collect(submit(eng, i));
+    stop(eng);
+    return o;
+}
+
 static void expect_same(const model &m, int n_ranks, const char *what,
                         const std::vector<outcome> &want, const std::vector<outcome> &have)
 {
@@ -282,6 +296,33 @@ static void many_tokens(void **)
     for (const model &m : models)
         if (strcmp(m.name, "experts") == 0 || strcmp(m.name, "experts-shared") == 0)
             many_tokens_of(m, true);
+}
+
+/* Of steps in which all rows take their best token, no rank has all logits; steps of other kinds
+ * run beside and behind them. */
+static void best_tokens(void **)
+{
+    n_out = 12;
+    for (const model &m : {models[0], models[1], models[9]}) {
+        write_model(m);
+        bare = true;
+        const std::vector<outcome> want = run(m, config_of(1), false);
+        for (int n = 2; n <= m.most && n <= n_devices; n *= 2)
+            expect_same(m, n, "of best tokens", want, run(m, config_of(n), true));
+        bare = false;
+        const outcome drawn = collect_alone(m, 3);
+        struct sl_engine *eng = start(m, config_of(2));
+        struct sl_request *other = submit(eng, 3);
+        bare = true;
+        std::vector<outcome> have;
+        for (int i = 0; i < n_requests; i++)
+            have.push_back(collect(submit(eng, i)));
+        bare = false;
+        assert_true(collect(other) == drawn);
+        expect_same(m, 2, "of best tokens beside draws", want, have);
+        stop(eng);
+    }
+    n_out = 4;
 }
 
 /* Every sequence drafts, and steps have any number of tokens; recorded ones among them. */
@@ -511,7 +552,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(many_tokens), cmocka_unit_test(same_bits),
         cmocka_unit_test(drafts),      cmocka_unit_test(adapters),
         cmocka_unit_test(constrained), cmocka_unit_test(sleeps_and_wakes),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(refusals),    cmocka_unit_test(best_tokens),
 #ifdef SL_CUDA_SIM
         cmocka_unit_test(recorded),    cmocka_unit_test(a_launch_fails),
 #endif

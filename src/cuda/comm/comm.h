@@ -39,5 +39,8 @@ void sl_cuda_gather_run(struct sl_cuda *cu, const struct sl_op_all_gather *op);
 void sl_cuda_gather_there(struct sl_cuda *cu, const struct sl_rank *rank);
 
 extern "C" void sl_cuda_share_ids(struct sl_backend *be, struct sl_rank *rank, int32_t n);
+/* sample/sample_best.cu */
+struct sl_best_ids;
+extern "C" void sl_cuda_best_ids(struct sl_backend *be, const struct sl_best_ids *a);
 
 #endif
