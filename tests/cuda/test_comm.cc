@@ -63,7 +63,7 @@ struct tally { /* of one rank, in its memory */
     uint32_t round, bad;
 };
 
-static __device__ __forceinline__ uint8_t byte_of(uint32_t rank, uint32_t round, uint32_t row,
+static inline __host__ __device__ uint8_t byte_of(uint32_t rank, uint32_t round, uint32_t row,
                                                   uint32_t col)
 {
     uint32_t h = rank * 0x9E3779B1u + round * 0x85EBCA77u + row * 0xC2B2AE3Du + col * 0x27D4EB2Fu;
