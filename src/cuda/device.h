@@ -61,6 +61,15 @@ struct sl_cuda_steps;  /* step.cu */
 struct sl_comm;        /* comm/comm.h */
 struct sl_pipe;        /* comm/pipe.h */
 
+/* A workspace of its own for attention over what key heads have chosen (attention/chosen.cu), and
+ * what the plan there is for, so that layers with and without a choice take turns in a step. */
+struct sl_cuda_chosen {
+    uint8_t *workspace;
+    size_t workspace_bytes;
+    int32_t block, n_top, n_kv_heads; /* block 0: there is no plan */
+    int32_t plan_heads, plan_dim, plan_narrow;
+};
+
 struct sl_cuda {
     struct sl_backend base;
     int device; /* ordinal */
@@ -113,6 +122,7 @@ struct sl_cuda {
     int stage;
     struct sl_cuda_fuse *fuse;          /* in a step, where operations wait (fuse.h) */
     void (*settle)(struct sl_cuda *cu); /* enqueues what waits there; NULL: nothing does */
+    struct sl_cuda_chosen chosen;
 };
 
 static inline struct sl_cuda *sl_cuda(struct sl_backend *be)

@@ -556,8 +556,8 @@ void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attenti
  * scores, and for what is seen (struct sl_op_sparse_attention), of steps of n_tokens. */
 int32_t sl_index_top(const struct sl_model *m);
 int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be, int32_t n_tokens);
-size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
-                     int32_t n_tokens);
+size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be,
+                     const struct sl_kv_layout *kv, int32_t n_tokens);
 /* mixer_mla.c: the first, of latent attention; the second is that of mixer_gqa.c. What its
  * operations want of the layers' loaded matrices of heads. */
 void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);

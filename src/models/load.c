@@ -499,11 +499,6 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                 "sparse attention by an index (DSA) has no kernel on this device: choose "
                 "device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].index.block > 0 && be->vt->device != NULL)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "sparse attention by an index of blocks (MiniMax M3) has no kernel on "
-                           "this device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (be->vt->device != NULL && m->layers[i].index.n_heads > 0 &&
             (m->layers[i].index.dim > SL_DEVICE_INDEX_DIM || m->layers[i].index.dim < 8 ||
              m->layers[i].index.dim % 4 != 0 || m->layers[i].index.n_heads > SL_DEVICE_INDEX_HEADS))

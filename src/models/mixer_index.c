@@ -145,15 +145,29 @@ int64_t sl_index_n_scores(const struct sl_model *m, const struct sl_backend *be,
     return SL_MAX(one, SL_MIN(all, n_tokens * one));
 }
 
-size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
-                     int32_t n_tokens)
+/* Of a token where nothing is copied. */
+static size_t index_row_room(const struct sl_model *m, const struct sl_backend *be,
+                             int32_t block_size)
+{
+    size_t most = sizeof(struct sl_span);
+    for (int32_t i = 0; i < m->hp.n_layers && be->vt->device != NULL; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        if (l->index.block > 0)
+            most = SL_MAX(
+                most, sl_chosen_room(l->n_kv_heads, l->index.top_k, l->index.block, block_size));
+    }
+    return most;
+}
+
+size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be,
+                     const struct sl_kv_layout *kv, int32_t n_tokens)
 {
     const int32_t gathered = index_largest(m, index_gathered_of);
     if (index_largest(m, index_spans_of) == 0)
         return 0;
     if (be->vt->device != NULL || gathered == 0) /* nothing is copied */
-        return (size_t)n_tokens * sizeof(struct sl_span);
-    const size_t one = sl_sparse_room(kv, index_largest(m, index_dim_of), gathered, 1);
+        return (size_t)n_tokens * index_row_room(m, be, kv->block_size);
+    const size_t one = sl_sparse_room(kv->dtype, index_largest(m, index_dim_of), gathered, 1);
     return one * SL_MIN(SL_MAX(ROOM / one, 1), (size_t)n_tokens);
 }
 
@@ -276,6 +290,6 @@ void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attenti
                    .top_k = m->layers[layer].index.top_k,
                    .block = m->layers[layer].index.block,
                    .room = r->sparse_room,
-                   .room_bytes = sl_index_room(m, m->be, r->cfg.kv.dtype, r->cfg.max_tokens),
+                   .room_bytes = sl_index_room(m, m->be, &r->cfg.kv, r->cfg.max_tokens),
                });
 }

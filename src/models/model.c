@@ -311,8 +311,11 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
         const bool latent = l->mixer == SL_MIX_MLA ||
                             l->mixer == SL_MIX_ROWS; /* each rank has the one head of keys */
         const struct sl_heads h = {l->n_heads / m->n_ranks,
-                                   latent ? l->n_kv_heads : l->n_kv_heads / m->n_ranks, l->head_dim,
-                                   l->v_dim, latent};
+                                   latent ? l->n_kv_heads : l->n_kv_heads / m->n_ranks,
+                                   l->head_dim,
+                                   l->v_dim,
+                                   latent,
+                                   l->index.block * l->index.top_k};
         int32_t k = 0;
         while (k < SL_MIN(n, n_max) && memcmp(&kinds[k], &h, sizeof h) != 0)
             k++;

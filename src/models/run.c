@@ -150,7 +150,7 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
          (uint64_t)sl_index_n_scores(m, be, cfg->max_tokens) * f},
         {offsetof(struct sl_run, index_top), t * (uint64_t)sl_index_top(m) * sizeof(int32_t)},
         {offsetof(struct sl_run, sparse_room),
-         sl_index_room(m, be, cfg->kv.dtype, cfg->max_tokens)},
+         sl_index_room(m, be, &cfg->kv, cfg->max_tokens)},
     };
     _Static_assert(SL_COUNT(list) == N_MLA_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);

@@ -774,10 +774,30 @@ struct sl_op_sparse_attention {
     const int32_t *top;         /* from index_select, of this layer or an earlier one */
     int32_t top_k;
     int32_t block; /* of struct sl_op_index_select; with as many queries as all has key heads */
-    void *room;    /* zeroed when made; at least sl_sparse_room(.., 1) bytes, on a device, and of
-                      blocks, a span for each token */
+    void *room;    /* zeroed when made; at least sl_sparse_room(.., 1) bytes; on a device, and of
+                      blocks, a span for each token; of blocks on a device sl_chosen_room */
     size_t room_bytes;
 };
+
+/* Where a device reads blocks as pages of a sequence: positions of such a page, and bytes for each
+ * token, of which there is room for one or more. */
+static inline int32_t sl_chosen_page(int32_t block, int32_t block_size)
+{
+    while (block_size != 0) {
+        const int32_t rest = block % block_size;
+        block = block_size;
+        block_size = rest;
+    }
+    return block;
+}
+
+static inline size_t sl_chosen_room(int32_t n_kv_heads, int32_t n_top, int32_t block,
+                                    int32_t block_size)
+{
+    const int32_t each = block / sl_chosen_page(block, block_size);
+    return (size_t)n_kv_heads *
+           (sizeof(struct sl_span) + (size_t)n_top * (size_t)each * sizeof(int32_t));
+}
 
 /* Bytes in which n rows are worked on at a time. */
 static inline size_t sl_sparse_room(enum sl_dtype dtype, int32_t head_dim, int32_t top_k, int32_t n)

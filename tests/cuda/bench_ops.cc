@@ -6,6 +6,7 @@
  */
 #include "bench_attention.h"
 #include "bench_ceilings.h"
+#include "bench_chosen.h"
 #include "bench_decode.h"
 #include "bench_experts.h"
 #include "bench_latent.h"
@@ -21,9 +22,9 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, experts, attention, latent, sparse, decode,\n"
-    "                   verify, few, widths, state, prompts, rows, sample or step; default all;\n"
-    "                   or choice or formats. The ceilings are always measured\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, latent, sparse, chosen,\n"
+    "                   decode, verify, few, widths, state, prompts, rows, sample or step;\n"
+    "                   default all; or choice or formats. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -98,7 +99,7 @@ static void parse(int argc, char **argv, struct args *a)
     static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
                                         "latent",   "sparse", "decode", "verify",  "few",
                                         "widths",   "state",  "rows",   "sample",  "step",
-                                        "prompts",  "choice", "formats"};
+                                        "prompts",  "choice", "formats", "chosen"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -125,10 +126,12 @@ static void take_workspace()
     lim.max_context = b.tiny ? 512 : 131072;
     lim.block_size = ATTN_BLOCK;
     lim.max_table = lim.max_spans * (lim.max_context / ATTN_BLOCK);
-    lim.n_kinds = 2;
-    lim.heads[0] = {d.n_heads, d.n_kv, d.hd, d.hd, 0};
+    lim.n_kinds = 3;
+    lim.heads[0] = {d.n_heads, d.n_kv, d.hd, d.hd, 0, 0};
     const struct latent_dims l = latent_dims_of(128);
-    lim.heads[1] = {l.n_heads, 1, l.rank + l.rope, l.rank, 1};
+    lim.heads[1] = {l.n_heads, 1, l.rank + l.rope, l.rank, 1, 0};
+    const struct chosen_dims x = chosen_dims_of();
+    lim.heads[2] = {x.heads.n_heads, x.heads.n_kv, x.heads.hd, x.heads.hd, 0, x.n_top * x.block};
     CHECK(b.be->vt->device->steps_init(b.be, &lim, &err) == 0, "%s", err.msg);
 }
 
@@ -161,6 +164,8 @@ int main(int argc, char **argv)
         run_latent();
     if (wanted(&a, "sparse"))
         run_sparse();
+    if (wanted(&a, "chosen"))
+        run_chosen();
     if (wanted(&a, "decode"))
         run_decode();
     if (wanted(&a, "verify"))

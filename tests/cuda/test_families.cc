@@ -39,7 +39,7 @@ static const int n_out = 4;
  * partial rotation; LayerNorm with biases; shared experts with a gate; groups of a sigmoid router;
  * sinks, biases and MXFP4; scaled residuals; short convolutions; state space models alone and
  * beside attention; the gated delta rule; latent attention, with FP8 and temperatures, an index in
- * front of it, and decays of each row beside it, bounded or not. */
+ * front of it, and decays of each row beside it, bounded or not; an index of blocks. */
 static const char *const simulated[] = {"gemma2",
                                         "cohere2",
                                         "glm",
@@ -65,13 +65,15 @@ static const char *const simulated[] = {"gemma2",
                                         "deepseek_v32",
                                         "glm_moe_dsa",
                                         "kimi_linear",
-                                        "bailing_hybrid"};
-/* Embeddings for each layer, experts beside an MLP, values narrower than keys, RWKV, an index of
- * blocks, rows made of several tokens: refused, and said so. */
-static const char *const cpu_only[] = {
-    "mimo_v2",         "mimo_v2_blocks",  "gemma3n",         "gemma4_e2b", "gemma4_moe",
-    "mimo_v2_flash",   "rwkv7",           "rwkv7_null",      "minimax_m3", "deepseek_v4",
-    "deepseek_v4_hub", "deepseek_v4_fp4", "minimax_m3_mxfp8"};
+                                        "bailing_hybrid",
+                                        "minimax_m3",
+                                        "minimax_m3_mxfp8"};
+/* Embeddings for each layer, experts beside an MLP, values narrower than keys, RWKV, rows made of
+ * several tokens: refused, and said so. */
+static const char *const cpu_only[] = {"mimo_v2",         "mimo_v2_blocks", "gemma3n",
+                                       "gemma4_e2b",      "gemma4_moe",     "mimo_v2_flash",
+                                       "rwkv7",           "rwkv7_null",     "deepseek_v4",
+                                       "deepseek_v4_hub", "deepseek_v4_fp4"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

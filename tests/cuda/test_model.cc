@@ -78,11 +78,12 @@ static const model models[] = {
     {"deepseek-fp8", "deepseek_v2", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "fp8", 0, 0, SL_ACT_COUNT},
     {"sparse-bf16", "glm_moe_dsa", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
     {"sparse-fp8", "glm_moe_dsa", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "fp8", 0, 0, SL_ACT_COUNT},
+    {"blocks-bf16", "minimax_m3", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
 };
 
 static bool is_gguf(const model &m)
 {
-    return sl_dtype_info(m.dtype)->gguf_id >= 0;
+    return sl_dtype_info(m.dtype)->gguf_id >= 0 && strcmp(m.family, "minimax_m3") != 0;
 }
 
 static std::string path_of(const model &m)

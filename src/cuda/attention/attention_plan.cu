@@ -549,6 +549,7 @@ static void plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_hea
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                             int32_t n_kv_heads, int32_t head_dim, bool whole)
 {
+    cu->chosen.block = 0; /* of another step */
     plan(cu, batch, n_heads, n_kv_heads, head_dim, whole, 0);
 }
 
@@ -564,5 +565,5 @@ void sl_attn_plan_layer(struct sl_cuda *cu, const struct sl_batch *batch, int32_
     if (n_heads != cu->plan_heads || n_kv_heads != cu->plan_kv_heads || head_dim != cu->plan_dim ||
         whole != cu->plan_whole || cu->plan_top != 0 ||
         sl_attn_narrow_rows(cu, batch, n_kv_heads, head_dim) != cu->plan_narrow)
-        sl_cuda_attention_plan(cu, batch, n_heads, n_kv_heads, head_dim, whole);
+        plan(cu, batch, n_heads, n_kv_heads, head_dim, whole, 0);
 }

@@ -21,6 +21,7 @@
  * The step's scores may be more than there is room for: then tokens go in turns.
  */
 #include "cuda/attention/attention.cuh"
+#include "cuda/attention/chosen.cuh"
 #include "cuda/attention/index.cuh"
 #include "cuda/ptx_fp8.cuh"
 
@@ -459,6 +460,10 @@ extern "C" void sl_cuda_index_select(struct sl_backend *be, const struct sl_op_i
     struct sl_cuda *cu = sl_cuda(be);
     const struct sl_batch *b = op->batch;
     const int64_t ld = sl_index_scores(op->n_most);
+    if (op->block > 0) {
+        sl_chosen_index(cu, op);
+        return;
+    }
     if (b->n_tokens == 0 || op->n_most <= op->top_k)
         return;
     if (op->kv.dtype != SL_DTYPE_BF16 || op->dim > SL_DEVICE_INDEX_DIM || op->dim % 4 != 0 ||

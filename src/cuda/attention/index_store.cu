@@ -2,9 +2,9 @@
  * index_store.cu - the keys of an index to their pages, in BF16, and its queries, in BF16 too: each
  * in the first half of the floats that it was, with zeros behind it up to eight values.
  *
- * A warp has the key of a token or one of its queries, in shared memory. LayerNorm: norm.cuh's
- * order, in which a row of up to 128 values is one warp's. Bytes of a token with 64 queries of 128
- * values: 33 KB read, 16.6 KB written.
+ * A warp has the key of a token or one of its queries, in shared memory. Norms: norm.cuh's order,
+ * in which a row of up to 128 values is one warp's. Bytes of a token with 64 queries of 128 values:
+ * 33 KB read, 16.6 KB written.
  */
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/index.cuh"
@@ -16,7 +16,8 @@
 
 struct index_store_args {
     float *q;
-    const float *k, *norm, *bias, *angles; /* angles NULL: nothing is rotated */
+    const float *k, *norm, *bias; /* bias NULL: the key's norm is an RMSNorm */
+    const float *q_norm, *angles; /* NULL: queries are not normed; nothing is rotated */
     float eps;
     int32_t n_heads, dim, n_rotated;
     bool interleaved;
@@ -52,6 +53,24 @@ static __device__ __forceinline__ uint4 index_pack(const float *row, int32_t d)
                       sl_pack_bf16(hi.z, hi.w));
 }
 
+/* The RMSNorm of the row. */
+static __device__ __forceinline__ void index_rms(const struct index_store_args &a, const float *w,
+                                                 float *row)
+{
+    const int32_t d = INDEX_EACH * static_cast<int32_t>(threadIdx.x % 32);
+    float x[INDEX_EACH], squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < INDEX_EACH; i++) {
+        x[i] = d + i < a.dim ? row[d + i] : 0.0f;
+        squares = __fmaf_rn(x[i], x[i], squares);
+    }
+    const float by = sl_norm_scale(sl_norm_sum_warp(squares), a.eps, a.dim);
+#pragma unroll
+    for (int i = 0; i < INDEX_EACH; i++)
+        if (d + i < a.dim)
+            row[d + i] = __fmul_rn(__fmul_rn(x[i], by), w[d + i]);
+}
+
 static __device__ __forceinline__ void index_query(const struct index_store_args &a, int32_t token,
                                                    int32_t head, float *row)
 {
@@ -63,19 +82,30 @@ static __device__ __forceinline__ void index_query(const struct index_store_args
             d + 4 < a.dim ? *reinterpret_cast<const float4 *>(q + d + 4) : make_float4(0, 0, 0, 0);
     }
     __syncwarp();
+    if (a.q_norm != nullptr) {
+        index_rms(a, a.q_norm, row);
+        __syncwarp();
+    }
     index_rotate(a, token, row);
     __syncwarp();
     if (d < a.dim)
         *reinterpret_cast<uint4 *>(reinterpret_cast<__nv_bfloat16 *>(q) + d) = index_pack(row, d);
 }
 
-/* The LayerNorm of the token's key, to row. */
+/* The norm of the token's key, to row. */
 static __device__ __forceinline__ void index_norm(const struct index_store_args &a, int32_t token,
                                                   float *row)
 {
     const int32_t d = INDEX_EACH * static_cast<int32_t>(threadIdx.x % 32);
     const float *k = a.k + static_cast<int64_t>(token) * a.dim;
     float x[INDEX_EACH], sum = 0.0f, squares = 0.0f;
+    if (a.bias == nullptr) {
+#pragma unroll
+        for (int i = 0; i < INDEX_EACH; i++)
+            row[d + i] = d + i < a.dim ? k[d + i] : 0.0f;
+        index_rms(a, a.norm, row); /* of the lane's own values */
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < INDEX_EACH; i++) {
         x[i] = d + i < a.dim ? k[d + i] : 0.0f;
@@ -143,6 +173,7 @@ extern "C" void sl_cuda_index_store(struct sl_backend *be, const struct sl_op_in
     a.k = op->k;
     a.norm = op->norm;
     a.bias = op->norm_bias;
+    a.q_norm = op->q_norm;
     a.angles = op->rope != nullptr ? op->angles : nullptr;
     a.eps = op->eps;
     a.n_heads = op->n_heads;

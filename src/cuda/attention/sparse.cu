@@ -9,6 +9,7 @@
  * same rows, the second one from L2.
  */
 #include "cuda/attention/attention.cuh"
+#include "cuda/attention/chosen.cuh"
 
 #define SPARSE_THREADS 256
 
@@ -57,6 +58,10 @@ extern "C" void sl_cuda_sparse_attention(struct sl_backend *be,
     struct sl_gather_args g = {};
     if (b.n_tokens == 0)
         return;
+    if (op->block > 0) {
+        sl_chosen_blocks(cu, op);
+        return;
+    }
     if (op->top_k < 1 || !op->all.v_in_k ||
         op->room_bytes < static_cast<size_t>(b.n_tokens) * sizeof(struct sl_span)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "room of sparse attention");

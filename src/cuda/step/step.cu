@@ -109,13 +109,31 @@ static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_lim
     return most;
 }
 
+/* Of attention over what key heads have chosen, to which each of a token is a span (chosen.cu). */
+static size_t chosen_bytes(const struct sl_cuda *cu, const struct sl_step_limits *lim)
+{
+    size_t most = 0;
+    for (int32_t i = 0; i < lim->n_kinds; i++) {
+        const struct sl_heads *h = &lim->heads[i];
+        if (h->chosen == 0)
+            continue;
+        const int32_t n = lim->max_tokens * h->n_kv_heads;
+        const struct sl_cuda_attention_limits a = {
+            n, n, SL_MIN(h->chosen, lim->max_context), h->n_heads / h->n_kv_heads, 1, h->head_dim};
+        const size_t n_bytes = sl_cuda_attention_workspace(cu, &a);
+        most = SL_MAX(most, n_bytes);
+    }
+    return most;
+}
+
 uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits *lim)
 {
     size_t in_bytes, result_offset, out_bytes;
     sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
     return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
-           sl_cuda_again_bytes(lim) + sl_cuda_kept_bytes(lim) + SL_LIN_BYTES + lim->adapter_bytes +
-           sl_cuda_lora_rows_bytes(lim->adapter_mats) + (lim->host_hidden > 0 ? SL_CUDA_ALIGN : 0);
+           chosen_bytes(sl_cuda(be), lim) + sl_cuda_again_bytes(lim) + sl_cuda_kept_bytes(lim) +
+           SL_LIN_BYTES + lim->adapter_bytes + sl_cuda_lora_rows_bytes(lim->adapter_mats) +
+           (lim->host_hidden > 0 ? SL_CUDA_ALIGN : 0);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -236,6 +254,7 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
     if (rc == 0)
         rc = init_clocks(cu, s, err);
     cu->workspace_bytes = workspace_bytes(cu, lim);
+    cu->chosen.workspace_bytes = chosen_bytes(cu, lim);
     if (rc == 0)
         rc = take(cu, &s->in, s->in_bytes, "a step's arrays", err);
     if (rc == 0)
@@ -248,6 +267,9 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         rc = take(cu, &s->kept, s->kept_bytes, "drafts", err);
     if (rc == 0)
         rc = take(cu, &cu->workspace, cu->workspace_bytes, "the workspace of attention", err);
+    if (rc == 0)
+        rc = take(cu, &cu->chosen.workspace, cu->chosen.workspace_bytes,
+                  "the workspace of attention over what is chosen", err);
     if (rc == 0)
         rc = take(cu, &s->products, SL_LIN_BYTES, "the workspace of products", err);
     if (rc == 0)
@@ -307,8 +329,10 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     sl_cuda_free(cu, s->products, SL_LIN_BYTES);
     sl_cuda_free(cu, s->mixed, s->lim.adapter_bytes);
     sl_cuda_free(cu, s->by_row, sl_cuda_lora_rows_bytes(s->lim.adapter_mats));
+    sl_cuda_free(cu, cu->chosen.workspace, cu->chosen.workspace_bytes);
     cu->workspace = NULL;
     cu->workspace_bytes = 0;
+    cu->chosen = {};
     cu->ids = NULL;
     cu->ids_prev = NULL;
     cu->steps = NULL;
