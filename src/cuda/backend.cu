@@ -267,8 +267,8 @@ static const struct sl_device_vt device_vtable = {
 #define HAS_index_store          sl_cuda_index_store
 #define HAS_index_select         sl_cuda_index_select
 #define HAS_sparse_attention     sl_cuda_sparse_attention
-#define HAS_page_bounds          nullptr
-#define HAS_page_attention       nullptr
+#define HAS_page_bounds          sl_cuda_page_bounds
+#define HAS_page_attention       sl_cuda_page_attention
 #define HAS_sum_parts            nullptr /* all_reduce adds */
 #define HAS_all_gather           sl_cuda_all_gather
 #define HAS_all_reduce           sl_cuda_all_reduce

@@ -547,7 +547,8 @@ SL_MUST_CHECK int sl_top_pages_place(const struct sl_model *m, struct sl_kv_layo
                                      int32_t layer, struct sl_error *err);
 void sl_top_pages_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_top_pages_attend(struct sl_run *r, int32_t layer, const struct sl_op_attention *all);
-size_t sl_top_pages_room(const struct sl_model *m, const struct sl_run_config *cfg);
+size_t sl_top_pages_room(const struct sl_model *m, const struct sl_backend *be,
+                         const struct sl_run_config *cfg);
 /* mixer_index.c: chooses what rows see, if the layer has an index; attention over that. all: of
  * the layer, as if rows saw everything. */
 void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch);

@@ -315,7 +315,8 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
                                    l->head_dim,
                                    l->v_dim,
                                    latent,
-                                   l->index.block * l->index.top_k};
+                                   sl_top_pages_layer(m, i) ? m->hp.context
+                                                            : l->index.block * l->index.top_k};
         int32_t k = 0;
         while (k < SL_MIN(n, n_max) && memcmp(&kinds[k], &h, sizeof h) != 0)
             k++;

@@ -164,6 +164,8 @@ SL_MUST_CHECK int sl_model_kv_layout_but(const struct sl_model *m, const struct 
 /* Before there is a layout and before loading: rows attend to so many pages, chosen by bounds of
  * their keys (ops/ops.h); 0: to all. SL_EUNSUPPORTED: no layer of the model can. */
 SL_MUST_CHECK int sl_model_set_top_pages(struct sl_model *m, int32_t n, struct sl_error *err);
+/* SL_EUNSUPPORTED: a device cannot do it, and why. */
+SL_MUST_CHECK int sl_model_top_pages_device(const struct sl_model *m, struct sl_error *err);
 
 enum { SL_TAP_NORMED = -1 };
 

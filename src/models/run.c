@@ -149,8 +149,7 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, index_scores),
          (uint64_t)sl_index_n_scores(m, be, cfg->max_tokens) * f},
         {offsetof(struct sl_run, index_top), t * (uint64_t)sl_index_top(m) * sizeof(int32_t)},
-        {offsetof(struct sl_run, sparse_room),
-         sl_index_room(m, be, &cfg->kv, cfg->max_tokens)},
+        {offsetof(struct sl_run, sparse_room), sl_index_room(m, be, &cfg->kv, cfg->max_tokens)},
     };
     _Static_assert(SL_COUNT(list) == N_MLA_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
@@ -321,7 +320,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
          m->rank == 0 && sl_stage_is_last(m) ? n_pooled_rows(m, cfg) * n_out * f : 0},
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
         {offsetof(struct sl_run, dense_in), n_pooled_rows(m, cfg) * dense_width(m) * act},
-        {offsetof(struct sl_run, page_room), sl_top_pages_room(m, cfg)},
+        {offsetof(struct sl_run, page_room), sl_top_pages_room(m, be, cfg)},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     _Static_assert(SL_COUNT(list) + N_OTHER_CUTS + SL_MAX_ROPES == N_CUTS, "a cut is missing");

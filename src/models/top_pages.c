@@ -8,7 +8,11 @@
 #include "base/check.h"
 #include "models/internal.h"
 
-enum { DENSE_LAYERS = 2, ROOM = 32 * (1 << 20) /* bytes of choices made together */ };
+/* Bytes of choices made together: on a device of more rows, which has to have work for all of it.
+ */
+enum { DENSE_LAYERS = 2, ROOM = 32 * (1 << 20), DEVICE_ROOM = 256 * (1 << 20) };
+/* Heads of a key head whose queries a device has place for. */
+enum { MOST_GROUP = 128 };
 
 bool sl_top_pages_layer(const struct sl_model *m, int32_t layer)
 {
@@ -51,6 +55,24 @@ int sl_model_set_top_pages(struct sl_model *m, int32_t n, struct sl_error *err)
     return 0;
 }
 
+int sl_model_top_pages_device(const struct sl_model *m, struct sl_error *err)
+{
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        if (!sl_top_pages_layer(m, i))
+            continue;
+        if (sl_param(m, i, SL_SLOT_SINKS)->src != NULL)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "sparse_topk_pages: attention with sinks has no choice of pages on this "
+                           "device: choose device cpu");
+        if (m->layers[i].n_heads / m->layers[i].n_kv_heads > MOST_GROUP)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "sparse_topk_pages: more than %d heads of a key head have no choice of "
+                           "pages on this device: choose device cpu",
+                           MOST_GROUP);
+    }
+    return 0;
+}
+
 int sl_top_pages_place(const struct sl_model *m, struct sl_kv_layout *l, int32_t layer,
                        struct sl_error *err)
 {
@@ -66,14 +88,22 @@ int sl_top_pages_place(const struct sl_model *m, struct sl_kv_layout *l, int32_t
     return sl_kv_layout_add_bounds(l, layer, d->n_kv_heads, d->head_dim, err);
 }
 
-size_t sl_top_pages_room(const struct sl_model *m, const struct sl_run_config *cfg)
+size_t sl_top_pages_room(const struct sl_model *m, const struct sl_backend *be,
+                         const struct sl_run_config *cfg)
 {
+    const int32_t bs = cfg->kv.block_size;
+    const bool device = be->vt->device != NULL;
+    const size_t all = device ? DEVICE_ROOM : ROOM;
     size_t one = 0;
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const int32_t n_kv_heads = m->layers[i].n_kv_heads / m->n_ranks;
+        size_t n = sl_page_room(n_kv_heads, m->top_pages, SL_CEIL_DIV(m->hp.context, bs));
+        if (device)
+            n += sl_chosen_room(n_kv_heads, m->top_pages, bs, bs);
         if (sl_top_pages_layer(m, i))
-            one = SL_MAX(one, sl_page_room(m->layers[i].n_kv_heads / m->n_ranks, m->top_pages,
-                                           SL_CEIL_DIV(m->hp.context, cfg->kv.block_size)));
-    return one * SL_MIN(SL_MAX(ROOM / SL_MAX(one, 1), 1), (size_t)cfg->max_tokens);
+            one = SL_MAX(one, n);
+    }
+    return one * SL_MIN(SL_MAX(all / SL_MAX(one, 1), 1), (size_t)cfg->max_tokens);
 }
 
 void sl_top_pages_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
@@ -95,13 +125,15 @@ void sl_top_pages_attend(struct sl_run *r, int32_t layer, const struct sl_op_att
 {
     const struct sl_model *m = r->m;
     const struct sl_kv_place *p = &r->cfg.kv.places[m->layers[layer].kv_source];
+    const bool device = m->be->vt->device != NULL; /* which cannot reach the counts */
     m->be->vt->page_attention(m->be, &(struct sl_op_page_attention){
                                          .all = *all,
                                          .top_pages = m->top_pages,
                                          .bounds_offset = p->bounds_offset,
-                                         .counts = &r->top_page_counts,
+                                         .counts = device ? NULL : &r->top_page_counts,
                                          .room = r->page_room,
-                                         .room_bytes = sl_top_pages_room(m, &r->cfg),
+                                         .room_bytes = sl_top_pages_room(m, m->be, &r->cfg),
+                                         .n_most = m->hp.context,
                                      });
 }
 

@@ -951,8 +951,10 @@ struct sl_op_page_attention {
     int32_t top_pages;
     size_t bounds_offset;
     struct sl_top_page_counts *counts; /* added to; NULL: nobody asks */
-    void *room; /* at least sl_page_room of one row, for the pages of the longest span */
+    void *room; /* at least sl_page_room of one row, for the pages of the longest span, or, on a
+                   device, those of n_most positions, and sl_chosen_room */
     size_t room_bytes;
+    int32_t n_most; /* positions that no sequence exceeds, for a device, whose spans are its own */
 };
 
 /* Bytes of the bounds of a page. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * bench_chosen.h - attention over blocks that each key head has chosen, of a layer of MiniMax M3:
  * 64 heads, 4 key heads of 128 dimensions, an index of 4 queries of 128 values, 16 blocks of 128
- * positions. Beside it dense attention over the same pages.
+ * positions; and over pages that are chosen by their bounds. Beside both dense attention over the
+ * same pages.
  */
 #ifndef SL_TESTS_CUDA_BENCH_CHOSEN_H
 #define SL_TESTS_CUDA_BENCH_CHOSEN_H
@@ -165,6 +166,80 @@ static void chosen_row(struct chosen_dims d, const dev<uint16_t> *pool, int n_se
     fflush(stdout);
 }
 
+/* ------------------------------------------------------------------ pages by their bounds */
+
+/* A decode of every sequence; what is chosen is test_chosen's business. */
+static double chosen_pages_time(const struct attn_case *c, struct attn_dims d, int n_top,
+                                size_t bounds_bytes, const dev<uint16_t> *pool)
+{
+    const size_t n = static_cast<size_t>(c->n_seqs),
+                 width = static_cast<size_t>(d.n_heads) * static_cast<size_t>(d.hd);
+    const int n_pages = c->pos / ATTN_BLOCK + 1;
+    attn_device on(*c);
+    dev<float> q(n * width);
+    dev<uint16_t> out(n * width);
+    dev<uint8_t> room(n * (sl_chosen_room(d.n_kv, n_top, ATTN_BLOCK, ATTN_BLOCK) +
+                           sl_page_room(d.n_kv, n_top, n_pages)));
+    fill(q.p, q.n, FILL_F32, ATTN_PASS);
+    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd, false);
+    struct sl_op_page_attention op = {};
+    op.all.batch = &on.batch;
+    op.all.q = q.p;
+    op.all.ld_q = op.all.ld_out = static_cast<int64_t>(width);
+    op.all.n_heads = d.n_heads;
+    op.all.n_kv_heads = d.n_kv;
+    op.all.head_dim = d.hd;
+    op.all.scale = static_cast<float>(1.0 / sqrt(static_cast<double>(d.hd)));
+    op.all.out = out.p;
+    op.top_pages = n_top;
+    op.n_most = c->pos + 1;
+    op.room = room.p;
+    op.room_bytes = room.n;
+    return time_us(c->n_layers, ROW_MS, [&](int layer) {
+        op.all.kv = attn_view(c, pool, layer);
+        op.bounds_offset = 2 * c->plane * static_cast<size_t>(c->n_layers) +
+                           bounds_bytes * static_cast<size_t>(layer);
+        b.be->vt->page_attention(b.be, &op);
+    });
+}
+
+static void chosen_pages_row(struct attn_dims d, const dev<uint16_t> *pool, int n_seqs, int pos,
+                             int n_top)
+{
+    const size_t bounds = sl_page_bounds_bytes(d.dtype, d.n_kv, d.hd);
+    struct attn_case c = attn_make(d, n_seqs, 1, pos, b.tiny ? 2 : 16);
+    c.page_bytes += bounds * static_cast<size_t>(c.n_layers);
+    if (attn_pool_bytes(&c) > pool->n * 2) {
+        printf("%5d %8d   left out: %.1f GB of pages\n", n_seqs, pos + 1,
+               static_cast<double>(attn_pool_bytes(&c)) * 1e-9);
+        return;
+    }
+    const double us = chosen_pages_time(&c, d, n_top, bounds, pool);
+    const double dense = attn_time(&c, d, pool, ROW_MS, false).us;
+    printf("%5d %8d %6d %6d %9.1f %9.1f %8.3f\n", n_seqs, pos + 1, c.n_layers, n_top, us, dense,
+           us / dense);
+    fflush(stdout);
+}
+
+static void run_chosen_pages(const dev<uint16_t> *pool)
+{
+    struct attn_dims d = attn_dims_of();
+    d.dtype = SL_DTYPE_BF16;
+    fill(pool->p, pool->n, FILL_BF16);
+    printf("\n== pages by their bounds: %d heads, %d key heads of %d, pages of %d in bf16\n",
+           d.n_heads, d.n_kv, d.hd, ATTN_BLOCK);
+    printf("%5s %8s %6s %6s %9s %9s %8s\n", "seqs", "context", "copies", "pages", "us", "dense us",
+           "of dense");
+    if (b.tiny) {
+        chosen_pages_row(d, pool, 2, 299, 8);
+        return;
+    }
+    static const int real[][3] = {{1, 65535, 256},  {1, 131071, 256}, {1, 131071, 1024},
+                                  {16, 65535, 256}, {8, 131071, 256}, {8, 131071, 1024}};
+    for (const auto &x : real)
+        chosen_pages_row(d, pool, x[0], x[1], x[2]);
+}
+
 static void run_chosen()
 {
     struct chosen_dims d = chosen_dims_of();
@@ -191,6 +266,7 @@ static void run_chosen()
             if (b.tiny)
                 chosen_row(d, &pool, x[0], x[1], x[2]);
     }
+    run_chosen_pages(&pool);
 }
 
 #endif

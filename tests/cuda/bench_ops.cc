@@ -126,12 +126,13 @@ static void take_workspace()
     lim.max_context = b.tiny ? 512 : 131072;
     lim.block_size = ATTN_BLOCK;
     lim.max_table = lim.max_spans * (lim.max_context / ATTN_BLOCK);
-    lim.n_kinds = 3;
+    lim.n_kinds = 4;
     lim.heads[0] = {d.n_heads, d.n_kv, d.hd, d.hd, 0, 0};
     const struct latent_dims l = latent_dims_of(128);
     lim.heads[1] = {l.n_heads, 1, l.rank + l.rope, l.rank, 1, 0};
     const struct chosen_dims x = chosen_dims_of();
     lim.heads[2] = {x.heads.n_heads, x.heads.n_kv, x.heads.hd, x.heads.hd, 0, x.n_top * x.block};
+    lim.heads[3] = {d.n_heads, d.n_kv, d.hd, d.hd, 0, lim.max_context};
     CHECK(b.be->vt->device->steps_init(b.be, &lim, &err) == 0, "%s", err.msg);
 }
 

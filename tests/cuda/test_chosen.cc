@@ -3,7 +3,8 @@
  * an index of blocks chooses: against a sort of scores in double, exactly where all sums are whole
  * numbers, ties among them, and within rounding elsewhere; the same in any steps, with hardly any
  * room. Attention over it must have the bits of attention over the same rows side by side, each key
- * head by itself, and of rows that see all those of dense attention. Whatever no row may see is
+ * head by itself, and of rows that see all those of dense attention. Bounds of pages are those of
+ * the stored keys, and pages are chosen as in double, within rounding. Whatever no row may see is
  * NaN. Runs in the simulator or on a GPU.
  */
 #include "attention_scene.h"
@@ -437,6 +438,219 @@ static void test_index()
 #endif
 }
 
+/* ---------------------------------------------------------------- pages by their bounds */
+
+/* The pages of a scene with a place for bounds behind each. */
+struct bounded_pages {
+    pages_of p;
+    size_t bounds_at;
+};
+
+static bounded_pages with_bounds(const scene &s, const pages_of &p)
+{
+    bounded_pages x = {p, p.page_bytes};
+    const size_t n = sl_page_bounds_bytes(s.format, s.nkv, s.hd),
+                 n_pages = p.pool.size() / p.page_bytes;
+    x.p.page_bytes += n;
+    x.p.pool.assign(n_pages * x.p.page_bytes, 0xFF);
+    for (size_t i = 0; i < n_pages; i++)
+        memcpy(&x.p.pool[i * x.p.page_bytes], &p.pool[i * p.page_bytes], p.page_bytes);
+    return x;
+}
+
+/* A bound of a page, as it lies there: which 0 is the upper one. */
+static double bound_of(const scene &s, const bounded_pages &x, const std::vector<uint8_t> &pool,
+                       int seq, int page, int head, int which, int d)
+{
+    uint16_t u;
+    memcpy(&u,
+           &pool[(size_t)x.p.table[(size_t)seq][(size_t)page] * x.p.page_bytes + x.bounds_at +
+                 (size_t)((head * 2 + which) * s.dim() + d) * 2],
+           2);
+    return (double)from_bf16(u);
+}
+
+static void check_bounds(const scene &s, const bounded_pages &x, const std::vector<uint8_t> &pool,
+                         int seq, int page)
+{
+    for (int h = 0; h < s.nkv; h++) {
+        std::vector<float> most((size_t)s.dim(), -INFINITY), least((size_t)s.dim(), INFINITY);
+        for (int pos = page * s.bs; pos < (page + 1) * s.bs; pos++) {
+            std::vector<float> k((size_t)s.dim());
+            for (int d = 0; d < s.hd; d++)
+                k[(size_t)d] = s.k(seq, pos, h, d);
+            if (s.format == SL_DTYPE_FP8_E4M3)
+                k = fp8_values(k);
+            for (size_t d = 0; d < k.size(); d++) {
+                most[d] = fmaxf(most[d], k[d]);
+                least[d] = fminf(least[d], k[d]);
+            }
+        }
+        for (int d = 0; d < s.dim(); d++) {
+            const float quarter = 0.25f * (most[(size_t)d] - least[(size_t)d]);
+            const float want[] = {most[(size_t)d] - quarter, least[(size_t)d] + quarter};
+            for (int which = 0; which < 2; which++) {
+                const double have = bound_of(s, x, pool, seq, page, h, which, d);
+                CHECK(have == (double)from_bf16(to_bf16(want[which])),
+                      "bound %d of page %d, head %d, dimension %d: %g, not %g", which, page, h, d,
+                      have, (double)want[which]);
+            }
+        }
+    }
+}
+
+/* What a row has chosen of the pages between the first and the last ones, by bounds in double. */
+static void check_pages(const blocks &x, const bounded_pages &on, const std::vector<uint8_t> &pool,
+                        int seq, int pos, int head, const int32_t *got)
+{
+    const int n = pos / x.block + 1, group = x.s.nq / x.s.nkv;
+    std::vector<std::pair<double, int>> all;
+    std::vector<bool> in((size_t)n, false);
+    for (int page = SL_TOP_PAGES_FIRST; page < n - SL_TOP_PAGES_LAST; page++) {
+        double best = -INFINITY;
+        for (int q = head * group; q < (head + 1) * group; q++) {
+            double sum = 0;
+            for (int d = 0; d < x.s.hd; d++) {
+                const double v = (double)from_bf16(to_bf16(x.s.q(seq, pos, q, d)));
+                sum += v * bound_of(x.s, on, pool, seq, page, head, v > 0 ? 0 : 1, d);
+            }
+            best = std::max(best, sum);
+        }
+        all.push_back({-best, page});
+    }
+    std::vector<std::pair<double, int>> sorted = all;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t middle = (size_t)(x.n_top - SL_TOP_PAGES_FIRST - SL_TOP_PAGES_LAST);
+    for (int i = 0; i < x.n_top; i++) {
+        CHECK(got[i] >= 0 && got[i] < n && (i == 0 || got[i] > got[i - 1]), "order at %d", i);
+        if (got[i] < 0 || got[i] >= n)
+            return;
+        in[(size_t)got[i]] = true;
+    }
+    CHECK(in[0] && got[x.n_top - SL_TOP_PAGES_LAST] == n - SL_TOP_PAGES_LAST, "the ends");
+    for (const auto &page : all)
+        CHECK(in[(size_t)page.second] == (page <= sorted[middle - 1]) ||
+                  fabs(page.first - sorted[middle - 1].first) <= 1e-3,
+              "seq %d pos %d head %d: page %d, %g, least %g", seq, pos, head, page.second,
+              -page.first, -sorted[middle - 1].first);
+    n_rows_checked++;
+}
+
+/* A step; room: that of the operation, where lists of all rows lie behind their ids. Bounds are
+ * made by a step of all that was written. */
+static rows_of run_pages(const blocks &x, const std::vector<span_of> &spans, int n_sms,
+                         int room_tokens, bool check)
+{
+    const scene &s = x.s;
+    inputs in = make_inputs(s, spans), before;
+    const bounded_pages on = with_bounds(s, in.pages);
+    const int width = s.nq * s.hd, n = in.n_tokens, n_rows = n * s.nkv, n_most = 2000;
+    for (size_t i = 0; i < s.lens.size(); i++) {
+        before.spans.push_back({before.n_tokens, s.lens[i], 0, (int32_t)before.tables.size(), 0});
+        before.tables.insert(before.tables.end(), on.p.table[i].begin(), on.p.table[i].end());
+        for (int pos = 0; pos < s.lens[i]; pos++)
+            before.positions.push_back(pos);
+        before.n_tokens += s.lens[i];
+    }
+    device d(n_sms);
+    dev<uint8_t> pool(on.p.pool);
+    dev<struct sl_span> spans0(before.spans), spans1(in.spans);
+    dev<int32_t> tables0(before.tables), positions0(before.positions);
+    dev<int32_t> tables1(in.tables), positions1(in.positions);
+    dev<float> q(queries_of(s, in));
+    dev<uint16_t> out(std::vector<uint16_t>((size_t)(n * width), 0x4242));
+    const size_t ids = sl_chosen_room(s.nkv, x.n_top, s.bs, s.bs);
+    const size_t one = ids + sl_page_room(s.nkv, x.n_top, (n_most + s.bs - 1) / s.bs);
+    dev<uint8_t> room(anything(one * (size_t)room_tokens));
+    struct sl_cuda_attention_limits limits = {
+        before.n_tokens + n, before.n_tokens + n, 20000, s.nq, s.nkv, s.hd};
+    struct sl_cuda_attention_limits rows = {n_rows, n_rows, 2000, s.nq / s.nkv, 1, s.hd};
+    dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
+    dev<uint8_t> chosen(anything(sl_cuda_attention_workspace(&d.cu, &rows)));
+    d.cu.workspace = workspace.p;
+    d.cu.workspace_bytes = workspace.n;
+    d.cu.chosen.workspace = chosen.p;
+    d.cu.chosen.workspace_bytes = chosen.n;
+    struct sl_batch b0 = {}, b = {};
+    b0.n_tokens = before.n_tokens, b0.n_spans = (int)before.spans.size();
+    b0.positions = positions0.p, b0.spans = spans0.p, b0.block_tables = tables0.p;
+    b.n_tokens = n, b.n_spans = (int)spans.size();
+    b.positions = positions1.p, b.spans = spans1.p, b.block_tables = tables1.p;
+    struct sl_op_page_bounds bounds = {};
+    bounds.batch = &b0;
+    bounds.n_kv_heads = s.nkv, bounds.head_dim = s.hd, bounds.bounds_offset = on.bounds_at;
+    struct sl_op_page_attention op = {};
+    op.all = make_op(s, on.p);
+    op.all.batch = &b;
+    op.all.q = q.p, op.all.out = out.p;
+    op.all.ld_q = op.all.ld_out = width;
+    op.all.kv.pool = pool.p;
+    bounds.kv = op.all.kv;
+    op.top_pages = x.n_top, op.bounds_offset = on.bounds_at, op.n_most = n_most;
+    op.room = room.p, op.room_bytes = room.n;
+    sl_cuda_attention_plan(&d.cu, &b0, s.nq, s.nkv, s.hd, false);
+    sl_cuda_page_bounds(&d.cu.base, &bounds);
+    sl_cuda_attention_plan(&d.cu, &b, s.nq, s.nkv, s.hd, false);
+    sl_cuda_page_attention(&d.cu.base, &op);
+    CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess && d.cu.error == cudaSuccess, "%s",
+          d.cu.error_what ? d.cu.error_what : "synchronize");
+    n_runs++;
+    const std::vector<uint8_t> after = pool.get(), lists = room.get();
+    std::vector<int32_t> top((size_t)(n_rows * x.n_top));
+    memcpy(top.data(), &lists[(size_t)n * ids], check ? top.size() * 4 : 0);
+    rows_of all;
+    const std::vector<uint16_t> got = out.get();
+    size_t row = 0;
+    for (const span_of &span : spans)
+        for (int t = 0; t < span.n; t++, row++) {
+            if (span.seq < 0)
+                continue;
+            all.emplace_back(got.begin() + (long)row * width,
+                             got.begin() + (long)(row + 1) * width);
+            for (int h = 0; check && h < s.nkv && (span.pos + t) / s.bs >= x.n_top; h++)
+                check_pages(x, on, after, span.seq, span.pos + t, h,
+                            &top[(row * (size_t)s.nkv + (size_t)h) * (size_t)x.n_top]);
+        }
+    for (size_t i = 0; check && i < s.lens.size(); i++)
+        for (int page = 0; page < s.lens[i] / s.bs; page++)
+            check_bounds(s, on, after, (int)i, page);
+    if (check) { /* attention: that over blocks, which has an oracle, by the same lists */
+        CHECK(attend(x, in, spans, top, 2, 1, n) == all, "attention over what was chosen");
+        n_rows_compared += (long)all.size();
+    }
+    return all;
+}
+
+static void check_by_bounds(const blocks &x, int n)
+{
+    std::vector<span_of> spans, ones;
+    for (size_t i = 0; i < x.s.lens.size(); i++) {
+        const int m = std::min(n, x.s.lens[i]);
+        spans.push_back({(int)i, x.s.lens[i] - m, m});
+        ones.push_back({(int)i, x.s.lens[i] - 1, 1});
+    }
+    const rows_of all = run_pages(x, spans, 3, 1000, true);
+    CHECK(run_pages(x, spans, 2, 2, false) == all, "room for two tokens");
+    ones.push_back({-1, 0, 1});
+    const rows_of last = run_pages(x, ones, 5, 1000, false);
+    size_t at = 0;
+    for (size_t i = 0; i < spans.size(); i++) {
+        at += (size_t)spans[i].n;
+        CHECK(last[i] == all[at - 1], "a decode of seq %zu", i);
+    }
+    n_rows_compared += (long)(all.size() + last.size());
+}
+
+static void test_pages()
+{
+    for (enum sl_dtype f : {SL_DTYPE_BF16, SL_DTYPE_F16, SL_DTYPE_FP8_E4M3}) {
+        check_by_bounds(make_blocks(32, 6, 2, 16, 16, 8, {230, 128, 129, 40}, 11, f), 5);
+        check_by_bounds(make_blocks(80, 3, 1, 32, 32, 9, {400}, 12, f), 3);
+    }
+    check_by_bounds(make_blocks(128, 24, 2, 16, 16, 10, {300}, 13, SL_DTYPE_BF16), 2);
+    check_by_bounds(make_blocks(256, 4, 1, 16, 16, 8, {200}, 14, SL_DTYPE_BF16), 2);
+}
+
 static void part(const char *name, void (*test)())
 {
     printf("%s\n", name);
@@ -448,6 +662,7 @@ int main()
     setvbuf(stdout, nullptr, _IOLBF, 0);
     part("index", test_index);
     part("attention", test_attention);
+    part("pages", test_pages);
     printf("%ld rows checked, %ld compared bit for bit, in %ld runs: %d failures\n", n_rows_checked,
            n_rows_compared, n_runs, n_failures);
     return n_failures != 0;

@@ -112,7 +112,7 @@ static void write_model(const model &m)
         s.hp.n_dense = 2; /* layers */
     }
     s.hp.act = m.act != SL_ACT_COUNT ? m.act : s.hp.act;
-    s.hp.n_layers = 2;
+    s.hp.n_layers = m.context > 256 ? 3 : 2; /* of long texts one that chooses pages */
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
     s.hp.context = m.context != 0 ? m.context : 256;
     s.dtype = m.dtype;
@@ -364,6 +364,77 @@ static void near_the_cpu(void **)
                 assert_int_equal(want[i].ids[0], have[i].ids[0]);
         }
     }
+}
+
+/* Texts of up to 200 tokens whose third layer sees 8 pages of 16. */
+static std::vector<outcome> run_long(const model &m, struct sl_engine_config cfg, bool together)
+{
+    static const int lengths[] = {190, 100, 140};
+    std::vector<struct sl_request *> reqs;
+    std::vector<outcome> out;
+    struct sl_engine *eng = start(m, cfg);
+    for (int n : lengths) {
+        struct sl_error err;
+        struct sl_request *req = nullptr;
+        struct sl_request_desc d = {};
+        std::vector<int32_t> prompt;
+        for (int k = 0; k < n; k++)
+            prompt.push_back(static_cast<int32_t>((k * k * 7 + k / 16 * 31 + n) % 256));
+        d.prompt = prompt.data();
+        d.n_prompt = n;
+        sl_sampling_default(&d.sampling);
+        d.sampling.max_tokens = n_out;
+        d.sampling.ignore_eos = true;
+        d.sampling.temperature = 0.0f;
+        d.sampling.prompt_logprobs = 0;
+        if (sl_request_submit(eng, &d, &req, &err) != 0)
+            fail_msg("%d tokens: %s", n, err.msg);
+        reqs.push_back(req);
+        if (!together)
+            out.push_back(collect(req));
+    }
+    for (size_t i = 0; together && i < reqs.size(); i++)
+        out.push_back(collect(reqs[i]));
+    stop(eng);
+    return out;
+}
+
+/* Mean difference of log probabilities of what lies behind the first pages. */
+static double mean_difference(const outcome &a, const outcome &b)
+{
+    double sum = 0;
+    const size_t from = 128, n = a.prompt_logprobs.size();
+    assert_true(n > from && b.prompt_logprobs.size() == n);
+    for (size_t i = from; i < n; i++)
+        sum += std::fabs(static_cast<double>(a.prompt_logprobs[i] - b.prompt_logprobs[i]));
+    return sum / static_cast<double>(n - from);
+}
+
+/* A choice of pages depends on the row alone, is near the CPU's, and changes something. */
+static void chosen_pages(void **)
+{
+    static const model m = {"pages-bf16", "llama", 4,      2, 32,  SL_DTYPE_BF16,
+                            64,           96,      "bf16", 0, 512, SL_ACT_COUNT};
+    write_model(m);
+    struct sl_engine_config cfg = on_gpu(), cpu = {};
+    cfg.kv_cache_bytes = 64u << 20;
+    cfg.no_prefix_caching = true;
+    const std::vector<outcome> dense = run_long(m, cfg, true);
+    cfg.sparse_topk_pages = 8;
+    const std::vector<outcome> want = run_long(m, cfg, false);
+    cfg.no_prefix_caching = false;
+    assert_true(run_long(m, cfg, true) == want);
+    cfg.max_num_batched_tokens = 50;
+    assert_true(run_long(m, cfg, true) == want);
+    assert_true(dense[1] == want[1]); /* sees no more */
+    cpu.device = "cpu";
+    cpu.exact_weights = true;
+    cpu.kv_cache_dtype = "bf16";
+    cpu.sparse_topk_pages = 8;
+    const std::vector<outcome> host = run_long(m, cpu, true);
+    const double off = mean_difference(want[0], host[0]), all = mean_difference(want[0], dense[0]);
+    printf("chosen pages: %.4f from the CPU's, %.4f from all pages\n", off, all);
+    assert_true(all > 0 && off < 0.5 * all);
 }
 
 static void refusals(void **)
@@ -767,6 +838,7 @@ int main()
         cmocka_unit_test(preemption),
         cmocka_unit_test(drafts),
         cmocka_unit_test(near_the_cpu),
+        cmocka_unit_test(chosen_pages),
         cmocka_unit_test(refusals),
         cmocka_unit_test(sleeps_and_wakes),
         cmocka_unit_test(identity_matrix),

@@ -20,7 +20,8 @@
 #define CHOSEN_THREADS 256
 
 struct chosen_args {
-    const int32_t *positions, *row_table, *tables, *top;
+    const int32_t *positions, *row_table, *tables;
+    const int32_t *top;           /* [n, n_kv_heads, n_top] */
     int32_t first, n, n_kv_heads; /* tokens at hand */
     int32_t n_top, block;
     int32_t page;          /* positions of a page of a span */
@@ -67,7 +68,7 @@ static __global__ void __launch_bounds__(CHOSEN_THREADS)
         return;
     int32_t block = i / a.each;
     if (pos / a.block >= a.n_top)
-        block = a.top[(static_cast<int64_t>(token) * a.n_kv_heads + head) * a.n_top + block];
+        block = a.top[static_cast<int64_t>(row) * a.n_top + block];
     const int32_t tile = (block * a.block + i % a.each * a.page) / SL_KV_TILE;
     const int32_t id = a.tables[a.row_table[token] + tile / a.by_page];
     a.ids[at] = static_cast<int32_t>(static_cast<uint32_t>(id) * a.page_units +
@@ -164,20 +165,16 @@ static bool is_supported(const struct sl_op_attention *all, const struct sl_chos
 }
 
 void sl_chosen_attend(struct sl_cuda *cu, const struct sl_op_attention *all,
-                      const struct sl_chosen_rule *rule, const int32_t *top, void *room,
-                      size_t room_bytes)
+                      const struct sl_chosen_rule *rule, int32_t first, int32_t n,
+                      const int32_t *top, void *room)
 {
     const struct sl_batch *b = all->batch;
     struct sl_cuda_chosen *c = &cu->chosen;
     struct chosen_args a = {};
     const size_t tile = sl_kv_tile_bytes(all->kv.dtype, all->head_dim);
     const size_t unit = common(tile, all->kv.page_bytes);
-    const size_t one =
-        sl_chosen_room(all->n_kv_heads, rule->n_top, rule->block, all->kv.block_size);
-    const int32_t most = static_cast<int32_t>(SL_MIN(room_bytes / one, size_t{SL_MAX_STEP_TOKENS}));
-    if (b->n_tokens == 0)
-        return;
-    if (!is_supported(all, rule) || most == 0) {
+    const int32_t rows = n * all->n_kv_heads;
+    if (!is_supported(all, rule)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "attention over what is chosen");
         return;
     }
@@ -185,6 +182,8 @@ void sl_chosen_attend(struct sl_cuda *cu, const struct sl_op_attention *all,
     a.row_table = reinterpret_cast<const int32_t *>(cu->workspace + SL_ATTN_ROW_TABLE);
     a.tables = sl_batch_tables(b, all->kv.group);
     a.top = top;
+    a.first = first;
+    a.n = n;
     a.n_kv_heads = all->n_kv_heads;
     a.n_top = rule->n_top;
     a.block = rule->block;
@@ -193,32 +192,38 @@ void sl_chosen_attend(struct sl_cuda *cu, const struct sl_op_attention *all,
     a.by_page = all->kv.block_size / SL_KV_TILE;
     a.page_units = static_cast<uint32_t>(all->kv.page_bytes / unit);
     a.tile_units = static_cast<uint32_t>(tile / unit);
-    for (a.first = 0; a.first < b->n_tokens; a.first += a.n) {
-        a.n = SL_MIN(most, b->n_tokens - a.first);
-        const int32_t rows = a.n * a.n_kv_heads;
-        const int64_t n_ids = static_cast<int64_t>(rows) * a.n_top * a.each;
-        a.spans = static_cast<struct sl_span *>(room);
-        a.ids = reinterpret_cast<int32_t *>(a.spans + rows);
-        const bool planned = a.n == b->n_tokens && c->block == a.block && c->n_top == a.n_top &&
-                             c->n_kv_heads == a.n_kv_heads;
-        if (!planned)
-            sl_launch(cu, chosen_spans_kernel,
-                      dim3(static_cast<unsigned>(SL_CEIL_DIV(rows, CHOSEN_THREADS))),
-                      dim3(CHOSEN_THREADS), 0, a);
-        sl_launch(cu, chosen_ids_kernel,
-                  dim3(static_cast<unsigned>(SL_CEIL_DIV(n_ids, int64_t{CHOSEN_THREADS}))),
+    a.spans = static_cast<struct sl_span *>(room);
+    a.ids = reinterpret_cast<int32_t *>(a.spans + rows);
+    const int64_t n_ids = static_cast<int64_t>(rows) * a.n_top * a.each;
+    const bool planned = n == b->n_tokens && c->block == a.block && c->n_top == a.n_top &&
+                         c->n_kv_heads == a.n_kv_heads;
+    if (!planned)
+        sl_launch(cu, chosen_spans_kernel,
+                  dim3(static_cast<unsigned>(SL_CEIL_DIV(rows, CHOSEN_THREADS))),
                   dim3(CHOSEN_THREADS), 0, a);
-        attend(cu, all, a, unit, planned);
-        c->block = a.n == b->n_tokens ? a.block : 0;
-        c->n_top = a.n_top;
-        c->n_kv_heads = a.n_kv_heads;
-    }
+    sl_launch(cu, chosen_ids_kernel,
+              dim3(static_cast<unsigned>(SL_CEIL_DIV(n_ids, int64_t{CHOSEN_THREADS}))),
+              dim3(CHOSEN_THREADS), 0, a);
+    attend(cu, all, a, unit, planned);
+    c->block = n == b->n_tokens ? a.block : 0;
+    c->n_top = a.n_top;
+    c->n_kv_heads = a.n_kv_heads;
 }
 
 /* ---------------------------------------------------------------- the operation */
 
 void sl_chosen_blocks(struct sl_cuda *cu, const struct sl_op_sparse_attention *op)
 {
+    const struct sl_op_attention *all = &op->all;
     const struct sl_chosen_rule rule = {op->block, op->top_k, 0, 0};
-    sl_chosen_attend(cu, &op->all, &rule, op->top, op->room, op->room_bytes);
+    const size_t one = sl_chosen_room(all->n_kv_heads, op->top_k, op->block, all->kv.block_size);
+    const int32_t n_tokens = all->batch->n_tokens;
+    const int32_t most =
+        static_cast<int32_t>(SL_MIN(op->room_bytes / one, static_cast<size_t>(n_tokens)));
+    if (n_tokens > 0 && most == 0)
+        sl_cuda_check(cu, cudaErrorInvalidValue, "room of attention over blocks");
+    for (int32_t first = 0; first < n_tokens && most > 0; first += most)
+        sl_chosen_attend(cu, all, &rule, first, SL_MIN(most, n_tokens - first),
+                         op->top + static_cast<int64_t>(first) * all->n_kv_heads * op->top_k,
+                         op->room);
 }

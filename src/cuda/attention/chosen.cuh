@@ -23,15 +23,15 @@ struct sl_chosen_scores {
     int32_t first, n, n_kv_heads;
 };
 
-/* top: [tokens, n_kv_heads, n_top] blocks in ascending order, of the step's tokens. */
+/* top: [n, n_kv_heads, n_top] blocks in ascending order, of these tokens. */
 void sl_chosen_largest(struct sl_cuda *cu, const struct sl_chosen_rule *rule,
                        const struct sl_chosen_scores *scores, int32_t *top);
 
-/* Attention over them, without window, sinks and skipped tiles, q and out rows without gaps. room:
- * at least sl_chosen_room of a token. */
+/* Attention of the tokens first .. first + n - 1 over them, without window, sinks and skipped
+ * tiles, q and out rows without gaps. top: of these tokens; room: sl_chosen_room of each. */
 void sl_chosen_attend(struct sl_cuda *cu, const struct sl_op_attention *all,
-                      const struct sl_chosen_rule *rule, const int32_t *top, void *room,
-                      size_t room_bytes);
+                      const struct sl_chosen_rule *rule, int32_t first, int32_t n,
+                      const int32_t *top, void *room);
 
 /* Of an index of blocks: what it chooses (index_blocks.cu), and attention over that. */
 void sl_chosen_index(struct sl_cuda *cu, const struct sl_op_index_select *op);

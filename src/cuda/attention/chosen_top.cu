@@ -118,7 +118,7 @@ static __global__ void __launch_bounds__(TOP_THREADS)
     sl_grid_launch_dependents();
     sl_grid_wait();
     const int32_t n = a.scores.positions[token] / r.block + 1, ends = r.lead + r.tail;
-    int32_t *top = a.top + (token * a.scores.n_kv_heads + head) * r.n_top;
+    int32_t *top = a.top + static_cast<int64_t>(blockIdx.x) * r.n_top;
     if (n <= r.n_top)
         return;
     if (r.n_top > ends)

@@ -312,6 +312,7 @@ void sl_chosen_index(struct sl_cuda *cu, const struct sl_op_index_select *op)
         const struct sl_chosen_scores scores = {
             b->positions, op->scores, ld, ld / op->n_heads, first, n, op->n_heads};
         score(cu, op, ld, first, n);
-        sl_chosen_largest(cu, &rule, &scores, op->top);
+        sl_chosen_largest(cu, &rule, &scores,
+                          op->top + static_cast<int64_t>(first) * op->n_heads * op->top_k);
     }
 }

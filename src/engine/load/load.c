@@ -155,10 +155,15 @@ static int check_device(const struct sl_loaded *l, const struct sl_engine_config
     const bool drafts = l->draft.model != NULL && sl_speculative_loads(&l->plan.speculative);
     if (l->backend->vt->device == NULL)
         return 0;
-    if (cfg->sparse_topk_pages > 0)
+    if (cfg->sparse_topk_pages > 0 &&
+        SL_MAX(cfg->tensor_parallel_size, 1) * SL_MAX(cfg->pipeline_parallel_size, 1) > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "sparse_topk_pages: attention over chosen pages has no kernel on this "
-                       "device: choose device cpu");
+                       "sparse_topk_pages: a model on several GPUs does not choose pages yet");
+    if (cfg->sparse_topk_pages > 0) {
+        int rc = sl_model_top_pages_device(l->model, err);
+        if (rc != 0)
+            return rc;
+    }
     if (l->plan.kv.n_exempt > 0 && l->plan.kv.dtype < SL_DTYPE_COUNT)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "kv-cache-dtype-skip-layers: pages have one format on this device: choose "
