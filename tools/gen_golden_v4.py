@@ -32,7 +32,7 @@ YARN = dict(rope_type="yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0, original
 SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 TINY = dict(
     hidden_size=32, num_attention_heads=4, num_key_value_heads=1, head_dim=24, partial_rotary_factor=8 / 24,
-    q_lora_rank=20, o_groups=2, o_lora_rank=12, index_n_heads=16, index_head_dim=12, moe_intermediate_size=12,
+    q_lora_rank=20, o_groups=2, o_lora_rank=12, index_n_heads=16, index_head_dim=12, moe_intermediate_size=16,
     n_routed_experts=6, num_experts_per_tok=2, sliding_window=9, max_position_embeddings=256, swiglu_limit=0.7,
     rope_theta=100.0, compress_rope_theta=500.0, bos_token_id=1, eos_token_id=2, hc_sinkhorn_iters=6, routed_scaling_factor=1.3)
 MODELS = {  # name -> arguments, tokens
