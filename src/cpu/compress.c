@@ -50,7 +50,7 @@ static void tails_row(void *arg, uint32_t t, int thread_idx)
         float *x = a->x + ((int64_t)t * a->n_heads + h) * a->dim;
         if (a->norm)
             j->cpu->k.rmsnorm(x, NULL, a->eps, a->dim, x);
-        tail_turn(a->angles + (int64_t)t * n_dims, n_dims, a->back, x + a->dim - n_dims);
+        tail_turn(a->angles + (int64_t)t * n_dims, n_dims, false, x + a->dim - n_dims);
     }
 }
 
@@ -376,10 +376,23 @@ static void attend_some(struct attend_job *j)
     sl_cpu_attention(&j->cpu->base, &all);
 }
 
+static void attend_turn_back(void *arg, uint32_t t, int thread_idx)
+{
+    const struct compress_job *j = arg;
+    const struct sl_op_compressed_attention *a = j->a;
+    const int32_t n_dims = a->rope->n_dims;
+    float *x = (float *)a->out + (int64_t)t * a->n_heads * a->dim + a->dim - n_dims;
+    (void)thread_idx;
+    for (int32_t h = 0; h < a->n_heads; h++, x += a->dim)
+        tail_turn(a->angles + (int64_t)t * n_dims, n_dims, true, x);
+}
+
 void sl_cpu_compressed_attention(struct sl_backend *be, const struct sl_op_compressed_attention *a)
 {
     struct attend_job j = {.cpu = sl_cpu(be), .a = a};
+    struct compress_job back = {.cpu = sl_cpu(be), .a = a};
     const size_t one = sl_compressed_room(a->near.dtype, a->dim, a->n_most, 1);
+    check_tail(a->rope, a->dim);
     SL_ASSERT(a->window >= 1 && a->room_bytes >= one && a->n_most >= 1);
     SL_ASSERT(a->ratio == 0 || a->near.dtype == a->far.dtype);
     j.tile_bytes = sl_kv_tile_bytes(a->near.dtype, a->dim);
@@ -392,4 +405,6 @@ void sl_cpu_compressed_attention(struct sl_backend *be, const struct sl_op_compr
         j.n = SL_MIN(a->batch->n_tokens - j.first, most);
         attend_some(&j);
     }
+    sl_cpu_run(back.cpu, attend_turn_back, &back, a->batch->n_tokens,
+               2 * (int64_t)a->batch->n_tokens * a->n_heads * a->rope->n_dims);
 }

@@ -196,6 +196,8 @@ static int memory(struct sl_backend *be, struct sl_device_memory *out, struct sl
 static bool supports(struct sl_backend *be, const struct sl_heads *h, enum sl_dtype kv_dtype)
 {
     (void)be;
+    if (h->latent == SL_HEADS_ROWS)
+        return h->n_kv_heads == 1 && sl_cuda_rows_support(h->head_dim, kv_dtype);
     if (h->latent != 0)
         return h->n_kv_heads == 1 &&
                sl_cuda_latent_supports(h->head_dim, h->v_dim, h->n_heads, kv_dtype);
@@ -247,13 +249,13 @@ static const struct sl_device_vt device_vtable = {
 
 /* Of the optional operations those that there are. */
 #define HAS_layer_inputs         nullptr
-#define HAS_hyper_read           nullptr
-#define HAS_hyper_write          nullptr
-#define HAS_turn_tails           nullptr
-#define HAS_row_store            nullptr
-#define HAS_compress             nullptr
-#define HAS_compressed_select    nullptr
-#define HAS_compressed_attention nullptr
+#define HAS_hyper_read           sl_cuda_hyper_read
+#define HAS_hyper_write          sl_cuda_hyper_write
+#define HAS_turn_tails           sl_cuda_turn_tails
+#define HAS_row_store            sl_cuda_row_store
+#define HAS_compress             sl_cuda_compress
+#define HAS_compressed_select    sl_cuda_compressed_select
+#define HAS_compressed_attention sl_cuda_compressed_attention
 #define HAS_mix_streams          nullptr
 #define HAS_correct_streams      nullptr
 #define HAS_match_rms            nullptr

@@ -36,6 +36,7 @@ static void choose_experts(struct sl_run *r, int32_t layer, const void *x, int32
                           .rule = l->route,
                           .of_token = l->hashed ? r->m->hashed[layer].of_token : NULL,
                           .tokens = r->tokens,
+                          .n_vocab = r->m->hp.n_vocab,
                           .expert_scale = sl_run_vec(r, layer, SL_SLOT_EXPERT_SCALE),
                           .experts = r->top,
                           .weights = r->top_weight,

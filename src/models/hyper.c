@@ -3,8 +3,8 @@
  * writes to each in a share of its own, while they are mixed; all of these weights come of the row
  * (struct sl_op_hyper_read). They begin as copies of the embedding, and the head reads one mixture.
  *
- * r->x is what a sublayer reads, before its norm. Activations are float32 here: sl_model_load
- * refuses others.
+ * r->x is what a sublayer reads, before its norm. The weights are made of the streams as
+ * activations; the streams themselves are float32 everywhere.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -14,13 +14,13 @@ static int64_t hyper_width(const struct sl_run *r)
     return (int64_t)r->m->hp.n_hyper * r->m->hp.hidden;
 }
 
-/* r->x and then r->norm of the streams x; w, base, scale: the slots. */
+/* r->x and then r->norm of the streams x, act as activations; w, base, scale: the slots. */
 static void hyper_mixture(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot norm,
-                          const float *x, int32_t n)
+                          const float *x, const void *act, int32_t n)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *mat = sl_run_mat(r, layer, w);
-    m->be->vt->linear(m->be, &(struct sl_op_linear){.x = x,
+    m->be->vt->linear(m->be, &(struct sl_op_linear){.x = act,
                                                     .ld_x = hyper_width(r),
                                                     .w = mat,
                                                     .n = n,
@@ -51,40 +51,60 @@ static void hyper_mixture(struct sl_run *r, int32_t layer, enum sl_slot w, enum 
 void sl_hyper_begin(struct sl_run *r, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
-    for (int32_t i = 0; i < r->m->hp.n_hyper; i++)
-        r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = r->x,
-                                                                    .ld_x = h,
-                                                                    .n = n,
-                                                                    .h = h,
-                                                                    .out = r->hyper + i * h,
-                                                                    .ld_out = hyper_width(r)});
+    struct sl_op_copy_rows copy = {.x = r->x, .ld_x = h, .n = n, .h = h, .ld_out = hyper_width(r)};
+    for (int32_t i = 0; i < r->m->hp.n_hyper; i++) {
+        copy.out = r->hyper + i * h;
+        r->m->be->vt->copy_rows(r->m->be, &copy);
+    }
+    if (r->hyper_act == r->hyper)
+        return;
+    copy = (struct sl_op_copy_rows){.x = r->hyper,
+                                    .ld_x = hyper_width(r),
+                                    .n = n,
+                                    .h = (int32_t)hyper_width(r),
+                                    .out_act = true,
+                                    .out = r->hyper_act,
+                                    .ld_out = hyper_width(r)};
+    r->m->be->vt->copy_rows(r->m->be, &copy);
 }
 
 void sl_hyper_read(struct sl_run *r, int32_t layer, bool ffn, int32_t n)
 {
     if (ffn)
-        hyper_mixture(r, layer, SL_SLOT_HYPER_FFN, SL_SLOT_FFN_NORM, r->hyper, n);
+        hyper_mixture(r, layer, SL_SLOT_HYPER_FFN, SL_SLOT_FFN_NORM, r->hyper, r->hyper_act, n);
     else
-        hyper_mixture(r, layer, SL_SLOT_HYPER_ATTN, SL_SLOT_ATTN_NORM, r->hyper, n);
+        hyper_mixture(r, layer, SL_SLOT_HYPER_ATTN, SL_SLOT_ATTN_NORM, r->hyper, r->hyper_act, n);
 }
 
 void sl_hyper_write(struct sl_run *r, int32_t n)
 {
-    r->m->be->vt->hyper_write(r->m->be, &(struct sl_op_hyper_write){.x = r->hyper,
-                                                                    .y = r->y,
-                                                                    .w = r->hyper_w,
-                                                                    .n = n,
-                                                                    .n_streams = r->m->hp.n_hyper,
-                                                                    .h = r->m->hp.hidden});
+    r->m->be->vt->hyper_write(r->m->be, &(struct sl_op_hyper_write){
+                                            .x = r->hyper,
+                                            .y = r->y,
+                                            .w = r->hyper_w,
+                                            .n = n,
+                                            .n_streams = r->m->hp.n_hyper,
+                                            .h = r->m->hp.hidden,
+                                            .act = r->hyper_act != r->hyper ? r->hyper_act : NULL});
+}
+
+static void hyper_gather(struct sl_run *r, const struct sl_batch *b, const void *x, size_t size,
+                         void *out)
+{
+    r->m->be->vt->gather_rows(
+        r->m->be, &(struct sl_op_gather_rows){.x = x,
+                                              .rows = b->logit_rows,
+                                              .n = b->n_logits,
+                                              .row_bytes = (size_t)hyper_width(r) * size,
+                                              .out = out});
 }
 
 void sl_hyper_end(struct sl_run *r, const struct sl_batch *b)
 {
-    r->m->be->vt->gather_rows(
-        r->m->be, &(struct sl_op_gather_rows){.x = r->hyper,
-                                              .rows = b->logit_rows,
-                                              .n = b->n_logits,
-                                              .row_bytes = (size_t)hyper_width(r) * sizeof(float),
-                                              .out = r->hyper_rows});
-    hyper_mixture(r, 0, SL_SLOT_HYPER_HEAD, SL_SLOT_FINAL_NORM, r->hyper_rows, b->n_logits);
+    const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
+    hyper_gather(r, b, r->hyper, sizeof *r->hyper, r->hyper_rows);
+    if (r->hyper_act != r->hyper)
+        hyper_gather(r, b, r->hyper_act, act, r->hyper_rows_act);
+    hyper_mixture(r, 0, SL_SLOT_HYPER_HEAD, SL_SLOT_FINAL_NORM, r->hyper_rows, r->hyper_rows_act,
+                  b->n_logits);
 }

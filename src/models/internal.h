@@ -466,14 +466,17 @@ struct sl_run {
     float *laurel;                      /* [T, laurel_rank] */
     float *hyper, *hyper_w; /* of hyper-connections: [T, n, H] streams, [T, (2 + n) n] weights; */
     float *hyper_rows;      /* [max_logits, n, H] those that go on behind the last layer */
-    float *rows_kv, *rows_gate;    /* [T, ROWS_KV] of rows made of several tokens; */
-    float *rows_low;               /* [T, O_LOW] on the way to the output; */
-    void *rows_room;               /* of sl_rows_room bytes */
-    const int32_t *tokens;         /* of the step's batch */
-    float *state_in, *conv_out;    /* [T, channels] of recurrent layers: before the
-                                      convolution and behind it */
-    float *conv_kernels;           /* [T, channels, taps] where each token brings its own */
-    float *state_gate, *state_out; /* [T, heads * v_dim] */
+    void *hyper_act, *hyper_rows_act; /* both as activations */
+    float *rows_kv, *rows_gate;       /* [T, ROWS_KV] of rows made of several tokens; */
+    float *rows_low;                  /* [T, O_LOW] on the way to the output, */
+    void *rows_low_act;               /* as activations; */
+    int32_t *rows_seen;               /* [T] room of a device; */
+    void *rows_room;                  /* of sl_rows_room bytes */
+    const int32_t *tokens;            /* of the step's batch */
+    float *state_in, *conv_out;       /* [T, channels] of recurrent layers: before the
+                                         convolution and behind it */
+    float *conv_kernels;              /* [T, channels, taps] where each token brings its own */
+    float *state_gate, *state_out;    /* [T, heads * v_dim] */
     float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
     void *state_low; /* [T, 2, low_rank] activations, where these are no floats */
     void *state_att; /* the same as activations, beside att; */
@@ -655,7 +658,8 @@ SL_MUST_CHECK int sl_rows_create(struct sl_model *m, int32_t layer, struct sl_er
 void sl_mixer_rows_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_rows_output(struct sl_run *r, int32_t layer, int32_t n, float *y);
 size_t sl_rows_state_bytes(const struct sl_layer_desc *l);
-size_t sl_rows_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens);
+size_t sl_rows_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
+                    int32_t n_tokens);
 /* hash_route.c: the tables of layers whose tokens choose their experts. */
 #define SL_HASH_TENSOR "layers.*.ffn.gate.tid2eid"
 SL_MUST_CHECK int sl_hashed_bind(struct sl_model *m, struct sl_error *err);

@@ -499,6 +499,11 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                 "sparse attention by an index (DSA) has no kernel on this device: choose "
                 "device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].mixer == SL_MIX_ROWS && be->vt->compressed_attention == NULL)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "attention to rows made of several tokens has no kernel on this device: "
+                           "choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (be->vt->device != NULL && m->layers[i].index.n_heads > 0 &&
             (m->layers[i].index.dim > SL_DEVICE_INDEX_DIM || m->layers[i].index.dim < 8 ||
              m->layers[i].index.dim % 4 != 0 || m->layers[i].index.n_heads > SL_DEVICE_INDEX_HEADS))

@@ -24,6 +24,8 @@ int sl_rows_create(struct sl_model *m, int32_t layer, struct sl_error *err)
         return sl_fail(err, SL_ENOMEM, "out of memory for matrices of %d groups of heads", n);
     for (int32_t g = 0; g < n; g++)
         s->mats[g] = sl_param(m, layer, SL_SLOT_O_DOWN)[g].mat;
+    if (m->be->vt->device != NULL) /* as wide as others that are products of their own */
+        return 0;
     return m->be->vt->stack_create(m->be, s->mats, n, &s->k_up, err);
 }
 
@@ -37,10 +39,16 @@ size_t sl_rows_state_bytes(const struct sl_layer_desc *l)
     return sl_compress_state(l->head_dim, l->rows.overlap) + rows_index_state(l);
 }
 
+/* Rows made of several tokens that a position can see, whatever it chooses of them. */
+static int32_t rows_far_most(const struct sl_model *m, const struct sl_layer_desc *l)
+{
+    return l->rows.ratio > 0 ? m->hp.context / l->rows.ratio : 0;
+}
+
 /* Rows that a position can attend to. */
 static int32_t rows_most(const struct sl_model *m, const struct sl_layer_desc *l)
 {
-    int32_t far = l->rows.ratio > 0 ? m->hp.context / l->rows.ratio : 0;
+    int32_t far = rows_far_most(m, l);
     if (l->index.top_k > 0)
         far = SL_MIN(far, l->index.top_k);
     return far + SL_MIN(l->window, m->hp.context);
@@ -48,10 +56,12 @@ static int32_t rows_most(const struct sl_model *m, const struct sl_layer_desc *l
 
 enum { ROOM = 32 * (1 << 20) }; /* bytes that what they see is copied to, if they need as many */
 
-size_t sl_rows_room(const struct sl_model *m, enum sl_dtype kv, int32_t n_tokens)
+size_t sl_rows_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
+                    int32_t n_tokens)
 {
     size_t most = 0;
-    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+    for (int32_t i = 0; i < m->hp.n_layers && be->vt->device == NULL;
+         i++) { /* else read in place */
         const struct sl_layer_desc *l = &m->layers[i];
         if (l->mixer != SL_MIX_ROWS)
             continue;
@@ -70,7 +80,7 @@ static struct sl_linear_part rows_part(const struct sl_run *r, int32_t layer, en
     return (struct sl_linear_part){mat, NULL, out, mat->n_rows};
 }
 
-static void rows_linear(struct sl_run *r, const struct sl_weight *w, const float *x, int32_t n,
+static void rows_linear(struct sl_run *r, const struct sl_weight *w, const void *x, int32_t n,
                         float *out)
 {
     r->m->be->vt->linear(
@@ -79,7 +89,7 @@ static void rows_linear(struct sl_run *r, const struct sl_weight *w, const float
 }
 
 static void rows_turn(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t dim, bool norm,
-                      bool back, int32_t n, float *x)
+                      int32_t n, float *x)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     r->m->be->vt->turn_tails(r->m->be, &(struct sl_op_turn_tails){.x = x,
@@ -89,8 +99,7 @@ static void rows_turn(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t 
                                                                   .norm = norm,
                                                                   .eps = l->mla.norm_eps,
                                                                   .rope = &r->m->ropes[l->rope],
-                                                                  .angles = r->angles[l->rope],
-                                                                  .back = back});
+                                                                  .angles = r->angles[l->rope]});
 }
 
 /* r->latent_q_norm, r->q and r->k, of r->norm. */
@@ -113,7 +122,7 @@ static void rows_project(struct sl_run *r, int32_t layer, int32_t n)
                                                 .h = l->mla.q_rank,
                                                 .out = r->latent_q_norm});
     rows_linear(r, sl_run_mat(r, layer, SL_SLOT_Q), r->latent_q_norm, n, r->q);
-    rows_turn(r, layer, l->n_heads, l->head_dim, true, false, n, r->q);
+    rows_turn(r, layer, l->n_heads, l->head_dim, true, n, r->q);
 }
 
 static void rows_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
@@ -169,8 +178,11 @@ static void rows_compress(struct sl_run *r, int32_t layer, const struct sl_batch
                      });
 }
 
-static bool rows_must_choose(const struct sl_layer_desc *l, const struct sl_batch *batch)
+static bool rows_must_choose(const struct sl_run *r, const struct sl_layer_desc *l,
+                             const struct sl_batch *batch)
 {
+    if (r->m->be->vt->device != NULL) /* spans are the device's */
+        return l->index.top_k < rows_far_most(r->m, l);
     for (int32_t i = 0; i < batch->n_spans; i++)
         if ((batch->spans[i].pos + batch->spans[i].n) / l->rows.ratio > l->index.top_k)
             return true;
@@ -183,11 +195,11 @@ static void rows_choose(struct sl_run *r, int32_t layer, const struct sl_batch *
     const struct sl_layer_desc *l = &m->layers[layer];
     const int32_t n = batch->n_tokens;
     rows_compress(r, layer, batch, true);
-    if (!rows_must_choose(l, batch))
+    if (!rows_must_choose(r, l, batch))
         return;
     rows_linear(r, sl_run_mat(r, layer, SL_SLOT_INDEX_Q), r->latent_q_norm, n, r->index_q);
     rows_linear(r, sl_run_mat(r, layer, SL_SLOT_INDEX_W), r->norm, n, r->index_w);
-    rows_turn(r, layer, l->index.n_heads, l->index.dim, false, false, n, r->index_q);
+    rows_turn(r, layer, l->index.n_heads, l->index.dim, false, n, r->index_q);
     m->be->vt->compressed_select(
         m->be, &(struct sl_op_compressed_select){
                    .batch = batch,
@@ -197,9 +209,11 @@ static void rows_choose(struct sl_run *r, int32_t layer, const struct sl_batch *
                    .dim = l->index.dim,
                    .top_k = l->index.top_k,
                    .ratio = l->rows.ratio,
+                   .n_most = rows_far_most(m, l),
                    .rows = sl_kv_far_rows(&r->cfg.kv, r->cfg.kv_pool, layer, true),
                    .scores = r->index_scores,
                    .n_scores = sl_index_n_scores(m, m->be, r->cfg.max_tokens),
+                   .seen = r->rows_seen,
                    .top = r->index_top,
                });
 }
@@ -209,7 +223,7 @@ void sl_mixer_rows_attend(struct sl_run *r, int32_t layer, const struct sl_batch
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const bool far = l->rows.ratio > 0;
-    SL_ASSERT(m->n_ranks == 1 && m->be->vt->act_dtype == SL_DTYPE_F32); /* load.c, ranks.c */
+    SL_ASSERT(m->n_ranks == 1); /* ranks.c */
     rows_project(r, layer, batch->n_tokens);
     rows_store(r, layer, batch);
     if (far)
@@ -229,14 +243,41 @@ void sl_mixer_rows_attend(struct sl_run *r, int32_t layer, const struct sl_batch
         .top = l->index.n_heads > 0 ? r->index_top : NULL,
         .top_k = l->index.top_k,
         .room = r->rows_room,
-        .room_bytes = sl_rows_room(m, r->cfg.kv.dtype, r->cfg.max_tokens),
+        .room_bytes = sl_rows_room(m, m->be, r->cfg.kv.dtype, r->cfg.max_tokens),
         .n_most = rows_most(m, l),
+        .rope = &m->ropes[l->rope],
+        .angles = r->angles[l->rope],
         .out = r->att,
     };
     if (far)
         a.far = sl_kv_far_rows(&r->cfg.kv, r->cfg.kv_pool, layer, false);
     m->be->vt->compressed_attention(m->be, &a);
-    rows_turn(r, layer, l->n_heads, l->head_dim, false, true, batch->n_tokens, r->att);
+}
+
+/* r->rows_low_act: a product for each group, which on a device fills it by itself. */
+static void rows_lower_groups(struct sl_run *r, int32_t layer, int32_t n)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
+    const int32_t n_groups = l->rows.o_groups, low = n_groups * l->rows.o_rank;
+    const int64_t width = (int64_t)l->n_heads * l->head_dim;
+    for (int32_t g = 0; g < n_groups; g++)
+        r->m->be->vt->linear(
+            r->m->be, &(struct sl_op_linear){
+                          .x = (const uint8_t *)r->att + (size_t)(g * (width / n_groups)) * act,
+                          .ld_x = width,
+                          .w = &r->m->heads[layer].mats[g],
+                          .n = n,
+                          .out = r->rows_low + g * l->rows.o_rank,
+                          .ld_out = low,
+                      });
+    r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = r->rows_low,
+                                                                .ld_x = low,
+                                                                .n = n,
+                                                                .h = low,
+                                                                .out_act = true,
+                                                                .out = r->rows_low_act,
+                                                                .ld_out = low});
 }
 
 void sl_mixer_rows_output(struct sl_run *r, int32_t layer, int32_t n, float *y)
@@ -244,15 +285,18 @@ void sl_mixer_rows_output(struct sl_run *r, int32_t layer, int32_t n, float *y)
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const int64_t width = (int64_t)l->n_heads * l->head_dim;
-    m->be->vt->heads_linear(m->be, &(struct sl_op_heads_linear){
-                                       .x = r->att,
-                                       .ld_x = width,
-                                       .step_x = width / l->rows.o_groups,
-                                       .w = &m->heads[layer].k_up,
-                                       .n = n,
-                                       .out = r->rows_low,
-                                       .ld_out = (int64_t)l->rows.o_groups * l->rows.o_rank,
-                                       .step_out = l->rows.o_rank,
-                                   });
-    rows_linear(r, sl_run_mat(r, layer, SL_SLOT_O), r->rows_low, n, y);
+    if (m->be->vt->device != NULL)
+        rows_lower_groups(r, layer, n);
+    else
+        m->be->vt->heads_linear(m->be, &(struct sl_op_heads_linear){
+                                           .x = r->att,
+                                           .ld_x = width,
+                                           .step_x = width / l->rows.o_groups,
+                                           .w = &m->heads[layer].k_up,
+                                           .n = n,
+                                           .out = r->rows_low,
+                                           .ld_out = (int64_t)l->rows.o_groups * l->rows.o_rank,
+                                           .step_out = l->rows.o_rank,
+                                       });
+    rows_linear(r, sl_run_mat(r, layer, SL_SLOT_O), r->rows_low_act, n, y);
 }

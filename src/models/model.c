@@ -314,7 +314,7 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
                                    latent ? l->n_kv_heads : l->n_kv_heads / m->n_ranks,
                                    l->head_dim,
                                    l->v_dim,
-                                   latent,
+                                   l->mixer == SL_MIX_ROWS ? SL_HEADS_ROWS : latent,
                                    sl_top_pages_layer(m, i) ? m->hp.context
                                                             : l->index.block * l->index.top_k};
         int32_t k = 0;

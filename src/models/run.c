@@ -46,7 +46,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 enum {
     N_DRAFT_CUTS = 10,
     N_MLA_CUTS = 12,
-    N_ROWS_CUTS = 7,
+    N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
 enum { N_CUTS = 58 + N_OTHER_CUTS + SL_MAX_ROPES };
@@ -207,10 +207,12 @@ static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
 }
 
 /* Of hyper-connections, and of rows made of several tokens. */
-static void list_rows_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
-                           struct cut cuts[N_ROWS_CUTS])
+static void list_rows_cuts(const struct sl_model *m, const struct sl_backend *be,
+                           const struct sl_run_config *cfg, struct cut cuts[N_ROWS_CUTS])
 {
     const uint64_t t = (uint64_t)cfg->max_tokens, f = sizeof(float);
+    const bool narrow = be->vt->act_dtype != SL_DTYPE_F32;
+    const uint64_t act = narrow ? sl_dtype_info(be->vt->act_dtype)->block_bytes : 0; /* besides */
     const uint64_t wide = (uint64_t)m->hp.n_hyper * (uint64_t)m->hp.hidden;
     const uint64_t weights = (uint64_t)sl_hyper_weights(m->hp.n_hyper);
     const int64_t own = sl_layers_max(&m->hp, m->layers, SL_DIM_ROWS_KV),
@@ -221,10 +223,14 @@ static void list_rows_cuts(const struct sl_model *m, const struct sl_run_config 
         {offsetof(struct sl_run, hyper), t * wide * f},
         {offsetof(struct sl_run, hyper_w), t * weights * f},
         {offsetof(struct sl_run, hyper_rows), (uint64_t)cfg->max_logits * wide * f},
+        {offsetof(struct sl_run, hyper_act), t * wide * act},
+        {offsetof(struct sl_run, hyper_rows_act), (uint64_t)cfg->max_logits * wide * act},
         {offsetof(struct sl_run, rows_kv), t * kv * f},
         {offsetof(struct sl_run, rows_gate), t * kv * f},
         {offsetof(struct sl_run, rows_low), t * (uint64_t)low * f},
-        {offsetof(struct sl_run, rows_room), sl_rows_room(m, cfg->kv.dtype, cfg->max_tokens)},
+        {offsetof(struct sl_run, rows_low_act), t * (uint64_t)low * act},
+        {offsetof(struct sl_run, rows_seen), narrow && low > 0 ? t * sizeof(int32_t) : 0},
+        {offsetof(struct sl_run, rows_room), sl_rows_room(m, be, cfg->kv.dtype, cfg->max_tokens)},
     };
     memcpy(cuts, list, sizeof list);
 }
@@ -327,7 +333,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
     memcpy(cuts, list, sizeof list);
     list_mla_cuts(m, be, cfg, cuts + SL_COUNT(list));
     list_draft_cuts(m, be, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS);
-    list_rows_cuts(m, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS + N_DRAFT_CUTS);
+    list_rows_cuts(m, be, cfg, cuts + SL_COUNT(list) + N_MLA_CUTS + N_DRAFT_CUTS);
     for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
         uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, m->layers, i) : 0;
         cuts[SL_COUNT(list) + N_OTHER_CUTS + (size_t)i] = (struct cut){
@@ -410,6 +416,9 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     if (m->be->vt->act_dtype == SL_DTYPE_F32) {
         r->head_q_act = r->head_q;
         r->head_v = r->att;
+        r->hyper_act = r->hyper;
+        r->hyper_rows_act = r->hyper_rows;
+        r->rows_low_act = r->rows_low;
     }
     r->pooled = r->logits;
     rc = sl_host_create(r, err);

@@ -39,10 +39,13 @@ struct sl_device_times {
 /* What attention of a layer has. Layers of one model may differ. */
 struct sl_heads {
     int32_t n_heads, n_kv_heads, head_dim, v_dim;
-    int32_t latent; /* 1: values are a part of keys (struct sl_op_attention.v_in_k); 0: not */
+    int32_t latent; /* 1: values are a part of keys (struct sl_op_attention.v_in_k); 0: not;
+                       SL_HEADS_ROWS: of struct sl_op_compressed_attention */
     int32_t chosen; /* positions that a row sees at most, which each key head chooses for itself; 0:
                        it sees all */
 };
+
+#define SL_HEADS_ROWS 2
 
 #define SL_DEVICE_DEPTH       (SL_MAX_STAGES + 1)
 #define SL_MAX_HEAD_KINDS     8    /* kinds of layers by their heads, on a device */

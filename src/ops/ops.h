@@ -475,6 +475,7 @@ struct sl_op_hyper_write { /* x_i = post_i y + sum over j of mix[j, i] x_j, all 
     const float *y;        /* [T, h] */
     const float *w;        /* as hyper_read leaves it */
     int32_t n, n_streams, h;
+    void *act; /* [T, n_streams, h] x as activations, where those are no floats; or NULL */
 };
 
 struct sl_op_mix_streams { /* x_i += sum over j of coefs[t, i, j] x_j, all at once (AltUp) */
@@ -838,7 +839,6 @@ struct sl_op_turn_tails { /* the last dimensions of each head are rotated, or ba
     float eps;
     const struct sl_rope *rope; /* of the last rope->n_dims dimensions */
     const float *angles;        /* from rope_angles */
-    bool back;                  /* by the negative angles */
 };
 
 struct sl_op_row_store { /* the RMSNorm of each row, its last dimensions rotated, to the pages */
@@ -884,15 +884,18 @@ struct sl_op_compressed_select {
     const float *q; /* [T, n_heads, dim] */
     const float *w; /* [T, n_heads] */
     int32_t n_heads, dim, top_k, ratio;
+    int32_t n_most; /* rows that no sequence exceeds, for a device, whose spans are its own */
     struct sl_rows_view rows;
     float *scores; /* room for so many, at least sl_index_scores(rows of the longest span) */
     int64_t n_scores;
-    int32_t *top; /* [T, top_k] rows, ascending; of a position that sees no more: undefined */
+    int32_t *seen; /* [T] room for a device; else NULL */
+    int32_t *top;  /* [T, top_k] rows, ascending; of a position that sees no more: undefined */
 };
 
 /* A position attends to the rows made of several tokens that it sees, or has chosen of them, in
  * ascending order, and behind them to its own row and window - 1 of those before it: as if these
- * were all keys there are, side by side. */
+ * were all keys there are, side by side. What comes out is rotated back by the position, as
+ * turn_tails does it. */
 struct sl_op_compressed_attention {
     const struct sl_batch *batch;
     const float *q; /* [T, n_heads, dim] */
@@ -904,10 +907,12 @@ struct sl_op_compressed_attention {
     struct sl_rows_view far;
     const int32_t *top; /* [T, top_k] from compressed_select; NULL: all are seen */
     int32_t top_k;
-    void *room; /* at least sl_compressed_room(.., 1) */
+    void *room; /* at least sl_compressed_room(.., 1); on a device nothing is copied, NULL */
     size_t room_bytes;
-    int32_t n_most; /* rows that a position can attend to */
-    float *out;     /* [T, n_heads, dim] */
+    int32_t n_most;             /* rows that a position can attend to */
+    const struct sl_rope *rope; /* of the last rope->n_dims dimensions; */
+    const float *angles;        /* from rope_angles */
+    void *out;                  /* [T, n_heads, dim] activations */
 };
 
 /* Bytes in which n positions are worked on at a time. */
@@ -1014,6 +1019,7 @@ struct sl_op_route {     /* each row's experts: those with the top_k largest sco
     /* Where tokens say which: [V, top_k] different ones of each, and the tokens [T], each below
      * V; without a bias and groups. NULL: scores do. */
     const int32_t *of_token, *tokens;
+    int32_t n_vocab;  /* V */
     int32_t *experts; /* [T, top_k] */
     float *weights;   /* [T, top_k] */
 };

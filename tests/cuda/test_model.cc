@@ -79,11 +79,13 @@ static const model models[] = {
     {"sparse-bf16", "glm_moe_dsa", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
     {"sparse-fp8", "glm_moe_dsa", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "fp8", 0, 0, SL_ACT_COUNT},
     {"blocks-bf16", "minimax_m3", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
+    {"rows-bf16", "deepseek_v4", 0, 0, 0, SL_DTYPE_BF16, 0, 0, "bf16", 0, 0, SL_ACT_COUNT},
 };
 
 static bool is_gguf(const model &m)
 {
-    return sl_dtype_info(m.dtype)->gguf_id >= 0 && strcmp(m.family, "minimax_m3") != 0;
+    return sl_dtype_info(m.dtype)->gguf_id >= 0 && strcmp(m.family, "minimax_m3") != 0 &&
+           strcmp(m.family, "deepseek_v4") != 0;
 }
 
 static std::string path_of(const model &m)
@@ -108,11 +110,12 @@ static void write_model(const model &m)
         s.hp.n_kv_heads = m.kv_heads;
         s.hp.head_dim = m.head_dim;
         s.hp.query_scalar = s.hp.query_scalar != 0 ? m.head_dim : 0;
-    } else {
+    } else if (strcmp(m.family, "deepseek_v4") != 0) {
         s.hp.n_dense = 2; /* layers */
     }
     s.hp.act = m.act != SL_ACT_COUNT ? m.act : s.hp.act;
-    s.hp.n_layers = m.context > 256 ? 3 : 2; /* of long texts one that chooses pages */
+    /* Of long texts one that chooses pages; with and without an index. */
+    s.hp.n_layers = m.context > 256 || strcmp(m.family, "deepseek_v4") == 0 ? 3 : 2;
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
     s.hp.context = m.context != 0 ? m.context : 256;
     s.dtype = m.dtype;

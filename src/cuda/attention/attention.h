@@ -37,6 +37,10 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype, int32_t head_dim);
  * 512, are values; both a multiple of 8. Pages of BF16, F16 or FP8_E4M3. */
 bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages);
 
+/* Attention to rows made of several tokens (rows_attend.cu): heads of up to 512 dimensions, a
+ * multiple of 8; pages of BF16 or F16. It needs neither workspace nor plan. */
+bool sl_cuda_rows_support(int32_t head_dim, enum sl_dtype pages);
+
 /* Bytes cu->workspace needs; of several kinds of layers the largest. It need not be zeroed. Less
  * than this works as long as the lists fit: long sequences are then spread over fewer SMs. */
 size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,

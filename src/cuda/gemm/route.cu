@@ -87,23 +87,46 @@ static __device__ float mixer_weight(const sl_op_route &a, const float *logits, 
     return __fdiv_rn(1.0f, sum_of(score, a.n_experts));
 }
 
+/* sqrt(ln(1 + exp(x))), as the CPU has it but for the library's log1p. */
+static __device__ __forceinline__ float root_softplus(float x)
+{
+    const float more = static_cast<float>(log1p(static_cast<double>(sl_exp(-fabsf(x)))));
+    return __fsqrt_rn(__fadd_rn(x > 0.0f ? x : 0.0f, more));
+}
+
+/* The s-th expert of a token that says which, of ids as embed has them: below 0 the step before
+ * chose it, and what is no token is token 0, whose result nobody wants. */
+static __device__ __forceinline__ int32_t expert_of_token(const sl_op_route &a,
+                                                          const int32_t *ids_prev, int32_t t,
+                                                          int32_t s)
+{
+    int32_t id = a.tokens[t];
+    if (id < 0)
+        id = ids_prev != nullptr ? ids_prev[-1 - id] : 0;
+    id = id < 0 || id >= a.n_vocab ? 0 : id;
+    return a.of_token[static_cast<int64_t>(id) * a.top_k + s];
+}
+
 /* Fills score and choice; returns what weights are divided by if not by their own sum. */
 static __device__ float score_experts(const sl_op_route &a, const float *logits, float *score,
                                       float *choices)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const bool sigmoid = a.rule.score == SL_ROUTE_SIGMOID;
+    const bool root = a.rule.score == SL_ROUTE_ROOT_SOFTPLUS, alone = sigmoid || root;
     const bool mixer = a.rule.score == SL_ROUTE_MIXER;
     const bool by_logit = a.bias == nullptr && a.rule.group_top <= 1;
     float sum = 1.0f;
-    if (!sigmoid && !mixer)
+    if (!alone && !mixer)
         exponentials(logits, a.n_experts, score);
-    if (!sigmoid && !mixer && !(by_logit && a.rule.renormalize)) /* else nothing is divided by it */
+    if (!alone && !mixer && !(by_logit && a.rule.renormalize)) /* else nothing is divided by it */
         sum = sum_of(score, a.n_experts);
     __syncwarp();
     for (int32_t e = lane; e < a.n_experts; e += 32) {
         if (sigmoid)
             score[e] = __fdiv_rn(1.0f, __fadd_rn(1.0f, sl_exp(-logits[e])));
+        else if (root)
+            score[e] = root_softplus(logits[e]);
         else if (!by_logit)
             score[e] = __fdiv_rn(score[e], sum);
         choices[e] = by_logit            ? logits[e]
@@ -156,7 +179,7 @@ static __host__ __device__ int32_t room(const sl_op_route &a)
     return 2 * a.n_experts + a.rule.n_groups;
 }
 
-static __global__ void route_kernel(const sl_op_route a)
+static __global__ void route_kernel(const sl_op_route a, const int32_t *ids_prev)
 {
     SL_SMEM(float, smem);
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -170,7 +193,8 @@ static __global__ void route_kernel(const sl_op_route a)
     uint32_t taken = a.rule.n_groups > 1 ? leave_groups_out(a, choices, choices + a.n_experts) : 0;
     float sum = 0.0f, mine = 0.0f, factor = 1.0f;
     for (int32_t s = 0; s < a.top_k; s++) {
-        const int32_t e = take_best(choices, a.n_experts, &taken);
+        const int32_t e = a.of_token != nullptr ? expert_of_token(a, ids_prev, t, s)
+                                                : take_best(choices, a.n_experts, &taken);
         const float w =
             a.rule.score == SL_ROUTE_MIXER ? mixer_weight(a, logits, e, taken, score) : score[e];
         sum = __fadd_rn(sum, w);
@@ -190,6 +214,9 @@ extern "C" void sl_cuda_route(struct sl_backend *be, const struct sl_op_route *a
 {
     SL_ASSERT(sl_route_fits(a->n_experts, a->top_k, &a->rule));
     SL_ASSERT(a->rule.score != SL_ROUTE_MIXER || a->bias == NULL);
-    sl_launch(sl_cuda(be), route_kernel, dim3((unsigned)SL_CEIL_DIV(a->n, WARPS)), dim3(32 * WARPS),
-              WARPS * (size_t)room(*a) * sizeof(float), *a);
+    SL_ASSERT(a->of_token == NULL || (a->tokens != NULL && a->bias == NULL &&
+                                      a->rule.n_groups == 1 && a->rule.score != SL_ROUTE_MIXER));
+    struct sl_cuda *cu = sl_cuda(be);
+    sl_launch(cu, route_kernel, dim3((unsigned)SL_CEIL_DIV(a->n, WARPS)), dim3(32 * WARPS),
+              WARPS * (size_t)room(*a) * sizeof(float), *a, cu->ids_prev);
 }

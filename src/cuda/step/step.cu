@@ -99,6 +99,8 @@ static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_lim
     size_t most = 0;
     for (int32_t i = 0; i < lim->n_kinds; i++) {
         const struct sl_heads *h = &lim->heads[i];
+        if (h->latent == SL_HEADS_ROWS)
+            continue;
         /* Where an index chooses, tokens are planned as spans of their own (sparse.cu). */
         const int32_t n_spans = h->latent != 0 ? lim->max_tokens : lim->max_spans;
         const struct sl_cuda_attention_limits a = {
@@ -570,7 +572,7 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
     cu->lora_rows = NULL;
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
-    if (lim->n_kinds > 0)
+    if (lim->n_kinds > 0 && heads->latent != SL_HEADS_ROWS)
         sl_cuda_attention_plan(cu, &dev->batch, heads->n_heads, kv_heads_of(heads), heads->head_dim,
                                lim->whole || dev->blocks);
     forward(arg, dev);
