@@ -61,11 +61,20 @@ static void norm_row(void *arg, uint32_t t, int thread_idx)
         memcpy(j->out + at, j->x + at, (size_t)j->h * sizeof *j->out);
 }
 
+static void norm_in_place(void *arg, uint32_t t, int thread_idx)
+{
+    const struct norm_job *j = arg;
+    (void)thread_idx;
+    float *x = (float *)j->x + (int64_t)t * j->h;
+    j->cpu->k.rmsnorm(x, j->w, j->eps, j->h, x);
+}
+
 void sl_cpu_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnorm *a)
 {
     struct norm_job j = {
         .cpu = sl_cpu(be), .x = a->x, .w = a->w, .eps = a->eps, .h = a->h, .out = a->out};
-    sl_cpu_run(sl_cpu(be), norm_row, &j, a->n, (int64_t)a->n * a->h);
+    sl_cpu_run(sl_cpu(be), a->out != NULL ? norm_row : norm_in_place, &j, a->n,
+               (int64_t)a->n * a->h);
 }
 
 void sl_cpu_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)

@@ -248,7 +248,7 @@ static const struct sl_device_vt device_vtable = {
 };
 
 /* Of the optional operations those that there are. */
-#define HAS_layer_inputs         nullptr
+#define HAS_layer_inputs         sl_cuda_layer_inputs
 #define HAS_hyper_read           sl_cuda_hyper_read
 #define HAS_hyper_write          sl_cuda_hyper_write
 #define HAS_turn_tails           sl_cuda_turn_tails

@@ -11,12 +11,13 @@
  * It waits for nothing behind it: y is whole before it can be normed. */
 void sl_cuda_join(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a);
 
-struct sl_cuda_norm_row { /* x = rmsnorm(x), rows ld apart */
+struct sl_cuda_norm_row { /* x = rmsnorm(x), rows ld apart; w NULL: times 1 */
     float *x;
     int64_t ld;
     const float *w;
     int32_t h;
 };
+void sl_cuda_norm_one(struct sl_cuda *cu, const struct sl_cuda_norm_row *row, int32_t n, float eps);
 /* n rows of two arrays. */
 void sl_cuda_norm_two(struct sl_cuda *cu, const struct sl_cuda_norm_row rows[2], int32_t n,
                       float eps);

@@ -207,20 +207,21 @@ static void norm_rows(struct sl_run *r, int32_t layer, enum sl_slot w, const flo
                                                             .out = out});
 }
 
+/* The norms of the two branches stay in float32, as their sum does. */
 void sl_ffn_branches(struct sl_run *r, int32_t layer, const float *stream, int32_t n, float *y)
 {
-    sl_ffn_shared(r, layer, r->norm, n, r->shared);
-    norm_rows(r, layer, SL_SLOT_SHARED_OUT_NORM, r->shared, n, r->shared);
-    norm_rows(r, layer, SL_SLOT_ROUTER_NORM, stream, n, y);
-    choose_experts(r, layer, y, n);
+    float *experts = r->shared; /* before that what the router reads */
+    sl_ffn_shared(r, layer, r->norm, n, y);
+    norm_rows(r, layer, SL_SLOT_SHARED_OUT_NORM, y, n, NULL);
+    norm_rows(r, layer, SL_SLOT_ROUTER_NORM, stream, n, experts);
+    choose_experts(r, layer, experts, n);
     norm_rows(r, layer, SL_SLOT_EXPERTS_NORM, stream, n, r->norm);
-    run_chosen(r, layer, r->norm, n, NULL, y, NULL);
+    run_chosen(r, layer, r->norm, n, NULL, experts, NULL);
     r->m->be->vt->add_rmsnorm(
-        r->m->be, &(struct sl_op_add_rmsnorm){.x = r->shared,
-                                              .y = y,
+        r->m->be, &(struct sl_op_add_rmsnorm){.x = y,
+                                              .y = experts,
                                               .w_y = sl_run_vec(r, layer, SL_SLOT_EXPERTS_OUT_NORM),
                                               .eps = (float)r->m->hp.norm_eps,
                                               .n = n,
-                                              .h = r->m->hp.hidden,
-                                              .out = y});
+                                              .h = r->m->hp.hidden});
 }

@@ -477,7 +477,8 @@ struct sl_run {
                                          convolution and behind it */
     float *conv_kernels;              /* [T, channels, taps] where each token brings its own */
     float *state_gate, *state_out;    /* [T, heads * v_dim] */
-    float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; normed */
+    float *state_x;  /* [2, T, dt_rank + 2 k_dim] of Mamba 1: dt, b and c of all rows; dt as
+                         activations */
     void *state_low; /* [T, 2, low_rank] activations, where these are no floats */
     void *state_att; /* the same as activations, beside att; */
     float *wkv;      /* of RWKV-7: values, rates, kk, and what mixes values, each [T, C], and the

@@ -469,19 +469,10 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
 {
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if ((m->layers[i].has & SL_HAS_BRANCHES) != 0 && be->vt->act_dtype != SL_DTYPE_F32)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "experts beside an MLP with norms of their own have no kernel on this "
-                           "device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].latent > 0 && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "experts in a space of their own (moe_latent_size) have no kernel on "
                            "this device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].state.dt_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "layers of Mamba 1 are not built for this device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].state.conv_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,

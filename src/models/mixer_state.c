@@ -225,17 +225,32 @@ static void delta_rule(struct sl_run *r, int32_t layer, const struct sl_batch *b
 struct low {
     float *part[3]; /* [T, dt_rank], [T, k_dim] twice */
     int32_t dim[3];
+    void *dt; /* [T, dt_rank] activations */
 };
 
-static struct low low_of(const struct sl_run *r, const struct sl_state_desc *s, bool normed)
+static struct low low_of(const struct sl_run *r, const struct sl_state_desc *s)
 {
     const int64_t t = r->cfg.max_tokens;
-    float *at = r->state_x + (normed ? t * (s->dt_rank + 2 * s->k_dim) : 0);
+    float *at = r->state_x;
     return (struct low){{at, at + t * s->dt_rank, at + t * (s->dt_rank + s->k_dim)},
-                        {s->dt_rank, s->k_dim, s->k_dim}};
+                        {s->dt_rank, s->k_dim, s->k_dim},
+                        at + t * (s->dt_rank + 2 * s->k_dim)};
 }
 
-/* Mamba 1: dt, b and c of what left the convolution. */
+/* n rows of h floats as activations, at out where those are not floats. */
+static const void *activations_of(const struct sl_run *r, const float *x, int32_t n, int32_t h,
+                                  void *out)
+{
+    struct sl_backend *be = r->m->be;
+    if (be->vt->act_dtype == SL_DTYPE_F32)
+        return x;
+    be->vt->copy_rows(
+        be, &(struct sl_op_copy_rows){
+                .x = x, .ld_x = h, .n = n, .h = h, .out_act = true, .out = out, .ld_out = h});
+    return out;
+}
+
+/* Mamba 1: dt, b and c of what left the convolution. r->att is free until the output is gated. */
 static void project_low(struct sl_run *r, int32_t layer, int32_t n)
 {
     static const enum sl_slot slots[] = {SL_SLOT_STATE_X, SL_SLOT_STATE_B, SL_SLOT_STATE_C};
@@ -244,27 +259,29 @@ static void project_low(struct sl_run *r, int32_t layer, int32_t n)
     const struct sl_state_desc *s = &r->m->layers[layer].state;
     const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_STATE_DT_UP);
     struct sl_backend *be = r->m->be;
-    const struct low low = low_of(r, s, false), normed = low_of(r, s, s->norm_x);
-    struct sl_op_linear_multi a = {.x = r->conv_out, .ld_x = s->n_heads, .n = n, .n_parts = 3};
+    const struct low low = low_of(r, s);
+    struct sl_op_linear_multi a = {.x = activations_of(r, r->conv_out, n, s->n_heads, r->att),
+                                   .ld_x = s->n_heads,
+                                   .n = n,
+                                   .n_parts = 3};
     for (int i = 0; i < 3; i++)
         a.part[i] =
             (struct sl_linear_part){sl_run_mat(r, layer, slots[i]), NULL, low.part[i], low.dim[i]};
     be->vt->linear_multi(be, &a);
     for (int i = 0; i < 3 && s->norm_x; i++)
-        be->vt->gated_norm(be, &(struct sl_op_gated_norm){.x = low.part[i],
-                                                          .w = sl_run_vec(r, layer, norms[i]),
-                                                          .eps = s->norm_eps,
-                                                          .n = n,
-                                                          .n_groups = 1,
-                                                          .dim = low.dim[i],
-                                                          .out = normed.part[i],
-                                                          .ld_out = low.dim[i]});
-    be->vt->linear(be, &(struct sl_op_linear){.x = normed.part[0],
-                                              .ld_x = up->n_cols,
-                                              .w = up,
-                                              .n = n,
-                                              .out = r->state_dt,
-                                              .ld_out = up->n_rows});
+        be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){.x = low.part[i],
+                                                    .w = sl_run_vec(r, layer, norms[i]),
+                                                    .eps = s->norm_eps,
+                                                    .n = n,
+                                                    .h = low.dim[i]});
+    be->vt->linear(be, &(struct sl_op_linear){
+                           .x = activations_of(r, low.part[0], n, s->dt_rank, low.dt),
+                           .ld_x = up->n_cols,
+                           .w = up,
+                           .n = n,
+                           .out = r->state_dt,
+                           .ld_out = up->n_rows,
+                       });
 }
 
 static void mixer_state_ssm(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
@@ -274,7 +291,7 @@ static void mixer_state_ssm(struct sl_run *r, int32_t layer, const struct sl_bat
     const int64_t rows = (int64_t)s->n_heads * s->v_dim, keys = (int64_t)s->n_groups * s->k_dim;
     const int64_t ld = sl_conv_channels(l, r->m->hp.hidden);
     const bool first = s->dt_rank > 0; /* Mamba 1 */
-    const struct low low = low_of(r, s, s->norm_x);
+    const struct low low = low_of(r, s);
     if (first)
         project_low(r, layer, batch->n_tokens);
     r->m->be->vt->ssm(r->m->be, &(struct sl_op_ssm){

@@ -217,7 +217,8 @@ struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
     const float *w;    /* [H]; NULL: out = x */
     float eps;
     int32_t n, h;
-    void *out; /* [T, H] activations; may be x if those are float32 */
+    void *out; /* [T, H] activations; may be x if those are float32. NULL: x becomes it, in float32,
+                * without w times 1 */
 };
 
 struct sl_op_add_rmsnorm { /* x += s y, or x += s rmsnorm(y); x *= x_scale; out = rmsnorm(x), or x

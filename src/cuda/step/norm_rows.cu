@@ -195,18 +195,42 @@ struct two_args {
     float eps;
 };
 
-/* grid (rows, 2) */
-template <int NT> static __global__ void __launch_bounds__(NT) two_kernel(two_args a)
+/* grid (rows, 1 or 2) */
+template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) two_kernel(two_args a)
 {
     SL_SMEM(float, room);
     const sl_cuda_norm_row r = blockIdx.y == 0 ? a.rows[0] : a.rows[1];
     float *row = r.x + static_cast<int64_t>(blockIdx.x) * r.ld;
     sl_grid_launch_dependents();
     sl_grid_wait();
-    const float scale = join_scale<NT, true>(row, r.h, a.eps, room);
-    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < r.h; i += 4 * NT)
-        sl_norm_store4<true>(
-            row, i, r.h, join_normed<true>(sl_norm_load4<true>(row, i, r.h), r.w, i, r.h, scale));
+    const float scale = join_scale<NT, WIDE>(row, r.h, a.eps, room);
+    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < r.h; i += 4 * NT) {
+        float4 v = sl_norm_load4<WIDE>(row, i, r.h);
+        if (r.w != nullptr)
+            v = join_normed<WIDE>(v, r.w, i, r.h, scale);
+        else
+            v = make_float4(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale), __fmul_rn(v.z, scale),
+                            __fmul_rn(v.w, scale));
+        sl_norm_store4<WIDE>(row, i, r.h, v);
+    }
+}
+
+static bool is_wide(const struct sl_cuda_norm_row *r)
+{
+    return r->h % 4 == 0 && r->ld % 4 == 0 && aligned(r->x) && aligned(r->w);
+}
+
+void sl_cuda_norm_one(struct sl_cuda *cu, const struct sl_cuda_norm_row *row, int32_t n, float eps)
+{
+    const two_args k = {{*row, *row}, eps};
+    const dim3 grid(static_cast<unsigned>(n));
+    const size_t smem = 32 * sizeof(float);
+    if (row->h <= 8192)
+        sl_launch(cu, is_wide(row) ? two_kernel<256, true> : two_kernel<256, false>, grid,
+                  dim3(256), smem, k);
+    else
+        sl_launch(cu, is_wide(row) ? two_kernel<1024, true> : two_kernel<1024, false>, grid,
+                  dim3(1024), smem, k);
 }
 
 void sl_cuda_norm_two(struct sl_cuda *cu, const struct sl_cuda_norm_row rows[2], int32_t n,
@@ -214,11 +238,9 @@ void sl_cuda_norm_two(struct sl_cuda *cu, const struct sl_cuda_norm_row rows[2],
 {
     const two_args k = {{rows[0], rows[1]}, eps};
     const dim3 grid(static_cast<unsigned>(n), 2);
-    for (int i = 0; i < 2; i++)
-        SL_ASSERT(rows[i].h % 4 == 0 && rows[i].ld % 4 == 0 && aligned(rows[i].x) &&
-                  aligned(rows[i].w));
+    SL_ASSERT(is_wide(&rows[0]) && is_wide(&rows[1]));
     if (SL_MAX(rows[0].h, rows[1].h) <= 8192)
-        sl_launch(cu, two_kernel<256>, grid, dim3(256), 32 * sizeof(float), k);
+        sl_launch(cu, two_kernel<256, true>, grid, dim3(256), 32 * sizeof(float), k);
     else
-        sl_launch(cu, two_kernel<1024>, grid, dim3(1024), 32 * sizeof(float), k);
+        sl_launch(cu, two_kernel<1024, true>, grid, dim3(1024), 32 * sizeof(float), k);
 }

@@ -389,6 +389,47 @@ extern "C" void sl_cuda_embed_positions(struct sl_backend *be,
         launch_embed(cu, a->position, b->n_tokens, k);
 }
 
+/* ------------------------------------------------------------------ inputs of layers */
+
+struct inputs_args {
+    const float *x; /* [T, L, h] */
+    float *out;     /* [L] blocks of [T, h], ld_out apart */
+    int64_t n, ld_out;
+    int32_t n_layers, h;
+    float scale;
+};
+
+static __global__ void __launch_bounds__(256) inputs_kernel(inputs_args a)
+{
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < a.n;
+         i += (int64_t)gridDim.x * 256) {
+        const int64_t row = i / a.h, t = row / a.n_layers;
+        a.out[row % a.n_layers * a.ld_out + t * a.h + i % a.h] = __fmul_rn(a.x[i], a.scale);
+    }
+}
+
+/* The projection is normed where it lies, the rows of the table are added, and what each layer gets
+ * goes to its block. */
+extern "C" void sl_cuda_layer_inputs(struct sl_backend *be, const struct sl_op_layer_inputs *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct sl_cuda_norm_row row = {a->x, a->h, a->w, a->h};
+    sl_cuda_norm_one(cu, &row, a->n * a->n_layers, a->eps);
+    embed_args k = {};
+    k.ids = a->ids;
+    k.ids_prev = cu->ids_prev;
+    k.scale = a->row_scale;
+    k.out = a->x;
+    k.add = true;
+    launch_embed(cu, a->table, a->n, k);
+    const inputs_args in = {
+        a->x, a->out, (int64_t)a->n * a->n_layers * a->h, a->ld_out, a->n_layers, a->h, a->scale};
+    const int64_t blocks = (in.n + 255) / 256, most = (int64_t)cu->n_sms * 16;
+    sl_launch(cu, inputs_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0, in);
+}
+
 /* ------------------------------------------------------------------ norms */
 
 /* One block of threads per row, in the order of norm.cuh. Rows up to VEC quads a thread stay in
@@ -631,6 +672,11 @@ extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnor
 {
     struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out),
                              NULL};
+    if (a->out == NULL) {
+        const struct sl_cuda_norm_row row = {const_cast<float *>(a->x), a->h, a->w, a->h};
+        sl_cuda_norm_one(sl_cuda(be), &row, a->n, a->eps);
+        return;
+    }
     if (a->w == NULL) {
         struct sl_op_add_rmsnorm join = {};
         join.x = const_cast<float *>(a->x), join.n = a->n, join.h = a->h, join.out = a->out;
