@@ -72,7 +72,7 @@ void sl_device_ranks_share(struct sl_device_ranks *d, int32_t n)
 
 bool sl_device_ranks_may_best(const struct sl_device_ranks *d)
 {
-    return !d->staged && d->of[0].dev->best_ids != NULL;
+    return d->n_stages == 1 && d->of[0].dev->best_ids != NULL;
 }
 
 void sl_device_ranks_best(struct sl_backend *be, struct sl_run *run, const struct sl_batch *batch)

@@ -82,7 +82,7 @@ static void test_passes(void)
     lim.max_again = 5;
     lim.n_kinds = 2;
     lim.heads[1] = lim.heads[0];
-    lim.heads[0] = {8, 8, 64, 64, 0}; /* the model's: no step here has them */
+    lim.heads[0] = {8, 8, 64, 64, 0, 0}; /* the model's: no step here has them */
     lim.draft_kind = 1;
     memset(&h, 0, sizeof h);
     CHECK(be->vt->device->steps_init(be, &lim, &err) == 0);

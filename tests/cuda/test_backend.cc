@@ -274,7 +274,7 @@ static struct sl_step_limits limits(void)
     l.scratch_pages[0] = l.scratch_pages[1] = N_PAGES;
     l.max_context = N_PAGES * BLOCK;
     l.n_kinds = 1;
-    l.heads[0] = {4, 2, 64, 64, 0};
+    l.heads[0] = {4, 2, 64, 64, 0, 0};
     l.param_bytes = sizeof(struct param);
     l.result_bytes = sizeof(struct result);
     l.extra_bytes = MAX_SEQS * (sizeof(struct param) + sizeof(uint32_t));
@@ -462,8 +462,9 @@ static void test_device(void)
     be = create(0);
     CHECK(strcmp(be->vt->name, "cuda") == 0 && strcmp(be->vt->isa(be), "sm_90a") == 0);
     CHECK(be->vt->act_dtype == SL_DTYPE_BF16 && be->vt->n_threads(be) == 1);
-    const struct sl_heads heads[] = {{4, 2, 64, 64, 0}, {4, 3, 64, 64, 0}, {4, 0, 64, 64, 0},
-                                     {4, 4, 64, 64, 0}, {4, 2, 64, 32, 0}, {4, 1, 64, 48, 1}};
+    const struct sl_heads heads[] = {{4, 2, 64, 64, 0, 0}, {4, 3, 64, 64, 0, 0},
+                                     {4, 0, 64, 64, 0, 0}, {4, 4, 64, 64, 0, 0},
+                                     {4, 2, 64, 32, 0, 0}, {4, 1, 64, 48, 1, 0}};
     CHECK(be->vt->device->supports(be, &heads[0], SL_DTYPE_BF16));
     CHECK(!be->vt->device->supports(be, &heads[0], SL_DTYPE_F16));
     for (int i = 1; i < 5; i++)

@@ -676,7 +676,7 @@ static struct sl_step_limits call_limits()
     lim.scratch_pages[0] = 1;
     lim.max_width = MAX_WIDTH;
     lim.n_kinds = 1;
-    lim.heads[0] = {4, 4, 64, 64, 0};
+    lim.heads[0] = {4, 4, 64, 64, 0, 0};
     lim.host_hidden = CALL_H;
     lim.host_top_k = CALL_TOP;
     return lim;
