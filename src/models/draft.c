@@ -225,8 +225,8 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     SL_ASSERT(kind < kinds + SL_COUNT(kinds) && (!mtp || ckpt == target->ckpt));
     if (target->n_stages > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: method %s does not work with a model that is divided "
-                       "among stages (pipeline_parallel_size)",
+                       "speculative-config: method %s needs rows of layers that other stages have "
+                       "(pipeline_parallel_size): choose ngram, suffix or draft_model",
                        method);
     m = sl_calloc(1, sizeof *m);
     if (m == NULL || (m->layers = sl_calloc(1, sizeof *m->layers)) == NULL) {

@@ -71,12 +71,14 @@ static void collect(struct sl_request *req, struct outcome *out)
 
 /* All requests at once, then once more with what the cache has of them. alone: one after the other,
  * so that the room for drafts in a step is the same each time. */
-static struct sl_stats run_among(int n_ranks, const char *model, const char *speculative,
-                                 bool sampled, bool alone, struct outcome out[2][N_REQS])
+static struct sl_stats run_among(int n_ranks, int n_stages, const char *model,
+                                 const char *speculative, bool sampled, bool alone,
+                                 struct outcome out[2][N_REQS])
 {
     struct sl_engine_config cfg = {.model = model,
                                    .speculative_config = speculative,
                                    .tensor_parallel_size = n_ranks,
+                                   .pipeline_parallel_size = n_stages,
                                    .device = "cpu",
                                    .n_threads = 1,
                                    .max_num_seqs = 4,
@@ -107,7 +109,7 @@ static struct sl_stats run_among(int n_ranks, const char *model, const char *spe
 static struct sl_stats run_all(const char *model, const char *speculative, bool sampled, bool alone,
                                struct outcome out[2][N_REQS])
 {
-    return run_among(1, model, speculative, sampled, alone, out);
+    return run_among(1, 1, model, speculative, sampled, alone, out);
 }
 
 static const struct pair {
@@ -184,7 +186,8 @@ static void no_bit_changes_among_ranks(void **state)
             strcmp(p->model, DRAFTS "copy") != 0)
             continue; /* states, sparse attention and MLPs of 24 rows are not divided */
         run_all(p->model, NULL, !p->same, false, plain);
-        const struct sl_stats s = run_among(2, p->model, p->speculative, !p->same, false, drafted);
+        const struct sl_stats s =
+            run_among(2, 1, p->model, p->speculative, !p->same, false, drafted);
         printf("%s, 2 ranks: %llu of %llu drafts\n", p->model,
                (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_draft_tokens);
         assert_memory_equal(plain, drafted, sizeof plain);
@@ -193,6 +196,34 @@ static void no_bit_changes_among_ranks(void **state)
         n++;
     }
     assert_int_equal(n, 5);
+}
+
+/* Stages on CPUs: drafts of texts, of a model that is whole where the last stage is, and those
+ * whose states are rolled back on all stages. */
+static void no_bit_changes_among_stages(void **state)
+{
+    static struct outcome plain[2][N_REQS], drafted[2][N_REQS];
+    static const char ngram[] = "{\"method\":\"ngram\",\"num_speculative_tokens\":5,"
+                                "\"prompt_lookup_max\":3,\"prompt_lookup_min\":1}";
+    static const struct {
+        const char *model, *speculative;
+        int n_stages;
+    } cases[] = {
+        {DRAFTS "llama", ngram, 2},
+        {DRAFTS "llama", "{\"model\":\"" DRAFTS "llama\",\"num_speculative_tokens\":4}", 3},
+        {DRAFTS "qwen3_5", ngram, 2},
+    };
+    (void)state;
+    for (size_t k = 0; k < SL_COUNT(cases); k++) {
+        run_all(cases[k].model, NULL, true, false, plain);
+        const struct sl_stats s = run_among(1, cases[k].n_stages, cases[k].model,
+                                            cases[k].speculative, true, false, drafted);
+        printf("%s, %d stages: %llu of %llu drafts\n", cases[k].model, cases[k].n_stages,
+               (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_draft_tokens);
+        assert_memory_equal(plain, drafted, sizeof plain);
+        assert_true(s.n_draft_tokens > 100 && s.n_accepted_tokens > 0 &&
+                    s.n_accepted_tokens < s.n_draft_tokens);
+    }
 }
 
 /* 2.5 tokens a step with three drafts: the first always, the second half of the time, no third. */
@@ -220,6 +251,8 @@ static void synthetic_acceptance_is_as_asked(void **state)
 static void what_cannot_be_is_refused(void **state)
 {
     static const char *const bad[][3] = {
+        {DRAFTS "mimo", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}",
+         "method mtp needs rows of layers that other stages have"},
         {DRAFTS "llama", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}",
          "method mtp: modules of llama that predict further tokens are not supported"},
         {DRAFTS "llama",
@@ -246,6 +279,8 @@ static void what_cannot_be_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
         struct sl_engine_config cfg = {.model = bad[i][0], .speculative_config = bad[i][1]};
+        cfg.pipeline_parallel_size = strstr(bad[i][2], "stages") != NULL ? 2 : 1;
+        cfg.device = "cpu";
         struct sl_engine *eng = NULL;
         struct sl_error err = {0};
         assert_true(sl_engine_create(&cfg, &eng, &err) != 0);
@@ -254,11 +289,14 @@ static void what_cannot_be_is_refused(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_bit_changes),
         cmocka_unit_test(no_bit_changes_among_ranks),
+        cmocka_unit_test(no_bit_changes_among_stages),
         cmocka_unit_test(synthetic_acceptance_is_as_asked),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

@@ -835,6 +835,41 @@ static void test_tiers(void **state)
     tiers_of(cfg, 2, ROWS, true, "auto", want);
 }
 
+/* Drafts of texts are rows as others are. What stands behind those of recurrent layers is not sent.
+ */
+static void test_stages_draft(void **state)
+{
+    (void)state;
+    struct outcome want, got;
+    struct sl_stats stats;
+    struct sl_error err = {0};
+    struct sl_engine *eng;
+    struct sl_engine_config cfg = config_of(2, LAYERS);
+    cfg.model = write_model(&staged[0]);
+    cfg.rank_timeout_s = LONG_S;
+    cfg.max_num_batched_tokens = 48;
+    cfg.max_num_seqs = 8;
+    cfg.max_model_len = 512;
+    cfg.max_itl_ms = -1;
+    cfg.speculative_config = "{\"method\":\"ngram\",\"num_speculative_tokens\":4,"
+                             "\"prompt_lookup_max\":2,\"prompt_lookup_min\":1}";
+    one_rank(cfg.model, &want);
+    cfg.master_port = free_port();
+    struct follower f = {.model = cfg.model, .port = cfg.master_port, .parts = LAYERS};
+    const pid_t pid = follow(&f);
+    eng = start_as(cfg);
+    run_all(eng, &got);
+    must_equal(&got, &want, "stages with drafts");
+    sl_engine_stats(eng, &stats);
+    assert_true(stats.n_draft_tokens > 0);
+    assert_int_equal(stats.step_mallocs, 0);
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
+    cfg.model = write_model(&staged[3]);
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "states behind drafts"));
+}
+
 /* A stage of other layers, or ranks in place of stages, do not meet. */
 static void test_stages_differ(void **state)
 {
@@ -1037,6 +1072,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_experts_differ), cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_drafts),         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_stages_differ),  cmocka_unit_test(test_tiers),
+        cmocka_unit_test(test_stages_draft),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 2)

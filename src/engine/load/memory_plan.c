@@ -688,7 +688,7 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model that drafts does not run beside ranks on GPUs "
                        "(tensor_parallel_size) yet: choose method ngram or suffix");
-    SL_ASSERT(p->n_stages == 1); /* sl_memory_plan_make says so */
+    SL_ASSERT(p->n_stages == 1 || !p->on_device); /* sl_memory_plan_make says so */
     const struct sl_model_facts *f = sl_model_facts(draft);
     if (be->vt->device != NULL && f->draft_block > 0 && (!f->draft_apart || f->draft_chain))
         return sl_fail(err, SL_EUNSUPPORTED,
@@ -780,9 +780,9 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
     if (out->speculative.num_speculative_tokens > 0 && facts->task != SL_TASK_GENERATE)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model of embeddings or scores generates nothing");
-    if (out->speculative.num_speculative_tokens > 0 && facts->n_stages > 1)
+    if (out->speculative.num_speculative_tokens > 0 && facts->n_stages > 1 && out->on_device)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: drafts do not run beside stages "
+                       "speculative-config: drafts do not run beside stages on GPUs "
                        "(pipeline_parallel_size) yet");
     out->n_stages = facts->n_stages;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
@@ -798,6 +798,11 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
         rc = sl_model_kv_layout_but(model, be, cfg->kv_cache_dtype, cfg->kv_cache_dtype_skip_layers,
                                     auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
     out->n_ranks = facts->n_ranks;
+    if (rc == 0 && cfg->nnodes > 1 && out->speculative.num_speculative_tokens > 0 &&
+        out->kv.groups[out->kv.n_groups - 1].state)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "speculative-config: states behind drafts do not go to stages in processes "
+                     "(nnodes) yet");
     if (rc == 0 && out->n_stages > 1)
         sl_stage_plan_pages(out);
     if (!sl_speculative_loads(&out->speculative))
