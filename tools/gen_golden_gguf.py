@@ -65,6 +65,54 @@ def write(name, pooling):
     print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
 
 
+# Encoders with rotated positions: architecture, and the pooling of the folder.
+ENCODERS = {
+    "modernbert": (gguf.MODEL_ARCH.MODERN_BERT, gguf.PoolingType.MEAN),
+    "nomic_bert": (gguf.MODEL_ARCH.NOMIC_BERT, gguf.PoolingType.MEAN),
+    "eurobert": (gguf.MODEL_ARCH.EUROBERT, gguf.PoolingType.MEAN),
+}
+
+
+def write_encoder(name, arch, pooling):
+    config = json.loads((MODELS / name / "config.json").read_text())
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
+    else:
+        writer.add_layer_norm_eps(config.get("norm_eps") or config.get("layer_norm_eps"))
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    rope = config.get("rope_parameters") or config
+    if arch == gguf.MODEL_ARCH.MODERN_BERT:
+        writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        writer.add_sliding_window(config["local_attention"])
+        writer.add_sliding_window_pattern(3)
+        writer.add_string("modern-bert.hidden_activation", config["hidden_activation"])
+    else:
+        writer.add_rope_freq_base(rope["rope_theta"] if "rope_theta" in rope else config["rotary_emb_base"])
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    for hf, bits in read_safetensors(MODELS / name / "model.safetensors"):
+        to = names.get_name(hf.removeprefix("model.") if arch == gguf.MODEL_ARCH.MODERN_BERT else hf.removeprefix("nomic_bert."),
+                            try_suffixes=(".weight", ".bias"))
+        assert to, hf
+        if bits.ndim == 1 or to == "token_types.weight":
+            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 # What llama.cpp's converters permute, and add to norms.
 DECODERS = {
     "cohere": (gguf.MODEL_ARCH.COMMAND_R, False, 0),
@@ -1099,10 +1147,12 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or [*POOLING, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n", "mimo_v2_flash", "step3p5"]
+    names = sys.argv[1:] or [*POOLING, *ENCODERS, *DECODERS, *GEMMA4, *RECURRENT, "gemma3n", "mimo_v2_flash", "step3p5"]
     for model in names:
         if model in POOLING:
             write(model, POOLING[model])
+        elif model in ENCODERS:
+            write_encoder(model, *ENCODERS[model])
         elif model == "step3p5":
             write_step3(model)
         elif model == "mimo_v2_flash":

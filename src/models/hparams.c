@@ -278,25 +278,33 @@ const char *sl_act_hf_name(enum sl_act act)
     return NULL;
 }
 
-static int read_act(const struct sl_hparam_desc *row, const struct spelling *sp,
-                    struct sl_hparams *hp, struct sl_error *err)
+static int read_act(const struct source *src, const struct sl_hparam_desc *row,
+                    const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
     enum sl_act *at = (enum sl_act *)(void *)((uint8_t *)hp + row->offset);
+    const char *word = NULL;
+    size_t n = 0;
     *at = (enum sl_act)row->def;
-    if (sp->value == NULL)
-        return 0;
-    if (!json_is_string(sp->value))
+    if (sp->gguf_key != NULL && sl_gguf_str(src->gguf, sp->gguf_key, &word, &n, err) < 0)
+        return err->code;
+    if (sp->value != NULL && !json_is_string(sp->value))
         return wrong_type(sp, "a string", err);
+    if (sp->value != NULL) {
+        word = json_string_value(sp->value);
+        n = strlen(word);
+    }
+    if (word == NULL)
+        return 0;
     for (size_t i = 0; i < SL_COUNT(acts); i++) {
-        if (strcmp(json_string_value(sp->value), acts[i].name) == 0) {
+        if (strlen(acts[i].name) == n && memcmp(word, acts[i].name, n) == 0) {
             *at = acts[i].act;
             return 0;
         }
     }
     return sl_fail(err, SL_EUNSUPPORTED,
-                   "%s \"%.40s\" is not supported (supported: silu, gelu, gelu_pytorch_tanh, relu, "
+                   "%s \"%.*s\" is not supported (supported: silu, gelu, gelu_pytorch_tanh, relu, "
                    "relu2, tanh)",
-                   sp->text, json_string_value(sp->value));
+                   sp->text, (int)SL_MIN(n, 40), word);
 }
 
 /* The last of every `period` layers is not windowed. */
@@ -700,7 +708,7 @@ static int hparams_read_row(const struct source *src, const struct sl_hparam_des
             *(int32_t *)(void *)((uint8_t *)hp + row->offset) = (int32_t)row->def;
         if (row->type == SL_HP_FLOAT)
             *(double *)(void *)((uint8_t *)hp + row->offset) = row->def;
-        return row->type == SL_HP_ACT ? read_act(row, &sp, hp, err) : 0;
+        return row->type == SL_HP_ACT ? read_act(src, row, &sp, hp, err) : 0;
     }
     if (hparams_spell(src, row, &sp, err) != 0)
         return err->code;
@@ -724,7 +732,7 @@ static int hparams_read_row(const struct source *src, const struct sl_hparam_des
     case SL_HP_EITHER:
         return read_either(row, &sp, hp, err);
     case SL_HP_ACT:
-        return read_act(row, &sp, hp, err);
+        return read_act(src, row, &sp, hp, err);
     case SL_HP_LABELS:
         return read_labels(row, &sp, hp, err);
     case SL_HP_LAYER_TYPES:

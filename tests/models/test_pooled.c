@@ -29,7 +29,8 @@ static const char *const goldens[] = {"bert",
                                       "eurobert",
                                       "colbert",
                                       "colbert_modernbert"};
-static const char *const ggufs[] = {"bert", "bert_cls", "xlm_roberta", "embedding_gemma"};
+static const char *const ggufs[] = {"bert",       "bert_cls",   "xlm_roberta", "embedding_gemma",
+                                    "modernbert", "nomic_bert", "eurobert"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 enum { MAX_TEXTS = 8, MAX_WIDTH = 64, MAX_ROWS = 40, MAX_TABLE = 64 };
