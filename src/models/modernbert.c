@@ -43,8 +43,8 @@ static const struct sl_hparam_desc hparams[] = {
 };
 
 #define MODERN_LAYER(s, hf_name, gguf_name, r, c)                                                  \
-    {.slot = SL_SLOT_##s, .hf = "model.layers.*." hf_name, .gguf = "blk.*." gguf_name ".weight",    \
-     .rows = SL_DIM_##r, .cols = SL_DIM_##c
+    {.slot = SL_SLOT_##s, .hf = "model.layers.*." hf_name,                                         \
+     .gguf = "blk.*." gguf_name ".weight", .rows = SL_DIM_##r, .cols = SL_DIM_##c
 #define MODERN_PART(s, hf_name, gguf_name, r, idx, ...)                                            \
     {.slot = SL_SLOT_##s, .hf_fused = "model.layers.*." hf_name,                                   \
      .gguf_fused = "blk.*." gguf_name ".weight", .rows = SL_DIM_##r, .cols = SL_DIM_H,             \
