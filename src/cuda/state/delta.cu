@@ -45,6 +45,7 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
     const delta_head old = delta_head_at<KS>(const_cast<float *>(begin), head, v_tiles);
     const float *lies = begin; /* the page in which the state of the chunk's begin is already */
     delta_columns<KS> cols;
+    cols.lane = lane;
     if (computes && begin != nullptr)
         cols.load(old, tile, span.pos % SL_DELTA_CHUNK != 0);
     else
@@ -75,9 +76,14 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
         if (computes)
             cols.template ask<false, false>(room->stage, p, &asked);
         __syncthreads();
-        if (computes)
-            cols.template solve<delta_room<KS>::ld_v, false>(
-                room->stage, p, asked, room->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
+        const delta_late<KS, delta_room<KS>::ld_v> by = {room->stage,
+                                                         room->v + 16 * warp + lane / 4, lane};
+        if (computes) {
+            uint32_t x[4];
+            cols.solve(room->stage, p, by, asked.k);
+            cols.x_words(x);
+            delta_answer<false>(room->stage, p, x, asked.q, by, out, ld_out, a.v_dim - col);
+        }
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, head, v_tiles);
             const bool whole = n == SL_DELTA_CHUNK;
@@ -94,7 +100,7 @@ static __global__ void __launch_bounds__(32 * DELTA_WARPS(KS), KS > 8 ? 1 : 2)
         auto advance = [&] {
             lies = nullptr;
             if (computes)
-                cols.advance(room->stage);
+                cols.advance(room->stage, by);
         };
         delta_ends(a.pages, span, t, p, &end, keep, advance);
         t += p.to - p.from;

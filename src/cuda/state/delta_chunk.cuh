@@ -13,11 +13,13 @@
  *   e[i, j]   exp(g[i] - g[j])
  *   beta      beta_scale / (1 + exp(-beta_in))
  *   L[i, j]   beta[i] (e[i, j] (k[i] . k[j])), j < i
- *   D         the inverse of 1 + L by rows in float: D[i, m] = -sum of L[i, j] D[j, m], one chain
- * of fma over j = 0 .. i - 1 R[i]      beta[i] fma(-exp(g[i]), k[i] S, v[i]), made BF16 X         D
- * R, with D made BF16 out[i]    fma(exp(g[i]), q[i] S, sum of mix[i, j] X[j]) with mix[i, j] = e[i,
- * j] (q[i] . k[j]), j <= i, mix and X made BF16 S         behind token 15: exp(g[15]) S + sum of
- * k[j] y[j], y[j] = e[15, j] X[j] made BF16
+ *   D         the inverse of 1 + L by rows in float: D[i, m] = -sum of L[i, j] D[j, m], one
+ *             chain of fma over j = 0 .. i - 1
+ *   R[i]      beta[i] fma(-exp(g[i]), k[i] S, v[i]), made BF16
+ *   X         D R, with D made BF16
+ *   out[i]    fma(exp(g[i]), q[i] S, sum of mix[i, j] X[j]) with
+ *             mix[i, j] = e[i, j] (q[i] . k[j]), j <= i, mix and X made BF16
+ *   S         behind token 15: exp(g[15]) S + sum of k[j] y[j], y[j] = e[15, j] X[j] made BF16
  *
  * For k S and q S S is made BF16; their sums over k_dim are of the even and of the odd sixteens of
  * rows, added. S itself is float. A warp has sixteen columns of S, transposed: S^T is the result of
@@ -153,9 +155,9 @@ static __device__ __forceinline__ uint32_t delta_pack(float lo, float hi)
 }
 
 /* Where a lane's row of four 8x8 matrices begins: rows 0 .. 15, two of eight columns. */
-static __device__ __forceinline__ const uint16_t *delta_rows_of(const uint16_t *m, int ld, int col)
+static __device__ __forceinline__ const uint16_t *delta_rows_of(const uint16_t *m, int ld, int col,
+                                                                int lane)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
     return m + lane % 16 * ld + col + lane / 16 * 8;
 }
 
@@ -281,6 +283,7 @@ struct delta_pairs {
 template <int KS>
 static __device__ __forceinline__ void delta_pair(const delta_stage<KS> &of, delta_pairs *to)
 {
+    const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -289,8 +292,8 @@ static __device__ __forceinline__ void delta_pair(const delta_stage<KS> &of, del
 #pragma unroll
     for (int ks = 0; ks < KS; ks++) {
         uint32_t k[4], q[4];
-        sl_ldmatrix_x4(k, delta_rows_of(of.k, delta_stage<KS>::ld, 16 * ks));
-        sl_ldmatrix_x4(q, delta_rows_of(of.q, delta_stage<KS>::ld, 16 * ks));
+        sl_ldmatrix_x4(k, delta_rows_of(of.k, delta_stage<KS>::ld, 16 * ks, lane));
+        sl_ldmatrix_x4(q, delta_rows_of(of.q, delta_stage<KS>::ld, 16 * ks, lane));
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const uint32_t b[2] = {k[n], k[n + 2]};
@@ -400,14 +403,127 @@ static __device__ __forceinline__ void delta_keep(const delta_used<KS> &s, const
 
 /* ------------------------------------------------------------------ sixteen columns */
 
+/* What a lane needs of a chunk beside matrices: of its tokens, 8 n + 2 (lane % 4) + e, and of v its
+ * columns lane / 4 + 8 h. As it is wanted, by v in shared memory, of token 0 and the lane's first
+ * column, rows LD_V apart ... */
+template <int KS, int LD_V> struct delta_late {
+    const delta_used<KS> &c;
+    const float *values;
+    int lane;
+
+    __device__ __forceinline__ int token(int n, int e) const
+    {
+        return 8 * n + 2 * (lane % 4) + e;
+    }
+    __device__ __forceinline__ float exp_g(int n, int e) const
+    {
+        return c.exp_g[token(n, e)];
+    }
+    __device__ __forceinline__ float beta(int n, int e) const
+    {
+        return c.beta[token(n, e)];
+    }
+    __device__ __forceinline__ float tail(int n, int e) const
+    {
+        return c.tail[token(n, e)];
+    }
+    __device__ __forceinline__ float last() const
+    {
+        return c.exp_g[SL_DELTA_CHUNK - 1];
+    }
+    __device__ __forceinline__ float v(int n, int h, int e) const
+    {
+        return values[token(n, e) * LD_V + 8 * h];
+    }
+};
+
+/* ... or all at once, before a chain of products: 21 registers. */
+struct delta_early {
+    int lane;
+    float of_exp_g[2][2], of_beta[2][2], of_tail[2][2], of_v[2][2][2], of_last;
+
+    template <typename Late> __device__ __forceinline__ void load(const Late &from)
+    {
+        lane = from.lane;
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                of_exp_g[n][e] = from.exp_g(n, e);
+                of_beta[n][e] = from.beta(n, e);
+                of_tail[n][e] = from.tail(n, e);
+                of_v[n][0][e] = from.v(n, 0, e);
+                of_v[n][1][e] = from.v(n, 1, e);
+            }
+        of_last = from.last();
+    }
+    __device__ __forceinline__ float exp_g(int n, int e) const
+    {
+        return of_exp_g[n][e];
+    }
+    __device__ __forceinline__ float beta(int n, int e) const
+    {
+        return of_beta[n][e];
+    }
+    __device__ __forceinline__ float tail(int n, int e) const
+    {
+        return of_tail[n][e];
+    }
+    __device__ __forceinline__ float last() const
+    {
+        return of_last;
+    }
+    __device__ __forceinline__ float v(int n, int h, int e) const
+    {
+        return of_v[n][h][e];
+    }
+};
+
 /* k S and q S of a lane: [even and odd sixteens of rows, tokens 0 .. 7 and 8 .. 15, as S^T]. */
 struct delta_asked {
     float k[2][2][4], q[2][2][4];
 };
 
+static __device__ __forceinline__ void delta_clear(float asked[2][2][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            asked[i / 2][i % 2][e] = 0.0f;
+}
+
+/* What the warp that has sixteen columns leaves for another one, which makes their outputs: S
+ * before the chunk and X, as operands. */
+template <int KS> struct delta_mail {
+    uint4 s[32 * KS], x[32];
+};
+
+/* q S. */
+template <int KS>
+static __device__ __forceinline__ void delta_ask_mail(const delta_used<KS> &c,
+                                                      const delta_mail<KS> &from, int lane,
+                                                      float asked[2][2][4])
+{
+    delta_clear(asked);
+#pragma unroll
+    for (int ks = 0; ks < KS; ks++) {
+        uint32_t q[4];
+        sl_ldmatrix_x4(q, delta_rows_of(c.q, delta_used<KS>::ld, 16 * ks, lane));
+        const uint4 v = from.s[32 * ks + lane];
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const uint32_t b[2] = {q[n], q[n + 2]};
+            sl_mma_bf16(asked[ks % 2][n], w, b);
+        }
+    }
+}
+
 /* What a lane has of them: S^T as the product's result lies, and words of R and X, each with two
  * tokens of a column: word 2 n + h is of column lane / 4 + 8 h, tokens 8 n + 2 (lane % 4) .. */
 template <int KS> struct delta_columns {
+    int lane;
     float s[KS][8];
     uint32_t r[4];
     float x[2][4];
@@ -423,7 +539,6 @@ template <int KS> struct delta_columns {
     }
     __device__ __forceinline__ void load(const delta_head &h, int tile, bool has_tokens)
     {
-        const int lane = static_cast<int>(threadIdx.x % 32);
         const float4 *from = reinterpret_cast<const float4 *>(h.state) + tile * KS * 64 + lane;
 #pragma unroll
         for (int i = 0; i < 2 * KS; i++) {
@@ -438,7 +553,6 @@ template <int KS> struct delta_columns {
     }
     __device__ __forceinline__ void store_state(const delta_head &h, int tile) const
     {
-        const int lane = static_cast<int>(threadIdx.x % 32);
         float4 *to = reinterpret_cast<float4 *>(h.state) + tile * KS * 64 + lane;
 #pragma unroll
         for (int i = 0; i < 2 * KS; i++) {
@@ -448,7 +562,15 @@ template <int KS> struct delta_columns {
     }
     __device__ __forceinline__ void store_tokens(const delta_head &h, int tile) const
     {
-        h.r[tile * 32 + static_cast<int>(threadIdx.x % 32)] = make_uint4(r[0], r[1], r[2], r[3]);
+        h.r[tile * 32 + lane] = make_uint4(r[0], r[1], r[2], r[3]);
+    }
+
+    /* S of sixteen rows as a product's left operand. */
+    __device__ __forceinline__ void operand(int ks, uint32_t w[4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = delta_pack(s[ks][2 * i], s[ks][2 * i + 1]);
     }
 
     /* k S and q S, of even and of odd sixteens of rows. AHEAD: the next operands are under way
@@ -462,23 +584,20 @@ template <int KS> struct delta_columns {
         const bool wants[2] = {ALL || p.from < 8, ALL || p.to > 8};
         uint32_t k[N][4], q[N][4];
         if (AHEAD) {
-            sl_ldmatrix_x4(k[0], delta_rows_of(c.k, LD, 0));
-            sl_ldmatrix_x4(q[0], delta_rows_of(c.q, LD, 0));
+            sl_ldmatrix_x4(k[0], delta_rows_of(c.k, LD, 0, lane));
+            sl_ldmatrix_x4(q[0], delta_rows_of(c.q, LD, 0, lane));
         }
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                to->k[i / 2][i % 2][e] = to->q[i / 2][i % 2][e] = 0.0f;
+        delta_clear(to->k);
+        delta_clear(to->q);
 #pragma unroll
         for (int ks = 0; ks < KS; ks++) {
             const int at = ks % N, next = AHEAD ? ks + 1 : ks;
             if (next < KS) {
-                sl_ldmatrix_x4(k[next % N], delta_rows_of(c.k, LD, 16 * next));
-                sl_ldmatrix_x4(q[next % N], delta_rows_of(c.q, LD, 16 * next));
+                sl_ldmatrix_x4(k[next % N], delta_rows_of(c.k, LD, 16 * next, lane));
+                sl_ldmatrix_x4(q[next % N], delta_rows_of(c.q, LD, 16 * next, lane));
             }
-            const uint32_t w[4] = {delta_pack(s[ks][0], s[ks][1]), delta_pack(s[ks][2], s[ks][3]),
-                                   delta_pack(s[ks][4], s[ks][5]), delta_pack(s[ks][6], s[ks][7])};
+            uint32_t w[4];
+            operand(ks, w);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const uint32_t bk[2] = {k[at][n], k[at][n + 2]}, bq[2] = {q[at][n], q[at][n + 2]};
@@ -489,18 +608,31 @@ template <int KS> struct delta_columns {
             }
         }
     }
-    /* R, X and the outputs of new tokens. v: in shared memory, of token 0 and the lane's first
-     * column, rows LD_V apart; out: likewise, ld apart; n_cols: there are so many from there on. */
-    template <int LD_V, bool ALL>
-    __device__ __forceinline__ void solve(const delta_used<KS> &c, const delta_piece &p,
-                                          const delta_asked &asked, const float *v, float *out,
-                                          int64_t ld, int n_cols)
+    /* k S alone; S as it was multiplied goes to `to`. */
+    __device__ __forceinline__ void ask_keys(const delta_used<KS> &c, delta_mail<KS> *to,
+                                             float asked[2][2][4]) const
     {
-        const int lane = static_cast<int>(threadIdx.x % 32);
-        const bool wants[2] = {ALL || p.from < 8, ALL || p.to > 8};
-        uint32_t d[4], mix[4];
-        sl_ldmatrix_x4(d, delta_rows_of(c.inverse, SL_DELTA_LD, 0));
-        sl_ldmatrix_x4(mix, delta_rows_of(c.mix, SL_DELTA_LD, 0));
+        delta_clear(asked);
+#pragma unroll
+        for (int ks = 0; ks < KS; ks++) {
+            uint32_t k[4], w[4];
+            sl_ldmatrix_x4(k, delta_rows_of(c.k, delta_used<KS>::ld, 16 * ks, lane));
+            operand(ks, w);
+            to->s[32 * ks + lane] = make_uint4(w[0], w[1], w[2], w[3]);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const uint32_t b[2] = {k[n], k[n + 2]};
+                sl_mma_bf16(asked[ks % 2][n], w, b);
+            }
+        }
+    }
+    /* R and X of new tokens. */
+    template <typename By>
+    __device__ __forceinline__ void solve(const delta_used<KS> &c, const delta_piece &p,
+                                          const By &by, const float asked[2][2][4])
+    {
+        uint32_t d[4];
+        sl_ldmatrix_x4(d, delta_rows_of(c.inverse, SL_DELTA_LD, 0, lane));
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -510,9 +642,9 @@ template <int KS> struct delta_columns {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int i = 8 * n + 2 * (lane % 4) + e;
-                    const float sum = __fadd_rn(asked.k[0][n][2 * h + e], asked.k[1][n][2 * h + e]);
+                    const float sum = __fadd_rn(asked[0][n][2 * h + e], asked[1][n][2 * h + e]);
                     rest[e] =
-                        __fmul_rn(c.beta[i], __fmaf_rn(-c.exp_g[i], sum, v[i * LD_V + 8 * h]));
+                        __fmul_rn(by.beta(n, e), __fmaf_rn(-by.exp_g(n, e), sum, by.v(n, h, e)));
                     rest[e] = i < p.to ? rest[e] : 0.0f;
                     keep |= i < p.from ? 0xFFFFu << 16 * e : 0;
                 }
@@ -525,52 +657,69 @@ template <int KS> struct delta_columns {
             x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0.0f;
             sl_mma_bf16(x[n], r, b);
         }
-        const uint32_t w[4] = {delta_pack(x[0][0], x[0][1]), delta_pack(x[0][2], x[0][3]),
-                               delta_pack(x[1][0], x[1][1]), delta_pack(x[1][2], x[1][3])};
+    }
+    /* X as a product's left operand. */
+    __device__ __forceinline__ void x_words(uint32_t w[4]) const
+    {
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const uint32_t b[2] = {mix[n], mix[n + 2]};
-            float o[4] = {};
-            if (!wants[n])
-                continue;
-            sl_mma_bf16(o, w, b);
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int i = 8 * n + 2 * (lane % 4) + e % 2, col = e / 2 * 8;
-                const float sum = __fadd_rn(asked.q[0][n][e], asked.q[1][n][e]);
-                if (i >= p.from && i < p.to && col < n_cols)
-                    out[i * ld + col] = __fmaf_rn(c.exp_g[i], sum, o[e]);
-            }
-        }
+        for (int i = 0; i < 4; i++)
+            w[i] = delta_pack(x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
     }
     /* S behind the chunk's last token. */
-    __device__ __forceinline__ void advance(const delta_used<KS> &c)
+    template <typename By>
+    __device__ __forceinline__ void advance(const delta_used<KS> &c, const By &by)
     {
-        const int lane = static_cast<int>(threadIdx.x % 32);
-        const float by = c.exp_g[SL_DELTA_CHUNK - 1];
+        const float last = by.last();
         uint32_t y[4];
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const float *tail = c.tail + 8 * n + 2 * (lane % 4);
+        for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                y[2 * n + h] = delta_pack(__fmul_rn(tail[0], x[n][2 * h]),
-                                          __fmul_rn(tail[1], x[n][2 * h + 1]));
-        }
+                y[2 * n + h] = delta_pack(__fmul_rn(by.tail(n, 0), x[n][2 * h]),
+                                          __fmul_rn(by.tail(n, 1), x[n][2 * h + 1]));
         uint32_t k[2][4];
-        sl_ldmatrix_x4_trans(k[0], delta_rows_of(c.k, delta_used<KS>::ld, 0));
+        sl_ldmatrix_x4_trans(k[0], delta_rows_of(c.k, delta_used<KS>::ld, 0, lane));
 #pragma unroll
         for (int ks = 0; ks < KS; ks++) {
             if (ks + 1 < KS)
                 sl_ldmatrix_x4_trans(k[(ks + 1) % 2],
-                                     delta_rows_of(c.k, delta_used<KS>::ld, 16 * ks + 16));
+                                     delta_rows_of(c.k, delta_used<KS>::ld, 16 * ks + 16, lane));
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                s[ks][i] = __fmul_rn(by, s[ks][i]);
+                s[ks][i] = __fmul_rn(last, s[ks][i]);
             sl_mma_bf16(s[ks], y, k[ks % 2]);
             sl_mma_bf16(s[ks] + 4, y, k[ks % 2] + 2);
         }
     }
 };
+
+/* The outputs of new tokens. x: X as words; asked: q S; out: of token 0 and the lane's first
+ * column, ld apart; n_cols: there are so many from there on. */
+template <bool ALL, int KS, typename By>
+static __device__ __forceinline__ void delta_answer(const delta_used<KS> &c, const delta_piece &p,
+                                                    const uint32_t x[4], const float asked[2][2][4],
+                                                    const By &by, float *out, int64_t ld,
+                                                    int n_cols)
+{
+    const int lane = by.lane;
+    const bool wants[2] = {ALL || p.from < 8, ALL || p.to > 8};
+    uint32_t mix[4];
+    sl_ldmatrix_x4(mix, delta_rows_of(c.mix, SL_DELTA_LD, 0, lane));
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const uint32_t b[2] = {mix[n], mix[n + 2]};
+        float o[4] = {};
+        if (!wants[n])
+            continue;
+        sl_mma_bf16(o, x, b);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int i = 8 * n + 2 * (lane % 4) + e % 2, col = e / 2 * 8;
+            const float sum = __fadd_rn(asked[0][n][e], asked[1][n][e]);
+            if (i >= p.from && i < p.to && col < n_cols)
+                out[i * ld + col] = __fmaf_rn(by.exp_g(n, e % 2), sum, o[e]);
+        }
+    }
+}
 
 #endif

@@ -2,20 +2,24 @@
  * The gated delta rule for many tokens of a sequence: prompts. Two kernels. The first prepares
  * chunks side by side, a warp for a chunk of a key head: q and k normed and in BF16, and for each
  * of its heads mix, the inverse and the gates, which go to the operation's scratch. In the second a
- * block has some columns of a head of a sequence, and goes from chunk to chunk: one warp brings
- * what was prepared, and v, into a ring, the others have sixteen columns each of the state in
+ * block has some columns of a head of a sequence, and goes from chunk to chunk: two warps bring
+ * what was prepared, and v, into a ring, others have sixteen columns each of the state in
  * registers.
  *
- * What limits it, of 8,192 tokens, 16 key heads and 32 heads of 128 x 128: q, k, v and out are 403
- * MB, scratch 99 MB written and read once, 147 us at 4.1 TB/s; products of the second kernel 28
- * GFLOP. Chunks follow one another: a warp has 52 products in a chunk, of which ten wait for each
- * other, and a few hundred other instructions, some 600 clk, 512 times: 180 us.
+ * Chunks follow one another, 512 of them in 8,192 tokens, so what counts is how long one takes a
+ * warp with columns. Where there are few sequences such a warp computes only what the next chunk
+ * waits for: k S, X and the new S. It leaves the outputs (q S, half of the first products, mix X
+ * and the stores) to a second warp, in the ring: S as the operand that it was, and X. And it never
+ * fences: that would wait for stores that are under way.
+ *
+ * What limits it else, of 8,192 tokens, 16 key heads and 32 heads of 128 x 128: q, k, v and out are
+ * 403 MB, scratch 99 MB written and read once, 147 us at 4.1 TB/s; products of the second kernel 28
+ * GFLOP.
  */
 #include "cuda/ptx_fp8.cuh"
 #include "cuda/state/delta_chunk.cuh"
 
 #define DELTA_PREPARE_WARPS 4
-#define DELTA_PLACES        4  /* of the ring */
 #define DELTA_SPANS         32 /* that are prepared together, which bounds the scratch */
 
 /* ------------------------------------------------------------------ scratch */
@@ -160,16 +164,39 @@ static __global__ void __launch_bounds__(32 * DELTA_PREPARE_WARPS, KS > 8 ? 2 : 
 
 /* ------------------------------------------------------------------ the second kernel */
 
-/* C: warps with columns. */
-template <int KS, int C> struct delta_ring {
-    static constexpr int n_cols = 16 * C, ld_v = n_cols + 4;
-    struct place {
+template <int KS, int N> struct delta_mails {
+    delta_mail<KS> mail[N];
+};
+template <int KS> struct delta_mails<KS, 0> {
+};
+
+/* C: warps with columns. HELP: each leaves its outputs to another warp. */
+template <int KS, int C, bool HELP> struct delta_ring {
+    static constexpr int n_cols = 16 * C, ld_v = n_cols + 4, n_warps = HELP ? 2 * C : C;
+    static constexpr int n_places = HELP ? 5 : 4;
+    struct place : delta_mails<KS, HELP ? C : 0> {
         delta_used<KS> used;
         float v[SL_DELTA_CHUNK * ld_v];
+        uint64_t full, empty, sent[C];
     };
-    uint64_t full[DELTA_PLACES], empty[DELTA_PLACES];
     int32_t room[4];
-    place places[DELTA_PLACES];
+    place places[n_places];
+};
+
+/* A place of the ring, and whether all have been passed an odd number of times. */
+template <typename R> struct delta_turn {
+    R *ring;
+    typename R::place *place;
+    uint32_t odd;
+
+    __device__ __forceinline__ explicit delta_turn(R *of) : ring(of), place(of->places), odd(0)
+    {
+    }
+    __device__ __forceinline__ void next()
+    {
+        if (++place == ring->places + R::n_places)
+            place = ring->places, odd ^= 1;
+    }
 };
 
 /* The block's part of a span: columns of a head, from 16 * tile on. */
@@ -180,79 +207,128 @@ struct delta_work {
     int head, tile;
 };
 
-template <int KS, int C>
-static __device__ __forceinline__ void bring(const delta_args &a, const delta_work &w,
-                                             delta_ring<KS, C> *ring)
+/* A warp brings what was prepared. What was read there by ordinary loads, the copy engine writes
+ * next, so this warp orders its copies behind those reads: of warps that have stores under way the
+ * fence would take them out of their chain. */
+template <typename R>
+static __device__ __forceinline__ void bring(const delta_args &a, const delta_work &w, R *ring,
+                                             uint32_t keys_bytes)
 {
-    typedef delta_ring<KS, C> ring_of;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int64_t keys_step = static_cast<int64_t>(a.n_k_heads) * delta_keys_bytes(KS);
+    const int64_t keys_step = static_cast<int64_t>(a.n_k_heads) * keys_bytes;
     const uint8_t *keys = w.keys;
     const delta_prepared *ready = w.ready;
-    uint32_t turn = 0;
+    delta_turn<R> turn(ring);
 #pragma unroll 1
-    for (int32_t t = 0; t < w.span.n; turn++) {
+    for (int32_t t = 0; t < w.span.n; turn.next()) {
         const delta_piece p = delta_piece_at(w.span, t);
-        const uint32_t at = turn % DELTA_PLACES;
-        typename ring_of::place *place = &ring->places[at];
-        sl_mbar_wait(&ring->empty[at], (turn / DELTA_PLACES & 1) ^ 1);
-        if (lane == 0) {
-            sl_mbar_expect_tx(&ring->full[at], delta_keys_bytes(KS) + DELTA_HEAD_BYTES);
-            sl_bulk_load(place->used.k, keys, delta_keys_bytes(KS), &ring->full[at]);
-            sl_bulk_load(place->used.mix, ready->mix, DELTA_HEAD_BYTES, &ring->full[at]);
+        typename R::place *place = turn.place;
+        sl_mbar_wait(&place->empty, turn.odd ^ 1);
+        sl_fence_proxy_async();
+        sl_mbar_expect_warp(&place->full, keys_bytes + DELTA_HEAD_BYTES);
+        if (threadIdx.x % 32 == 0) {
+            sl_bulk_load(place->used.k, keys, keys_bytes, &place->full);
+            sl_bulk_load(place->used.mix, ready->mix, DELTA_HEAD_BYTES, &place->full);
         }
-        __syncwarp();
-        delta_values(a, w.head, p, 16 * w.tile, ring_of::n_cols, lane, 32, place->v, ring_of::ld_v);
-        if (a.wide_v)
-            sl_cp_async_arrive(&ring->full[at]);
-        else
-            sl_mbar_arrive(&ring->full[at]);
         keys += keys_step;
         ready += a.n_heads;
+        t += p.to - p.from;
+    }
+}
+
+/* Another one brings v. */
+template <typename R>
+static __device__ __forceinline__ void bring_values(const delta_args &a, const delta_work &w,
+                                                    R *ring)
+{
+    constexpr int quads = R::n_cols / 4, rows = 32 / quads; /* at once */
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int col = 16 * w.tile + lane % quads * 4, row = lane / quads;
+    const float *v = a.v + static_cast<int64_t>(w.head) * a.v_dim + (col < a.v_dim ? col : 0);
+    delta_turn<R> turn(ring);
+#pragma unroll 1
+    for (int32_t t = 0; t < w.span.n; turn.next()) {
+        const delta_piece p = delta_piece_at(w.span, t);
+        typename R::place *place = turn.place;
+        sl_mbar_wait(&place->empty, turn.odd ^ 1);
+        if (a.wide_v) {
+            const float *from = v + (p.row + row) * a.ld;
+            float *to = place->v + row * R::ld_v + lane % quads * 4;
+#pragma unroll
+            for (int i = 0; i < SL_DELTA_CHUNK; i += rows)
+                if (i + row >= p.from && i + row < p.to)
+                    sl_cp_async16(to + i * R::ld_v, from + i * a.ld, col < a.v_dim);
+            sl_cp_async_arrive(&place->full);
+        } else {
+            delta_values(a, w.head, p, 16 * w.tile, R::n_cols, lane, 32, place->v, R::ld_v);
+            sl_mbar_arrive(&place->full);
+        }
         t += p.to - p.from;
     }
     sl_cp_async_commit();
     sl_cp_async_wait<0>();
 }
 
-template <int KS, int C>
-static __device__ __forceinline__ void compute(const delta_args &a, const delta_work &w,
-                                               delta_ring<KS, C> *ring)
+/* x, as nothing that could be asked for anew in each turn. */
+static __device__ __forceinline__ int kept(int x)
 {
-    typedef delta_ring<KS, C> ring_of;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x % 32);
+    return __shfl_sync(0xffffffffu, x, static_cast<int>(threadIdx.x % 32));
+}
+
+/* The state of sixteen columns from chunk to chunk. */
+template <int KS, int C, bool HELP>
+static __device__ __forceinline__ void compute(const delta_args &a, const delta_work &w,
+                                               delta_ring<KS, C, HELP> *ring)
+{
+    typedef delta_ring<KS, C, HELP> ring_of;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = kept(static_cast<int>(threadIdx.x % 32));
     const int v_tiles = SL_CEIL_DIV(a.v_dim, 16), tile = w.tile + warp, col = 16 * tile + lane / 4;
-    const bool computes = tile < v_tiles;
     const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
     const float *begin = a.pages.begin(w.span), *lies = begin;
     const delta_prepared *ready = w.ready;
     delta_end end = delta_end_from(a.pages, w.span, 0);
     delta_columns<KS> cols;
-    if (computes && begin != nullptr)
+    cols.lane = lane;
+    if (begin != nullptr)
         cols.load(delta_head_at<KS>(const_cast<float *>(begin), w.head, v_tiles), tile,
                   w.span.pos % SL_DELTA_CHUNK != 0);
     else
         cols.clear();
-    uint32_t turn = 0;
+    delta_turn<ring_of> turn(ring);
 #pragma unroll 1
-    for (int32_t t = 0; t < w.span.n; turn++) {
+    for (int32_t t = 0; t < w.span.n; turn.next()) {
         const delta_piece p = delta_piece_at(w.span, t);
-        const uint32_t at = turn % DELTA_PLACES;
-        const typename ring_of::place *place = &ring->places[at];
-        float *out = a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col;
-        sl_mbar_wait(&ring->full[at], turn / DELTA_PLACES & 1);
-        if (computes) {
+        const int32_t next = t + p.to - p.from;
+        const bool passes = p.to == SL_DELTA_CHUNK && end.t >= next; /* and stores nothing */
+        typename ring_of::place *place = turn.place;
+        const delta_late<KS, ring_of::ld_v> late = {place->used, place->v + 16 * warp + lane / 4,
+                                                    lane};
+        delta_early by;
+        uint32_t x[4];
+        sl_mbar_wait(&place->full, turn.odd);
+        by.load(late);
+        if constexpr (HELP) {
+            float asked[2][2][4];
+            delta_mail<KS> *mail = &place->mail[warp];
+            cols.ask_keys(place->used, mail, asked);
+            cols.solve(place->used, p, by, asked);
+            cols.x_words(x);
+            mail->x[lane] = make_uint4(x[0], x[1], x[2], x[3]);
+            sl_mbar_arrive_warp(&place->sent[warp]);
+        } else {
             delta_asked asked;
+            float *out = a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col;
             cols.template ask<(KS <= 8), true>(place->used, p, &asked);
-            cols.template solve<ring_of::ld_v, true>(
-                place->used, p, asked, place->v + 16 * warp + lane / 4, out, ld_out, a.v_dim - col);
+            cols.solve(place->used, p, by, asked.k);
+            cols.x_words(x);
+            delta_answer<true>(place->used, p, x, asked.q, by, out, ld_out, a.v_dim - col);
         }
         auto keep = [&](float *page, int n) {
             const delta_head to = delta_head_at<KS>(page, w.head, v_tiles);
             const bool whole = n == SL_DELTA_CHUNK;
-            if (computes && page != lies)
+            if (page != lies)
                 cols.store_state(to, tile);
-            if (computes && !whole)
+            if (!whole)
                 cols.store_tokens(to, tile);
             if (tile == 0 && !whole)
                 delta_keep<KS>(place->used, ready->g, ready->d, to, 0, n);
@@ -261,27 +337,77 @@ static __device__ __forceinline__ void compute(const delta_args &a, const delta_
         };
         auto advance = [&] {
             lies = nullptr;
-            if (computes)
-                cols.advance(place->used);
+            cols.advance(place->used, by);
         };
-        delta_ends(a.pages, w.span, t, p, &end, keep, advance);
-        sl_mbar_give_warp(&ring->empty[at]);
+        if (passes)
+            advance();
+        else
+            delta_ends(a.pages, w.span, t, p, &end, keep, advance);
+        sl_mbar_arrive_warp(&place->empty);
         ready += a.n_heads;
+        t = next;
+    }
+}
+
+/* The outputs of a warp with columns, a chunk behind it. */
+template <int KS, int C>
+static __device__ __forceinline__ void answer(const delta_args &a, const delta_work &w,
+                                              delta_ring<KS, C, true> *ring)
+{
+    typedef delta_ring<KS, C, true> ring_of;
+    const int warp = static_cast<int>(threadIdx.x) / 32 - C;
+    const int lane = kept(static_cast<int>(threadIdx.x % 32));
+    const int col = 16 * (w.tile + warp) + lane / 4;
+    const int64_t ld_out = static_cast<int64_t>(a.n_heads) * a.v_dim;
+    delta_turn<ring_of> turn(ring);
+#pragma unroll 1
+    for (int32_t t = 0; t < w.span.n; turn.next()) {
+        const delta_piece p = delta_piece_at(w.span, t);
+        typename ring_of::place *place = turn.place;
+        const delta_mail<KS> *mail = &place->mail[warp];
+        const delta_late<KS, ring_of::ld_v> by = {place->used, nullptr, lane};
+        float *out = a.out + p.row * ld_out + static_cast<int64_t>(w.head) * a.v_dim + col;
+        float asked[2][2][4];
+        sl_mbar_wait(&place->full, turn.odd);
+        sl_mbar_wait(&place->sent[warp], turn.odd);
+        delta_ask_mail<KS>(place->used, *mail, lane, asked);
+        const uint4 v = mail->x[lane];
+        const uint32_t x[4] = {v.x, v.y, v.z, v.w};
+        delta_answer<true>(place->used, p, x, asked, by, out, ld_out, a.v_dim - col);
+        sl_mbar_arrive_warp(&place->empty);
         t += p.to - p.from;
     }
 }
 
-template <int KS, int C>
-static __global__ void __launch_bounds__(32 * (C + 1), KS > 8 || C > 2 ? 2 : 4)
-    delta_prompt_kernel(delta_args a, delta_scratch s)
+/* n_live: warps that have columns. */
+template <int KS, int C, bool HELP>
+static __device__ __forceinline__ void begin_ring(delta_ring<KS, C, HELP> *ring, int n_live)
 {
-    typedef delta_ring<KS, C> ring_of;
-    SL_SMEM(ring_of, ring);
-    const int part = static_cast<int>(blockIdx.x) % a.n_parts, i = static_cast<int>(blockIdx.y);
-    sl_mbar_init_all(ring->full, DELTA_PLACES, 33); /* lanes, and the bytes */
-    sl_mbar_init_all(ring->empty, DELTA_PLACES, C * SL_WARP_ARRIVALS);
+    const uint32_t live = static_cast<uint32_t>(n_live) * SL_WARP_ARRIVALS;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < delta_ring<KS, C, HELP>::n_places;
+         i += static_cast<int>(blockDim.x)) {
+        auto *place = &ring->places[i];
+        sl_mbar_init(&place->full, SL_WARP_ARRIVALS + 32); /* lanes arrive with v */
+        sl_mbar_init(&place->empty, HELP ? 2 * live : live);
+        for (int c = 0; c < C && HELP; c++)
+            sl_mbar_init(&place->sent[c], SL_WARP_ARRIVALS);
+    }
     sl_mbar_fence_init();
     __syncthreads();
+}
+
+template <int KS, int C, bool HELP>
+static __global__ void __launch_bounds__(32 * (delta_ring<KS, C, HELP>::n_warps + 2),
+                                         KS > 8 ? 1 : 2)
+    delta_prompt_kernel(delta_args a, delta_scratch s)
+{
+    typedef delta_ring<KS, C, HELP> ring_of;
+    SL_SMEM(ring_of, ring);
+    const int part = static_cast<int>(blockIdx.x) % a.n_parts, i = static_cast<int>(blockIdx.y);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int n_live = min(C, SL_CEIL_DIV(a.v_dim, 16) - part * C);
+    begin_ring<KS, C, HELP>(ring, n_live);
     sl_grid_launch_dependents();
     sl_grid_wait();
     const int32_t which = sl_wide_span(a.pages, a.few, s.skip + i, ring->room);
@@ -292,21 +418,27 @@ static __global__ void __launch_bounds__(32 * (C + 1), KS > 8 || C > 2 ? 2 : 4)
     const int64_t chunk = delta_first_chunk(w.span, i);
     w.keys = s.keys + (chunk * a.n_k_heads + delta_k_head(a, w.head)) * delta_keys_bytes(KS);
     w.ready = s.heads + chunk * a.n_heads + w.head;
-    if (threadIdx.x < 32 * C)
-        compute<KS, C>(a, w, ring);
-    else
-        bring<KS, C>(a, w, ring);
+    if (warp == ring_of::n_warps)
+        bring<ring_of>(a, w, ring, delta_keys_bytes(KS));
+    else if (warp > ring_of::n_warps)
+        bring_values<ring_of>(a, w, ring);
+    else if (warp < n_live)
+        compute<KS, C, HELP>(a, w, ring);
+    else if constexpr (HELP)
+        if (warp >= C && warp - C < n_live)
+            answer<KS, C>(a, w, ring);
 }
 
 /* ------------------------------------------------------------------ launches */
 
-template <int KS, int C>
+template <int KS, int C, bool HELP>
 static void launch_columns(struct sl_cuda *cu, delta_args a, const delta_scratch &s, int32_t n_rows)
 {
     a.n_parts = SL_CEIL_DIV(SL_CEIL_DIV(a.v_dim, 16), C);
-    sl_launch(cu, delta_prompt_kernel<KS, C>,
+    typedef delta_ring<KS, C, HELP> ring_of;
+    sl_launch(cu, delta_prompt_kernel<KS, C, HELP>,
               dim3(static_cast<unsigned>(a.n_heads * a.n_parts), static_cast<unsigned>(n_rows)),
-              dim3(32 * (C + 1)), sizeof(delta_ring<KS, C>), a, s);
+              dim3(32 * (ring_of::n_warps + 2)), sizeof(ring_of), a, s);
 }
 
 /* Whether blocks have four warps with columns, which read what was prepared half as often as blocks
@@ -344,9 +476,9 @@ static void launch(struct sl_cuda *cu, const struct sl_batch *b, const delta_arg
                   dim3(static_cast<unsigned>(n_blocks), static_cast<unsigned>(n_rows)),
                   dim3(32 * DELTA_PREPARE_WARPS), sizeof(delta_stages<KS>), a, s);
         if (KS <= 8 && wide_blocks(cu, a, n_rows))
-            launch_columns<KS, KS <= 8 ? 4 : 2>(cu, a, s, n_rows);
+            launch_columns<KS, KS <= 8 ? 4 : 2, (KS > 8)>(cu, a, s, n_rows);
         else if (cu->delta_cols >= 0)
-            launch_columns<KS, 2>(cu, a, s, n_rows);
+            launch_columns<KS, 2, true>(cu, a, s, n_rows);
     }
 }
 
