@@ -343,16 +343,15 @@ template <class KV, class cfg, int G> struct sl_latent_group {
                __shfl_sync(0xFFFFFFFFu, static_cast<int>((tiles.n + ahead) & 1), 0) * cfg::SLOT;
     }
 
-    /* For all of a tile, or for the half that has the group's values. */
-    __device__ __forceinline__ void wait_all(unsigned ahead)
+    /* For half of a tile; the one that has the group's values. */
+    __device__ __forceinline__ void wait(unsigned ahead, int half) const
     {
         const struct sl_attn_turn turn = {tiles.n + ahead};
-        sl_mbar_wait(bars.full(turn.slot(), 0), turn.parity());
-        sl_mbar_wait(bars.full(turn.slot(), 1), turn.parity());
+        sl_mbar_wait(bars.full(turn.slot(), half), turn.parity());
     }
-    __device__ __forceinline__ void wait_half()
+    __device__ __forceinline__ void wait_half() const
     {
-        sl_mbar_wait(bars.full(tiles.slot(), G), tiles.parity());
+        wait(0, G);
     }
 
     /* Gives that half of the tile back. What the other group's scores read of it has been read when
@@ -363,15 +362,22 @@ template <class KV, class cfg, int G> struct sl_latent_group {
         tiles.n++;
     }
 
+    /* Begun with the half that comes first. */
     __device__ __forceinline__ void scores(unsigned ahead, fragments &s)
     {
         auto q = sl_wgmma_b(bars.smem + cfg::Q_AT);
         auto b = sl_wgmma_b(slot_at(ahead));
+        wait(ahead, 0);
         sl_wgmma_fence();
 #pragma unroll
-        for (int d = 0; d < cfg::KD / 16; d++)
+        for (int d = 0; d < cfg::KD / 16; d++) {
+            if (d == cfg::MINE / 16) {
+                wait(ahead, 1);
+                sl_wgmma_fence();
+            }
             elem::wgmma_ss(s, sl_wgmma_b_at(q, d / 4 * cfg::PANEL + d % 4 * 32),
                            sl_wgmma_b_at(b, d / 4 * cfg::PANEL + d % 4 * 32), d > 0);
+        }
         sl_wgmma_commit();
     }
 
@@ -760,7 +766,6 @@ template <class KV, class cfg, int G> struct sl_latent_group {
                                           fragments &s, operands &p)
     {
         float alpha[2], base[2];
-        wait_all(0);
         scores(0, s);
         sl_wgmma_wait<0>();
         sl_wgmma_keep(s);
@@ -779,7 +784,6 @@ template <class KV, class cfg, int G> struct sl_latent_group {
         float alpha[2], base[2];
         const bool mixed = is_mixed(w, t), ends = ends_split(t);
         if (G == 1) {
-            wait_all(1);
             scores(1, s);
         }
         receive(o, p);
@@ -793,7 +797,6 @@ template <class KV, class cfg, int G> struct sl_latent_group {
             if (mixed)
                 again(w, t, o, p, before);
             release();
-            wait_all(0);
             scores(0, s);
         }
         sl_wgmma_wait<G == 0 ? 0 : 1>();
