@@ -204,6 +204,33 @@ static void test_attention()
 #endif
 }
 
+/* Rows of FP8 that pairs of blocks load, of the last n tokens: the bits of single blocks (an odd
+ * number of multiprocessors), of tiles in parts and whole ones. */
+static void check_pairs(int top_k, const std::vector<int> &lens, int n, uint64_t seed)
+{
+    const sparse x = make_sparse(512, 64, 128, 16, top_k, lens, seed, SL_DTYPE_FP8_E4M3);
+    std::vector<span_of> spans;
+    for (size_t i = 0; i < lens.size(); i++)
+        spans.push_back({(int)i, lens[i] - n, n});
+    const rows_of want = run_sparse(x, spans, 3);
+    for (int n_sms : {2, 40}) {
+        const rows_of got = run_sparse(x, spans, n_sms);
+        for (size_t i = 0; i < want.size(); i++)
+            CHECK(same(got[i], want[i]), "pairs of %d: row %zu of %d", n_sms, i, top_k);
+    }
+}
+
+static void test_pairs()
+{
+    check_pairs(150, {90, 200, 31, 400, 160}, 1, 31);
+    check_pairs(100, {90, 130}, 2, 32);
+    check_pairs(1300, {1400}, 1, 33); /* two splits */
+#ifndef SL_CUDA_SIM
+    check_pairs(2048, {5000, 2048, 3000, 700}, 1, 34);
+    check_pairs(2048, {2600}, 140, 35); /* several rounds */
+#endif
+}
+
 /* Rows that are no numbers, which are not chosen. */
 static void test_odd()
 {
@@ -576,6 +603,7 @@ int main()
     part("store", test_store);
     part("index", test_index);
     part("attention", test_attention);
+    part("pairs of blocks", test_pairs);
     part("numbers that are none", test_odd);
     printf("%ld rows checked, %ld compared bit for bit, in %ld runs: %d failures\n", n_rows_checked,
            n_rows_compared, n_runs, n_failures);

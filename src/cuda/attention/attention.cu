@@ -267,7 +267,7 @@ static sl_latent_run_fn *latent_run_of(enum sl_dtype dtype, int32_t head_dim)
     return run[s - LATENT][dtype == SL_DTYPE_F16];
 }
 
-sl_gather_run_fn *sl_gather_run_of(enum sl_dtype dtype, int32_t head_dim)
+static sl_gather_run_fn *gather_run_of(enum sl_dtype dtype, int32_t head_dim)
 {
     static const struct {
         enum sl_dtype dtype;
@@ -286,9 +286,23 @@ sl_gather_run_fn *sl_gather_run_of(enum sl_dtype dtype, int32_t head_dim)
 
 bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages)
 {
-    return sl_gather_run_of(pages, head_dim) != nullptr && v_dim > 0 && v_dim % 8 == 0 &&
+    return gather_run_of(pages, head_dim) != nullptr && v_dim > 0 && v_dim % 8 == 0 &&
            v_dim <= latent_of(head_dim)->dim && v_dim <= head_dim && n_heads >= 1 &&
            n_heads <= MAX_GROUP;
+}
+
+/* By two blocks each where a token's heads are pairs of tiles, which then have the same parts: of
+ * full rounds of the blocks there is an even number. */
+void sl_gather_launch(struct sl_cuda *cu, const struct sl_op_attention *op,
+                      const struct sl_attn_layout *l, const struct sl_gather_args *g)
+{
+    const int32_t grid = l->grid[SL_ATTN_CLASS_WIDE], wide = l->shape.wide;
+    const bool pairs = op->kv.dtype == SL_DTYPE_FP8_E4M3 && op->head_dim == 576 &&
+                       l->group % (2 * wide) == 0 && grid % 2 == 0;
+    if (pairs)
+        sl_pair_run_fp8_576(cu, g, grid);
+    else
+        gather_run_of(op->kv.dtype, op->head_dim)(cu, g, grid);
 }
 
 bool sl_latent_args_of(struct sl_cuda *cu, const struct sl_op_attention *op, int32_t n_spans,
@@ -347,7 +361,7 @@ static void latent_attention(struct sl_cuda *cu, const struct sl_op_attention *o
     if (run != nullptr)
         run(cu, &g.a, l.grid[SL_ATTN_CLASS_WIDE]);
     else
-        sl_gather_run_of(op->kv.dtype, op->head_dim)(cu, &g, l.grid[SL_ATTN_CLASS_WIDE]);
+        sl_gather_launch(cu, op, &l, &g);
     cu->plan_settled = true;
     g.a.head_dim = g.a.v_dim; /* of the output's rows */
     sl_attn_combine_wide(cu, &g.a, l.shape.dim, l.shape.wide);

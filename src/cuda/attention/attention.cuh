@@ -170,6 +170,7 @@ struct sl_attn_class { /* of tiles */
     uint32_t taken, done; /* items fetched beyond the blocks' first, blocks that have ended; both
                              are zero between launches */
     int32_t n_cut;        /* tiles of several parts */
+    int32_t n_tiles;      /* items that are first parts: the first ones of the list */
 };
 
 /* Shape of the kernels for a padded head dimension. */
@@ -294,13 +295,15 @@ typedef void sl_gather_run_fn(struct sl_cuda *cu, const struct sl_gather_args *g
 sl_gather_run_fn sl_gather_run_bf16_128, sl_gather_run_bf16_320, sl_gather_run_bf16_576,
     sl_gather_run_f16_128, sl_gather_run_f16_320, sl_gather_run_f16_576, sl_gather_run_fp8_128,
     sl_gather_run_fp8_320, sl_gather_run_fp8_576;
+sl_gather_run_fn sl_pair_run_fp8_576; /* latent_pair.cuh */
 
 /* Of what is common to latent attention, dense or sparse: false, it is not supported, which is
  * recorded. n_spans: of the plan. */
 bool sl_latent_args_of(struct sl_cuda *cu, const struct sl_op_attention *op, int32_t n_spans,
                        struct sl_attn_layout *l, struct sl_attn_args *a);
-/* NULL: there is none. */
-sl_gather_run_fn *sl_gather_run_of(enum sl_dtype dtype, int32_t head_dim);
+/* Enqueues one of them for the operation. */
+void sl_gather_launch(struct sl_cuda *cu, const struct sl_op_attention *op,
+                      const struct sl_attn_layout *l, const struct sl_gather_args *g);
 
 /* Pages of four-bit codes: rotates the operation's output back, in place. */
 void sl_attn_rotate_back(struct sl_cuda *cu, const struct sl_op_attention *op);

@@ -472,7 +472,7 @@ static __device__ void plan_class(struct plan_smem *s, const struct plan_args &p
          cls == SL_ATTN_CLASS_NARROW && i < carry[1] * p.n_kv_heads; i += n_threads())
         p.at.counters[i] = 0;
     if (threadIdx.x == 0) {
-        struct sl_attn_class c = {n_tiles + carry[0], 0, 0, carry[1]};
+        struct sl_attn_class c = {n_tiles + carry[0], 0, 0, carry[1], n_tiles};
         p.at.cls[cls] = c;
     }
 }

@@ -30,6 +30,7 @@
 
 /* KD: dimensions of a row; VD: of values. Both padded. */
 template <int KD_, int VD_> struct sl_latent_cfg {
+    static constexpr bool PAIR = false; /* a cluster of two blocks loads for both */
     static constexpr int KD = KD_, VD = VD_;
     static constexpr int PART = SL_KV_TILE * 128; /* 64 dimensions of 16 positions */
     static constexpr int PANEL = 64 * 128;        /* and of 64 rows */
@@ -91,7 +92,7 @@ template <class cfg> struct sl_latent_bars {
         for (int i = 0; i < 2; i++) {
             for (int half = 0; half < 2; half++) {
                 sl_mbar_init(full(i, half), static_cast<uint32_t>(loaders * SL_WARP_ARRIVALS));
-                sl_mbar_init(empty(i, half), 4 * SL_WARP_ARRIVALS);
+                sl_mbar_init(empty(i, half), (cfg::PAIR ? 8 : 4) * SL_WARP_ARRIVALS);
             }
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
             sl_mbar_init(
@@ -348,6 +349,8 @@ template <class KV, class cfg, int G> struct sl_latent_group {
     {
         const struct sl_attn_turn turn = {tiles.n + ahead};
         sl_mbar_wait(bars.full(turn.slot(), half), turn.parity());
+        if (cfg::PAIR)
+            sl_fence_proxy_async(); /* what the other block has stored, by ordinary stores */
     }
     __device__ __forceinline__ void wait_half() const
     {
@@ -359,6 +362,8 @@ template <class KV, class cfg, int G> struct sl_latent_group {
     __device__ __forceinline__ void release()
     {
         sl_mbar_arrive_warp(bars.empty(tiles.slot(), G));
+        if (cfg::PAIR && (SL_WARP_ARRIVALS > 1 || lane == 0))
+            sl_mbar_arrive_at(bars.empty(tiles.slot(), G), sl_cluster_rank() ^ 1);
         tiles.n++;
     }
 

@@ -74,7 +74,7 @@ extern "C" void sl_cuda_sparse_attention(struct sl_backend *be,
     g.top = op->top;
     g.positions = b.positions;
     g.top_k = op->top_k;
-    sl_gather_run_of(op->all.kv.dtype, op->all.head_dim)(cu, &g, l.grid[SL_ATTN_CLASS_WIDE]);
+    sl_gather_launch(cu, &op->all, &l, &g);
     cu->plan_settled = true;
     g.a.head_dim = g.a.v_dim; /* of the output's rows */
     sl_attn_combine_wide(cu, &g.a, l.shape.dim, l.shape.wide);
