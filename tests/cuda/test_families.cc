@@ -74,7 +74,6 @@ static const char *const simulated[] = {"gemma2",
                                         "falcon_mamba",
                                         "minimax_m3",
                                         "minimax_m3_mxfp8",
-                                        "deepseek_v4",
                                         "deepseek_v4_fp4"};
 /* Several residual streams, values narrower than keys, RWKV: refused, and said so. */
 static const char *const cpu_only[] = {"mimo_v2",       "mimo_v2_blocks", "gemma3n",
