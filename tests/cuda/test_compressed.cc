@@ -26,7 +26,7 @@ extern "C" {
 
 #define BLOCK  48
 #define PAGES  6
-#define PAGE   (136 << 10) /* bytes */
+#define PAGE   (168 << 10) /* bytes */
 #define TURNED 12
 #define WINDOW 21
 

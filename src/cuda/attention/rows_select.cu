@@ -3,9 +3,9 @@
  * sl_op_compressed_select): scores of all rows that it sees, then the largest (index_top.cu).
  *
  * A block has 256 rows of the index, of which each of eight warps has 32 in registers, and goes
- * through 16 tokens: a token's queries come to shared memory, rounded to BF16, and are the columns
- * of the product. Rows are loaded again where a token is another sequence's, as every token of a
- * decode is: 256 bytes a row. The order of a score is that of index_select.cu.
+ * through 16 tokens, or has one where most are other sequences': then rows would be loaded for each
+ * anyway, 256 bytes a row. A token's queries come to shared memory, rounded to BF16, and are the
+ * columns of the product. The order of a score is that of index_select.cu.
  *
  * Few of the blocks have rows: how long sequences are the device alone knows.
  */
@@ -30,7 +30,8 @@ struct select_args {
     struct sl_rows_at rows;
     float *scores;
     int64_t ld;
-    int32_t first, n; /* tokens at hand */
+    int32_t first, n; /* tokens at hand, */
+    int32_t each;     /* and of a block */
     int32_t *seen;    /* [tokens] rows that each sees, less one */
 };
 
@@ -168,16 +169,16 @@ struct select_block {
     }
 };
 
-/* grid (rows / SELECT_ROWS, tokens / SELECT_TOKENS) */
+/* grid (rows / SELECT_ROWS, tokens / each) */
 static __global__ void __launch_bounds__(SELECT_THREADS, 2)
     rows_select_kernel(const __grid_constant__ struct select_args a)
 {
     SL_SMEM(uint8_t, smem);
     select_block x(a, smem);
-    const int32_t t = a.first + static_cast<int32_t>(blockIdx.y) * SELECT_TOKENS;
+    const int32_t t = a.first + static_cast<int32_t>(blockIdx.y) * a.each;
     sl_grid_launch_dependents();
     sl_grid_wait();
-    x.run(t, min(t + SELECT_TOKENS, a.first + a.n), static_cast<int32_t>(blockIdx.x) * SELECT_ROWS);
+    x.run(t, min(t + a.each, a.first + a.n), static_cast<int32_t>(blockIdx.x) * SELECT_ROWS);
 }
 
 extern "C" void sl_cuda_compressed_select(struct sl_backend *be,
@@ -208,13 +209,14 @@ extern "C" void sl_cuda_compressed_select(struct sl_backend *be,
     a.scores = op->scores;
     a.ld = ld;
     a.seen = op->seen;
+    a.each = b->n_tokens > 2 * b->n_spans ? SELECT_TOKENS : 1;
     const size_t smem = static_cast<size_t>(a.n_padded) * (SELECT_QUERY + sizeof(float));
     for (a.first = 0; a.first < b->n_tokens; a.first += a.n) {
         a.n = static_cast<int32_t>(
             SL_MIN(static_cast<int64_t>(b->n_tokens - a.first), op->n_scores / ld));
         sl_launch(cu, rows_select_kernel,
                   dim3(static_cast<unsigned>(SL_CEIL_DIV(op->n_most, SELECT_ROWS)),
-                       static_cast<unsigned>(SL_CEIL_DIV(a.n, SELECT_TOKENS))),
+                       static_cast<unsigned>(SL_CEIL_DIV(a.n, a.each))),
                   dim3(SELECT_THREADS), smem, a);
         const struct sl_index_rows rows = {op->seen, op->scores, ld,     a.first,
                                            a.n,      op->top_k,  op->top};
