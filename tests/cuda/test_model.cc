@@ -207,6 +207,8 @@ static struct sl_engine *start(const model &m, struct sl_engine_config cfg)
     cfg.n_threads = 1;
     if (cfg.kv_cache_dtype == nullptr)
         cfg.kv_cache_dtype = m.kv;
+    if (m.kv != nullptr && strncmp(m.kv, "turboquant", 10) == 0)
+        cfg.kv_cache_dtype_skip_layers = "0"; /* of the two, which has the plain format */
     cfg.max_num_seqs = cfg.max_num_seqs != 0 ? cfg.max_num_seqs : 8;
     cfg.kv_cache_bytes = cfg.kv_cache_bytes != 0 ? cfg.kv_cache_bytes : 8u << 20;
     if (sl_engine_create(&cfg, &eng, &err) != 0)
