@@ -229,7 +229,7 @@ static void test_odd()
 static void check_fp8(latent x, int from, std::vector<int> chunks)
 {
     latent coded = x;
-    x.s.fp8 = coded.s.fp8 = true;
+    x.s.held = coded.s.held = SL_DTYPE_FP8_E4M3;
     coded.s.format = SL_DTYPE_FP8_E4M3;
     std::vector<span_of> whole;
     for (size_t i = 0; i < x.s.lens.size(); i++) {
