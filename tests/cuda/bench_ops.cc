@@ -96,9 +96,9 @@ static void parse(int argc, char **argv, struct args *a)
         fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
         exit(1);
     }
-    static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
-                                        "latent",   "sparse", "decode", "verify",  "few",
-                                        "widths",   "state",  "rows",   "sample",  "step",
+    static const char *const parts[] = {"ceilings", "linear", "layers",  "experts", "attention",
+                                        "latent",   "sparse", "decode",  "verify",  "few",
+                                        "widths",   "state",  "rows",    "sample",  "step",
                                         "prompts",  "choice", "formats", "chosen"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
