@@ -7,6 +7,7 @@
 #include "bench_attention.h"
 #include "bench_ceilings.h"
 #include "bench_chosen.h"
+#include "bench_compressed.h"
 #include "bench_decode.h"
 #include "bench_experts.h"
 #include "bench_latent.h"
@@ -23,8 +24,8 @@
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
     "  --only PART      ceilings, linear, layers, experts, attention, latent, sparse, chosen,\n"
-    "                   decode, verify, few, widths, state, prompts, rows, sample or step;\n"
-    "                   default all; or choice or formats. The ceilings are always measured\n"
+    "                   compressed, decode, verify, few, widths, state, prompts, rows, sample or\n"
+    "                   step; default all; or choice or formats. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -99,7 +100,7 @@ static void parse(int argc, char **argv, struct args *a)
     static const char *const parts[] = {"ceilings", "linear", "layers",  "experts", "attention",
                                         "latent",   "sparse", "decode",  "verify",  "few",
                                         "widths",   "state",  "rows",    "sample",  "step",
-                                        "prompts",  "choice", "formats", "chosen"};
+                                        "prompts",  "choice", "formats", "chosen",  "compressed"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -167,6 +168,8 @@ int main(int argc, char **argv)
         run_sparse();
     if (wanted(&a, "chosen"))
         run_chosen();
+    if (wanted(&a, "compressed"))
+        run_compressed();
     if (wanted(&a, "decode"))
         run_decode();
     if (wanted(&a, "verify"))
