@@ -4,17 +4,19 @@
  * blocks' shared memory. What multiplies is latent.cuh's, and so are the bits.
  *
  * A block loads 32 of a tile's 64 rows: each of the four warps of its first group has half of the
- * dimensions of 16 rows. A lane keeps the codes of the next tile, 128 or 160 bytes, in registers;
- * they are asked for as those of this one are used, so that they have a tile's time to come, and
- * shared memory has no room for them besides. What waits for a slot is only the making of numbers.
- * A slot is free when both blocks have given it back, as both are written. What comes from the
- * other block is counted by the barrier in bytes (st.async).
+ * dimensions of 16 rows. A lane keeps the codes of the next tile, 128 or 160 bytes, in registers:
+ * shared memory has no room for them besides. They are asked for when all of this one's are used.
+ * (One by one, as registers became free, 64 sequences of 32k took 190 us on an H200: a warp has few
+ * counters of loads under way, so that a use may wait for what was asked for just before.) What
+ * waits for a slot is only the making of numbers. A slot is free when both blocks have given it
+ * back, as both are written. What comes from the other block is counted by the barrier in bytes
+ * (st.async).
  *
  * Both blocks follow the list of items by themselves, a pair of them at a time: there is no
  * counter.
  *
- * Bytes of a tile: 18.4 KB from L2, 36.9 KB to the other block. Instructions of a warp: 16 or 20
- * times 35 for the numbers of 16 rows, some 700 clk beside the 2,176 of the products.
+ * Bytes of a tile: 18.4 KB from L2, 36.9 KB to the other block. Instructions of a warp: 600 to
+ * 700 for the numbers of 16 rows, beside the 2,176 clk of the products.
  */
 #ifndef SL_CUDA_LATENT_PAIR_CUH
 #define SL_CUDA_LATENT_PAIR_CUH
@@ -117,22 +119,17 @@ template <class cfg, int FROM, int TO> struct sl_pair_rows {
         }
     }
 
-    /* These, to both blocks; the codes of rows at `next` are asked for. */
+    /* These, to both blocks. */
     __device__ __forceinline__ void store(uint32_t scale, uint8_t *smem, uint32_t at,
-                                          uint64_t *full, const struct sl_far &far,
-                                          sl_pair_place next)
+                                          uint64_t *full, const struct sl_far &far) const
     {
 #pragma unroll
-        for (int i = 0; i < many.N; i++) {
+        for (int i = 0; i < many.N; i++)
             many.store(i, scale, smem, at, full, far);
-            many.ask(i, next);
-        }
         if constexpr (N > MANY) {
 #pragma unroll
-            for (int i = 0; i < last.N; i++) {
+            for (int i = 0; i < last.N; i++)
                 last.store(i, scale, smem, at, full, far);
-                last.ask(i, next);
-            }
         }
     }
 };
@@ -237,14 +234,13 @@ template <class KV, class cfg, int H> struct sl_pair_bring {
 #pragma unroll 1
         for (; t < to; t++, tiles.n++) {
             const int slot = tiles.slot();
-            uint32_t next_scale;
-            const sl_pair_place next = step(w, t + 2, &next_scale);
             sl_mbar_wait(bars.empty(slot, H), tiles.parity() ^ 1);
             rows.store(scale, bars.smem, static_cast<uint32_t>(slot * cfg::SLOT + first * 128),
-                       bars.full(slot, H), far, next);
+                       bars.full(slot, H), far);
             sl_fence_proxy_async();
             sl_mbar_expect_warp(bars.full(slot, H), BYTES);
-            scale = next_scale;
+            if (t + 1 < to)
+                rows.ask(step(w, t + 2, &scale));
         }
     }
 
