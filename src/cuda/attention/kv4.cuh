@@ -184,35 +184,47 @@ struct sl_kv_turbo4 {
             *reinterpret_cast<const uint32_t *>(tile + SL_KV_TILE * row_bytes(dim) + row * 2));
     }
 
+    /* Bytes of levels 0 to 3, as numbers that the compiler does not know: what it knows it puts
+     * into a register anew for many of the permutations. */
+    struct table {
+        uint32_t lower, upper;
+    };
+    static __device__ __forceinline__ struct table table_of()
+    {
+        return {__shfl_sync(0xFFFFFFFFu, sl_kv4_bytes(0, 0), 0),
+                __shfl_sync(0xFFFFFFFFu, sl_kv4_bytes(0, 8), 0)};
+    }
+
     /* Of the two elements of a word the dimensions j = 2 half and the one after it, each a pair, a
      * number of the lower element first. */
-    static __device__ __forceinline__ void dequant_half(uint32_t w, int half, uint32_t scales,
-                                                        uint32_t &first, uint32_t &second)
+    static __device__ __forceinline__ void dequant_half(const struct table &t, uint32_t w, int half,
+                                                        uint32_t scales, uint32_t &first,
+                                                        uint32_t &second)
     {
-        constexpr uint32_t LOWER[] = {sl_kv4_bytes(0, 0), sl_kv4_bytes(4, 0)};
-        constexpr uint32_t UPPER[] = {sl_kv4_bytes(0, 8), sl_kv4_bytes(4, 8)};
+        constexpr uint32_t LOWER = sl_kv4_bytes(4, 0), UPPER = sl_kv4_bytes(4, 8);
         const uint32_t which = __byte_perm(w, 0, half == 0 ? 0x4420 : 0x4431) & 0x7777u;
-        const uint32_t lower = __byte_perm(LOWER[0], LOWER[1], which);
+        const uint32_t lower = __byte_perm(t.lower, LOWER, which);
         const uint32_t upper =
-            sl_mask_or(half == 0 ? w : w << 4, 0x80808080u, __byte_perm(UPPER[0], UPPER[1], which));
+            sl_mask_or(half == 0 ? w : w << 4, 0x80808080u, __byte_perm(t.upper, UPPER, which));
         first = sl_kv_fp8::scaled_by(__byte_perm(lower, upper, 0x6240), scales);
         second = sl_kv_fp8::scaled_by(__byte_perm(lower, upper, 0x7351), scales);
     }
-    /* All four pairs. */
-    static __device__ __forceinline__ void dequant_word(uint32_t w, uint32_t scales,
-                                                        uint32_t (&to)[4])
+    static __device__ __forceinline__ void dequant_half(uint32_t w, int half, uint32_t scales,
+                                                        uint32_t &first, uint32_t &second)
     {
-        dequant_half(w, 0, scales, to[0], to[1]);
-        dequant_half(w, 1, scales, to[2], to[3]);
+        const struct table t = {sl_kv4_bytes(0, 0), sl_kv4_bytes(0, 8)};
+        dequant_half(t, w, half, scales, first, second);
     }
 
     struct scales {
         uint32_t of[2];
+        struct table levels;
     };
     template <int D> static __device__ __forceinline__ struct scales key_scales(const uint8_t *tile)
     {
         const int lane = static_cast<int>(threadIdx.x) & 31;
         struct scales s;
+        s.levels = table_of();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t two = scales_of(tile, D, 8 * i + (lane >> 3) * 2);
@@ -225,7 +237,8 @@ struct sl_kv_turbo4 {
     static __device__ __forceinline__ struct scales value_scales(const uint8_t *tile)
     {
         const int lane = static_cast<int>(threadIdx.x) & 31;
-        return {{scales_of(tile, D, 2 * (lane & 3)), scales_of(tile, D, 8 + 2 * (lane & 3))}};
+        return {{scales_of(tile, D, 2 * (lane & 3)), scales_of(tile, D, 8 + 2 * (lane & 3))},
+                table_of()};
     }
 
     /* Two words are 32 dimensions of 16 positions: of a step of 16 dimensions a half of each. */
@@ -262,7 +275,7 @@ struct sl_kv_turbo4 {
         const uint32_t *w = words_of<L>(raw, step);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            dequant_half(w[i], step % 2, s.of[i], to[i], to[2 + i]);
+            dequant_half(s.levels, w[i], step % 2, s.of[i], to[i], to[2 + i]);
     }
     template <int L>
     static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t *raw, int step,
@@ -271,7 +284,7 @@ struct sl_kv_turbo4 {
         const uint32_t *w = words_of<L>(raw, step);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            dequant_half(w[i], step % 2, s.of[i], to[2 * i], to[2 * i + 1]);
+            dequant_half(s.levels, w[i], step % 2, s.of[i], to[2 * i], to[2 * i + 1]);
     }
 
     template <int D>
@@ -282,7 +295,7 @@ struct sl_kv_turbo4 {
         key_raw<D, 1>(r, tile, dim);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            dequant_half(r[i], dim / 16 % 2, s.of[i], b[2 * i], b[2 * i + 1]);
+            dequant_half(s.levels, r[i], dim / 16 % 2, s.of[i], b[2 * i], b[2 * i + 1]);
     }
     template <int D>
     static __device__ __forceinline__ void value_frags(uint32_t b[4], const uint8_t *tile, int dim)
@@ -292,7 +305,7 @@ struct sl_kv_turbo4 {
         value_raw<D, 1>(r, tile, dim);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            dequant_half(r[i], dim / 16 % 2, s.of[i], b[i], b[2 + i]);
+            dequant_half(s.levels, r[i], dim / 16 % 2, s.of[i], b[i], b[2 + i]);
     }
 
     /* A scale of zero makes zeros of any codes. */
