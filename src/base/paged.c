@@ -12,7 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define LOAD_AT_ONCE (8u << 20) /* bytes: who waits for the beginning does not wait for the end */
+#define LOAD_AT_ONCE (8u << 20)   /* bytes: who waits for the beginning does not wait for the end */
+#define ASK_AT_ONCE  (128u << 10) /* bytes: what Linux reads ahead of a file by default */
 
 struct sl_paged_file {
     int fd, n_pieces;
@@ -107,9 +108,16 @@ int sl_paged_store(struct sl_paged_file *f, const struct sl_paged_piece *p, stru
     return 0;
 }
 
+void sl_paged_ask(const struct sl_paged_piece *p)
+{
+    /* in parts: of a long range the system reads no more ahead than of any file */
+    for (size_t at = 0; at < p->n_bytes; at += ASK_AT_ONCE)
+        madvise((uint8_t *)p->data + at, SL_MIN(p->n_bytes - at, ASK_AT_ONCE), MADV_WILLNEED);
+}
+
 void sl_paged_load(const struct sl_paged_piece *p)
 {
-    madvise(p->data, p->n_bytes, MADV_WILLNEED); /* the disk has all of it to do */
+    sl_paged_ask(p); /* the disk has all of it to do */
     for (size_t at = 0; at < p->n_bytes; at += LOAD_AT_ONCE) {
         /* Where the system cannot map ahead of use (before Linux 5.14), reading has begun at least.
          */

@@ -35,6 +35,8 @@ void sl_paged_give(struct sl_paged_file *f, struct sl_paged_piece *p);
 /* What was written is on the disk when this returns, and the piece takes no memory. */
 SL_MUST_CHECK int sl_paged_store(struct sl_paged_file *f, const struct sl_paged_piece *p,
                                  struct sl_error *err);
+/* Begins to bring the piece into memory, and waits for nothing but a place in the disk's queue. */
+void sl_paged_ask(const struct sl_paged_piece *p);
 /* Brings the piece into memory and waits until it is there. */
 void sl_paged_load(const struct sl_paged_piece *p);
 /* The piece, stored and not written since, takes no memory any more, the system's own included. */

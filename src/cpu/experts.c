@@ -470,12 +470,26 @@ static void cut_items(struct wave *w, const struct sl_weight *mat, int32_t n_mat
     w->n_items = SL_CEIL_DIV(n_panels, w->panels_per_item);
 }
 
+/* Of weights on a disk: all that the wave reads is asked for at once, in the order of its jobs, so
+ * that the disk has a queue in place of one page at a time, and `down` while gates are computed. */
+static void wave_ask(const struct wave *w)
+{
+    const struct sl_weight_stream *s = w->cpu->weights;
+    for (int32_t k = 0; s != NULL && k < w->n_groups; k++) {
+        sl_weight_stream_ask(s, gate_of(w, &w->r->g[k])->data);
+        sl_weight_stream_ask(s, up_of(w, &w->r->g[k])->data);
+    }
+    for (int32_t k = 0; s != NULL && k < w->n_groups; k++)
+        sl_weight_stream_ask(s, down_of(w, &w->r->g[k])->data);
+}
+
 static void run_wave(struct sl_backend *be, struct wave *w)
 {
     const struct sl_op_experts *a = w->a;
     const struct sl_weight *gate = &a->gate->mats[0], *down = &a->down->mats[0];
     const int64_t n_gated = gate->n_rows * gate->n_cols, n_down = down->n_rows * down->n_cols;
     w->part = a->rank != NULL ? sl_rank_room(a->rank) : w->r->mid;
+    wave_ask(w);
     cut_x(w);
     sl_cpu_run(w->cpu, place_x, w, w->one_x ? 1 : w->n_pairs, w->n_pairs * gate->n_cols);
     cut_items(w, gate, 2, true);

@@ -283,3 +283,10 @@ void sl_weight_stream_use(struct sl_weight_stream *s, const void *const *weights
     pthread_cond_signal(&s->moved);
     pthread_mutex_unlock(&s->lock);
 }
+
+void sl_weight_stream_ask(const struct sl_weight_stream *s, const void *weight)
+{
+    const int32_t i = piece_at(s, weight);
+    if (i >= 0)
+        sl_paged_ask(&s->pieces[i].memory);
+}

@@ -8,7 +8,8 @@
  * first step on. A wrong guess costs time alone: what is not in memory is read when it is touched.
  *
  * Weights of experts are not announced (sl_weight_stream_use): which are hit is known too late.
- * The system keeps of them what was used last.
+ * Those that are hit are asked for together before the first of their products
+ * (sl_weight_stream_ask). The system keeps of them what was used last.
  */
 #ifndef SL_CPU_WEIGHT_STREAM_H
 #define SL_CPU_WEIGHT_STREAM_H
@@ -38,5 +39,8 @@ void sl_weight_stream_give(struct sl_weight_stream *s, void *weight, size_t n_by
 
 /* A product is about to read these n weights, packed or not, and no other until the next call. */
 void sl_weight_stream_use(struct sl_weight_stream *s, const void *const *weights, int n);
+/* The weight, packed or not, is about to be read in part of a product: if it lies in the file, its
+ * reading begins. Nothing is waited for, kept or dropped. */
+void sl_weight_stream_ask(const struct sl_weight_stream *s, const void *weight);
 
 #endif

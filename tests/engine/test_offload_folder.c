@@ -136,6 +136,28 @@ static void test_together(void **state)
     close_stream(s, weights);
 }
 
+/* What is asked for comes without being touched, stays when products go on, and is not taken for a
+ * product's. */
+static void test_asked(void **state)
+{
+    void *weights[N_WEIGHTS], *other = sl_aligned_alloc(64);
+    (void)state;
+    struct sl_weight_stream *s = open_stream(weights, 2);
+    sl_weight_stream_ask(s, other);
+    sl_weight_stream_ask(s, weights[0]); /* in memory as it is */
+    for (int i = 4; i < 8; i++)
+        sl_weight_stream_ask(s, weights[i]);
+    for (int i = 2; i < N_WEIGHTS; i++)
+        wait_for(weights[i], i >= 4 && i < 8);
+    sl_weight_stream_use(s, (const void *const *)&weights[9], 1);
+    for (int i = 2; i < N_WEIGHTS; i++)
+        wait_for(weights[i], i == 9 || (i >= 4 && i < 8));
+    for (int i = 0; i < N_WEIGHTS; i++)
+        check(weights[i], (uint32_t)i);
+    sl_aligned_free(other, 64);
+    close_stream(s, weights);
+}
+
 static void test_no_folder(void **state)
 {
     struct sl_weight_stream *s = NULL;
@@ -277,9 +299,9 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_together),
-        cmocka_unit_test(test_no_folder), cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_order), cmocka_unit_test(test_together),
+        cmocka_unit_test(test_asked), cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_bits),  cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
