@@ -3,8 +3,7 @@
  *
  * The operations are small kernels of this file, which mix everything a step tells the device into
  * one number per token, so that a wrong pointer, page, padding row or order changes an id. Runs in
- * the simulator and, built by nvcc, on a device; what only the simulator can make fail is left out
- * there.
+ * the simulator and on a device, where what only the simulator can make fail is left out.
  */
 #include "cuda/step/step.h"
 
@@ -155,11 +154,9 @@ static void forward(void *arg, const struct sl_step *st)
                   sl_batch_tables(b, st->drafts ? 0 : 1), m->pages, m->x);
     }
     grid.x = static_cast<unsigned>(SL_CEIL_DIV(b->n_logits, 64));
-    if (st->part == SL_STEP_FORWARD) {
-        sl_launch(m->cu, gather_kernel, grid, block, 0, b->n_logits, b->logit_rows, m->x,
-                  m->wanted);
-        return;
-    }
+    if (st->part == SL_STEP_FORWARD)
+        return sl_launch(m->cu, gather_kernel, grid, block, 0, b->n_logits, b->logit_rows, m->x,
+                         m->wanted);
     bool whole = st->part != SL_STEP_CHOICE;
     sl_launch(m->cu, choose_kernel, grid, block, 0, b->n_logits, whole ? b->logit_rows : NULL,
               whole ? m->x : m->wanted, static_cast<const struct param *>(st->params), st->variant,
@@ -190,6 +187,10 @@ bool sl_cuda_attention_pages(enum sl_dtype dtype, int32_t)
 bool sl_cuda_latent_supports(int32_t head_dim, int32_t v_dim, int32_t n_heads, enum sl_dtype pages)
 {
     return head_dim == 64 && v_dim == 48 && n_heads == 4 && pages == SL_DTYPE_BF16;
+}
+bool sl_cuda_rows_support(int32_t, enum sl_dtype)
+{
+    return false;
 }
 size_t sl_cuda_sample_scratch(int32_t, int32_t)
 {
@@ -514,8 +515,7 @@ static void test_second_device(void)
     cudaSetDevice(0);
 }
 
-/* Every allocation of create, steps and staging fails once: a message with numbers, nothing left.
- */
+/* Every allocation of create, steps and staging fails once: a message with numbers, no leak. */
 static void fail_each(void (*fail)(int nth), const char *word)
 {
     struct sl_step_limits lim = limits();

@@ -93,6 +93,12 @@ static std::string path_of(const model &m)
     return std::string("build/testdata/models/cuda_") + m.name + (is_gguf(m) ? ".gguf" : "");
 }
 
+/* Of long texts one that chooses pages; of DeepSeek V4 with and without an index. */
+static int layers_of(const model &m)
+{
+    return m.context > 256 || strcmp(m.family, "deepseek_v4") == 0 ? 3 : 2;
+}
+
 static void write_model(const model &m)
 {
     struct sl_error err = {};
@@ -114,8 +120,7 @@ static void write_model(const model &m)
         s.hp.n_dense = 2; /* layers */
     }
     s.hp.act = m.act != SL_ACT_COUNT ? m.act : s.hp.act;
-    /* Of long texts one that chooses pages; with and without an index. */
-    s.hp.n_layers = m.context > 256 || strcmp(m.family, "deepseek_v4") == 0 ? 3 : 2;
+    s.hp.n_layers = layers_of(m);
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
     s.hp.context = m.context != 0 ? m.context : 256;
     s.dtype = m.dtype;
@@ -559,7 +564,8 @@ static struct sl_request *ask_subject(struct sl_engine *eng, size_t i, bool log_
 
 static uint64_t bytes_of_tokens(const model &m, int n)
 {
-    return static_cast<uint64_t>(n) * 2 * 2 * 2 * static_cast<uint64_t>(m.kv_heads * m.head_dim);
+    return static_cast<uint64_t>(n) * 2 * 2 *
+           static_cast<uint64_t>(layers_of(m) * m.kv_heads * m.head_dim);
 }
 
 static struct sl_engine_config matrix_config(void)
