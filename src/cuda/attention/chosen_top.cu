@@ -8,9 +8,9 @@
  * were just written and come from L2: 5 x 4 bytes of each.
  */
 #include "cuda/attention/chosen.cuh"
+#include "cuda/attention/index_scan.cuh"
 
 #include "cuda/launch.cuh"
-#include "cuda/ptx.cuh"
 
 #define TOP_THREADS 256 /* as many as digits */
 #define TOP_WARPS   (TOP_THREADS / 32)
@@ -28,35 +28,6 @@ struct top_smem {
     uint32_t digit, wanted;
 };
 
-/* In the order of the numbers: zeros of both signs are one, NaN is less than all. */
-static __device__ __forceinline__ uint32_t top_order(float x)
-{
-    const uint32_t u = __float_as_uint(__fadd_rn(x, 0.0f));
-    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
-        return 0;
-    return (u >> 31) != 0 ? ~u : u | 0x80000000u;
-}
-
-/* The sum of x of the threads before; *all: of the block. */
-static __device__ __forceinline__ uint32_t top_scan(struct top_smem *s, uint32_t x, uint32_t *all)
-{
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t up = x;
-#pragma unroll
-    for (unsigned d = 1; d < 32; d *= 2) {
-        const uint32_t y = __shfl_up_sync(0xFFFFFFFFu, up, d);
-        up += lane >= d ? y : 0;
-    }
-    if (lane == 31)
-        s->sums[warp] = up;
-    __syncthreads();
-    const uint32_t of = lane < TOP_WARPS ? s->sums[lane] : 0;
-    const uint32_t before = __reduce_add_sync(0xFFFFFFFFu, lane < warp ? of : 0);
-    *all = __reduce_add_sync(0xFFFFFFFFu, of);
-    __syncthreads();
-    return before + up - x;
-}
-
 /* The least that is taken of n scores; *wanted: how many are, then how many equal to it. */
 static __device__ __forceinline__ uint32_t top_threshold(struct top_smem *s, const float *x,
                                                          int32_t n, uint32_t *wanted)
@@ -68,13 +39,13 @@ static __device__ __forceinline__ uint32_t top_threshold(struct top_smem *s, con
         __syncthreads();
 #pragma unroll 4
         for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += TOP_THREADS) {
-            const uint32_t u = top_order(__ldcg(x + i));
+            const uint32_t u = sl_score_order(__ldcg(x + i));
             if ((u & mask) == known)
                 atomicAdd(&s->count[u >> shift & (TOP_THREADS - 1)], 1u);
         }
         __syncthreads();
         const uint32_t digit = TOP_THREADS - 1 - threadIdx.x, mine = s->count[digit];
-        const uint32_t before = top_scan(s, mine, &all);
+        const uint32_t before = sl_block_scan<TOP_WARPS>(s->sums, mine, &all);
         if (before < *wanted && *wanted <= before + mine) {
             s->digit = digit;
             s->wanted = *wanted - before;
@@ -96,9 +67,13 @@ static __device__ __forceinline__ void top_write(struct top_smem *s, const float
 #pragma unroll 1
     for (int32_t at = 0; at < n; at += TOP_THREADS) {
         const int32_t i = at + static_cast<int32_t>(threadIdx.x);
-        const uint32_t u = i < n ? top_order(__ldcg(x + i)) : 0;
+        const uint32_t u = i < n ? sl_score_order(__ldcg(x + i)) : 0;
         const bool above = i < n && u > least, equal = i < n && u == least;
-        const uint32_t before = top_scan(s, above ? 1u << 16 : equal ? 1u : 0, &all);
+        const uint32_t before = sl_block_scan<TOP_WARPS>(s->sums,
+                                                         above   ? 1u << 16
+                                                         : equal ? 1u
+                                                                 : 0,
+                                                         &all);
         const uint32_t n_same = same + (before & 0xFFFFu);
         if (above || (equal && n_same < n_equal))
             top[more + (before >> 16) + min(n_same, n_equal)] = lead + i;

@@ -16,6 +16,7 @@
  */
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/chosen.cuh"
+#include "cuda/attention/index_scan.cuh"
 #include "cuda/ptx.cuh"
 #include "ops/device.h"
 
@@ -70,33 +71,6 @@ static __device__ __forceinline__ int32_t blocks_items(const struct blocks_args 
 {
     const struct blocks_span s = blocks_span_of<NT>(a, span);
     return s.n_groups == 0 ? 0 : (s.n_groups + s.teams - 1) / s.teams * blocks_chunks(a, s);
-}
-
-/* until[i]: items of the spans up to i. Each thread has neighbouring spans. */
-template <int NT>
-static __device__ void blocks_count(const struct blocks_args &a, int32_t *until, int32_t *sums)
-{
-    const int32_t thread = static_cast<int32_t>(threadIdx.x);
-    const int32_t each = (a.n_spans + BLOCKS_THREADS - 1) / BLOCKS_THREADS;
-    const int32_t from = min(thread * each, a.n_spans), to = min(from + each, a.n_spans);
-    int32_t mine = 0;
-    for (int32_t i = from; i < to; i++)
-        until[i] = mine += blocks_items<NT>(a, a.spans[i]);
-    int32_t up = mine;
-#pragma unroll
-    for (int32_t d = 1; d < 32; d *= 2) {
-        const int32_t y = __shfl_up_sync(0xFFFFFFFFu, up, static_cast<unsigned>(d));
-        up += thread % 32 >= d ? y : 0;
-    }
-    if (thread % 32 == 31)
-        sums[thread / 32] = up;
-    __syncthreads();
-    int32_t before = up - mine;
-    for (int32_t i = 0; i < thread / 32; i++)
-        before += sums[i];
-    for (int32_t i = from; i < to; i++)
-        until[i] += before;
-    __syncthreads();
 }
 
 /* KS: 16s of a row, padded; NT: eights of columns. */
@@ -236,29 +210,24 @@ template <int KS, int NT>
 static __global__ void __launch_bounds__(BLOCKS_THREADS, NT == 1 ? 2 : 1)
     index_blocks_kernel(const __grid_constant__ struct blocks_args a)
 {
-    SL_SMEM(int32_t, sums);
-    int32_t *until = sums + BLOCKS_WARPS;
+    SL_SMEM(uint32_t, sums);
+    int32_t *until = reinterpret_cast<int32_t *>(sums + BLOCKS_WARPS);
     sl_grid_launch_dependents();
     sl_grid_wait();
-    blocks_count<NT>(a, until, sums);
+    const int32_t n = sl_count_items<BLOCKS_WARPS>(
+        a.spans, a.n_spans, until, sums,
+        [&](const struct sl_span &span) { return blocks_items<NT>(a, span); });
     struct blocks_warp<KS, NT> x = {
         a, static_cast<int>(threadIdx.x % 32), {}, {}, {}, 0, {},
         {
         }
     };
-    const int32_t n = a.n_spans > 0 ? until[a.n_spans - 1] : 0;
 #pragma unroll 1
     for (int32_t i = static_cast<int32_t>(blockIdx.x); i < n;
          i += static_cast<int32_t>(gridDim.x)) {
-        int32_t lo = 0, hi = a.n_spans - 1;
-        while (lo < hi) { /* the first span with items behind i */
-            const int32_t mid = (lo + hi) / 2;
-            if (until[mid] > i)
-                hi = mid;
-            else
-                lo = mid + 1;
-        }
-        x.item(a.spans[lo], i - (lo > 0 ? until[lo - 1] : 0));
+        int32_t first;
+        const int32_t at = sl_span_of_item(until, a.n_spans, i, &first);
+        x.item(a.spans[at], i - first);
     }
 }
 

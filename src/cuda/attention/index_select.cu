@@ -23,6 +23,7 @@
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/chosen.cuh"
 #include "cuda/attention/index.cuh"
+#include "cuda/attention/index_scan.cuh"
 #include "cuda/ptx_fp8.cuh"
 
 #define SCORE_WARPS   16
@@ -69,32 +70,6 @@ static __device__ __forceinline__ int32_t score_items(const struct score_span &s
         return 0;
     return ((s.to - s.from + SCORE_TOKENS - 1) / SCORE_TOKENS) *
            ((s.key + SCORE_KEYS - 1) / SCORE_KEYS);
-}
-
-/* until[i]: items of the spans up to i. Each thread has neighbouring spans. */
-static __device__ void score_count(const struct score_args &a, int32_t *until, int32_t *sums)
-{
-    const int32_t thread = static_cast<int32_t>(threadIdx.x);
-    const int32_t each = (a.n_spans + SCORE_THREADS - 1) / SCORE_THREADS;
-    const int32_t from = min(thread * each, a.n_spans), to = min(from + each, a.n_spans);
-    int32_t mine = 0;
-    for (int32_t i = from; i < to; i++)
-        until[i] = mine += score_items(score_span_of(a, a.spans[i]));
-    int32_t up = mine;
-#pragma unroll
-    for (int32_t d = 1; d < 32; d *= 2) {
-        const int32_t y = __shfl_up_sync(0xFFFFFFFFu, up, static_cast<unsigned>(d));
-        up += thread % 32 >= d ? y : 0;
-    }
-    if (thread % 32 == 31)
-        sums[thread / 32] = up;
-    __syncthreads();
-    int32_t before = up - mine;
-    for (int32_t i = 0; i < thread / 32; i++)
-        before += sums[i];
-    for (int32_t i = from; i < to; i++)
-        until[i] += before;
-    __syncthreads();
 }
 
 /* KS: 16s of a row, padded. N: queries of a product. */
@@ -396,26 +371,20 @@ static __global__ void __launch_bounds__(SCORE_THREADS, 1)
 {
     SL_SMEM(uint8_t, smem);
     score_block<KS, N> x(a, smem);
-    int32_t *sums = reinterpret_cast<int32_t *>(smem + x.smem_bytes(a.n_padded));
-    int32_t *until = sums + SCORE_WARPS;
+    uint32_t *sums = reinterpret_cast<uint32_t *>(smem + x.smem_bytes(a.n_padded));
+    int32_t *until = reinterpret_cast<int32_t *>(sums + SCORE_WARPS);
     sl_grid_launch_dependents();
     x.begin();
     sl_grid_wait();
-    score_count(a, until, sums);
-    const int32_t n = a.n_spans > 0 ? until[a.n_spans - 1] : 0;
+    const int32_t n = sl_count_items<SCORE_WARPS>(
+        a.spans, a.n_spans, until, sums,
+        [&](const struct sl_span &span) { return score_items(score_span_of(a, span)); });
     const int32_t end = score_share(n, blockIdx.x + 1);
 #pragma unroll 1
     for (int32_t i = score_share(n, blockIdx.x); i < end;) {
-        int32_t lo = 0, hi = a.n_spans - 1;
-        while (lo < hi) { /* the first span with items behind i */
-            const int32_t mid = (lo + hi) / 2;
-            if (until[mid] > i)
-                hi = mid;
-            else
-                lo = mid + 1;
-        }
-        const struct sl_span span = a.spans[lo];
-        i += x.items(span, i - (lo > 0 ? until[lo - 1] : 0), end - i);
+        int32_t first;
+        const struct sl_span span = a.spans[sl_span_of_item(until, a.n_spans, i, &first)];
+        i += x.items(span, i - first, end - i);
     }
 }
 

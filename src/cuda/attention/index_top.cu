@@ -9,6 +9,7 @@
  * written and come from L2: 4 x 4 bytes of each.
  */
 #include "cuda/attention/index.cuh"
+#include "cuda/attention/index_scan.cuh"
 
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
@@ -43,35 +44,6 @@ static __device__ __forceinline__ void top_meet(const struct top_part &p)
         __syncthreads();
 }
 
-/* In the order of the numbers: zeros of both signs are one, NaN is less than all. */
-static __device__ __forceinline__ uint32_t top_order(float x)
-{
-    const uint32_t u = __float_as_uint(__fadd_rn(x, 0.0f));
-    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
-        return 0;
-    return (u >> 31) != 0 ? ~u : u | 0x80000000u;
-}
-
-/* The sum of x of the threads before this one; *all: of the block. */
-static __device__ __forceinline__ uint32_t top_scan(struct top_smem *s, uint32_t x, uint32_t *all)
-{
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t up = x;
-#pragma unroll
-    for (unsigned d = 1; d < 32; d *= 2) {
-        const uint32_t y = __shfl_up_sync(0xFFFFFFFFu, up, d);
-        up += lane >= d ? y : 0;
-    }
-    if (lane == 31)
-        s->sums[warp] = up;
-    __syncthreads();
-    const uint32_t of = s->sums[lane];
-    const uint32_t before = __reduce_add_sync(0xFFFFFFFFu, lane < warp ? of : 0);
-    *all = __reduce_add_sync(0xFFFFFFFFu, of);
-    __syncthreads();
-    return before + up - x;
-}
-
 /* The thread's four scores from i on, of n, in order. */
 static __device__ __forceinline__ int top_load(const float *x, int32_t i, int32_t n,
                                                uint32_t (&to)[TOP_EACH])
@@ -82,7 +54,7 @@ static __device__ __forceinline__ int top_load(const float *x, int32_t i, int32_
     const float of[TOP_EACH] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int k = 0; k < TOP_EACH; k++)
-        to[k] = top_order(of[k]);
+        to[k] = sl_score_order(of[k]);
     return min(n - i, TOP_EACH);
 }
 
@@ -100,7 +72,7 @@ static __device__ __forceinline__ void top_find(struct top_smem *s, const struct
         first += there[high];
         second += there[high - 1];
     }
-    const uint32_t before = top_scan(s, first + second, &all);
+    const uint32_t before = sl_block_scan<TOP_WARPS>(s->sums, first + second, &all);
     if (before < wanted && wanted <= before + first + second) {
         const bool is_first = wanted <= before + first;
         s->digit = static_cast<uint32_t>(is_first ? high : high - 1);
@@ -110,7 +82,7 @@ static __device__ __forceinline__ void top_find(struct top_smem *s, const struct
     const int digit = static_cast<int>(s->digit);
     const uint32_t above =
         (high > digit ? mine[high] : 0) + (high - 1 > digit ? mine[high - 1] : 0);
-    top_scan(s, above, &all);
+    sl_block_scan<TOP_WARPS>(s->sums, above, &all);
     if (threadIdx.x == 0) {
         s->more += all;
         s->same = mine[digit];
@@ -166,7 +138,7 @@ static __device__ __forceinline__ void top_write(struct top_smem *s, const struc
 #pragma unroll
         for (int k = 0; k < TOP_EACH; k++) /* two counts, of up to 4096 each */
             mine += k >= here ? 0 : u[k] > least ? 1u << 16 : u[k] == least ? 1u : 0;
-        const uint32_t before = top_scan(s, mine, &all);
+        const uint32_t before = sl_block_scan<TOP_WARPS>(s->sums, mine, &all);
         uint32_t n_more = more + (before >> 16), n_same = same + (before & 0xFFFFu);
 #pragma unroll
         for (int k = 0; k < TOP_EACH; k++) {
