@@ -40,8 +40,8 @@ struct scene {
     uint64_t kv_bytes;
 };
 
-/* Dense layers, windows, experts, MXFP4, latent attention, recurrent layers alone and beside
- * attention; models that draft. */
+/* Dense layers, windows, inputs of layers, experts, MXFP4, latent attention, blocks and rows that
+ * are chosen, recurrent layers alone and beside attention; models that draft. */
 static const scene scenes[] = {
     {"llama3", nullptr, 64, 8, 96, 1 << 20},
     {"llama3", nullptr, 4096, 256, 96, 8 << 20},
@@ -49,7 +49,12 @@ static const scene scenes[] = {
     {"qwen3_moe", nullptr, 64, 8, 96, 1 << 20},
     {"qwen2_moe", nullptr, 512, 32, 96, 4 << 20},
     {"gpt_oss_mxfp4", nullptr, 64, 8, 96, 1 << 20},
+    {"gemma4_e2b", nullptr, 64, 8, 96, 1 << 20},
+    {"gemma4_moe", nullptr, 64, 8, 96, 1 << 20},
     {"deepseek_v2", nullptr, 64, 8, 96, 1 << 20},
+    {"deepseek_v4", nullptr, 64, 8, 96, 4 << 20},
+    {"minimax_m3", nullptr, 64, 8, 96, 1 << 20},
+    {"falcon_mamba", nullptr, 64, 8, 96, 4 << 20},
     {"mamba2", nullptr, 64, 8, 96, 4 << 20},
     {"bamba", nullptr, 64, 8, 96, 4 << 20},
     {"qwen3_5", nullptr, 64, 8, 96, 4 << 20},
