@@ -34,6 +34,31 @@ static bool same_tail(const struct sl_kv *kv, const uint8_t *tail, const struct 
 
 /* ------------------------------------------------------------------ storing */
 
+/* ---- how often a block was seen ---- */
+
+static void see(struct sl_tiers *t, const struct sl_hash128 *name)
+{
+    const struct sl_store_key key = {*name, 0};
+    int32_t i = sl_nametab_find(&t->seen, &key);
+    if (i != SL_NO_NAME) {
+        sl_nametab_renew(&t->seen, i);
+    } else {
+        if (t->seen.n == t->seen.n_max)
+            sl_nametab_remove(&t->seen, t->seen.lists[0].oldest);
+        i = sl_nametab_add(&t->seen, &key, 0);
+    }
+    t->seen.names[i].n_seen += t->seen.names[i].n_seen < UINT32_MAX;
+}
+
+static bool was_seen_enough(const struct sl_tiers *t, const struct sl_hash128 *name)
+{
+    const struct sl_store_key key = {*name, 0};
+    if (t->store_threshold < 2)
+        return true;
+    const int32_t i = sl_nametab_find(&t->seen, &key);
+    return i != SL_NO_NAME && t->seen.names[i].n_seen >= t->store_threshold;
+}
+
 /* Copies a page of a node to the store, unless it is there. */
 static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
 {
@@ -46,7 +71,7 @@ static void store_page(struct sl_engine *eng, int32_t node, int32_t group)
         sl_tail_before(n->parent != SL_NO_NODE ? &kv->tree.nodes[n->parent].name : NULL, &n->name);
     struct sl_error err;
     SL_ASSERT(n->in_tree && !n->dead && n->lasts && page != SL_NO_PAGE);
-    if (sl_store_has(t->store, &key))
+    if (sl_store_has(t->store, &key) || !was_seen_enough(t, &n->name))
         return;
     uint8_t *room =
         sl_moves_room(&t->moves, SL_PAGES_OUT, 1) ? sl_store_reserve(t->store, &key) : NULL;
@@ -132,7 +157,8 @@ void sl_tiers_offer(struct sl_engine *eng, const struct sl_request *req)
             const struct sl_store_key key = {l->names[i], g};
             const bool state = group->cfg.kind == SL_GROUP_STATE;
             if (sl_group_page(group, node) != SL_NO_PAGE && (!state || group->slots[node].wanted) &&
-                !kv->tree.nodes[node].dead && !sl_store_has(eng->tiers.store, &key))
+                !kv->tree.nodes[node].dead && was_seen_enough(&eng->tiers, &l->names[i]) &&
+                !sl_store_has(eng->tiers.store, &key))
                 page_is_complete(eng, node, g);
         }
     }
@@ -271,15 +297,22 @@ static bool probe(struct sl_engine *eng, struct sl_request *req)
     return true;
 }
 
-/* The pages of this request were seen once more, wherever they are. */
-static void count_uses(struct sl_engine *eng, const struct sl_tier_load *l)
+/* The blocks of this request were seen once more, wherever their pages are. What has been seen
+ * often enough by now and is in the tree alone is stored. */
+static void count_uses(struct sl_engine *eng, const struct sl_request *req)
 {
+    struct sl_tiers *t = &eng->tiers;
+    const struct sl_tier_load *l = &req->load;
+    for (int32_t i = 0; t->store_threshold > 1 && i < l->n_names; i++)
+        see(t, &l->names[i]);
     for (int32_t i = 0; i < SL_MAX(l->n_local, l->in_tree); i++) {
         for (int32_t g = 0; g < eng->kv.n_groups; g++) {
             const struct sl_store_key key = {l->names[i], g};
-            sl_store_saw(eng->tiers.store, &key);
+            sl_store_saw(t->store, &key);
         }
     }
+    if (t->store_threshold > 1)
+        sl_tiers_offer(eng, req);
 }
 
 /* The answer is there, or too late: now it is known how deep the request can begin. */
@@ -485,10 +518,10 @@ static bool look_around(struct sl_engine *eng, struct sl_request *req)
     struct sl_tier_load *l = &req->load;
     SL_ASSERT(!l->looked && l->probe == NULL);
     look(eng, req);
-    if (eng->tiers.remote) {
-        count_uses(eng, l);
+    if (eng->tiers.counts)
+        count_uses(eng, req);
+    if (eng->tiers.remote)
         l->looked = !probe(eng, req);
-    }
     if (l->looked && l->depth == 0)
         return false;
     if (l->looked)
@@ -643,16 +676,21 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
     t->todo = sl_calloc(SL_MAX_TIER_TODO, sizeof *t->todo);
     if (t->todo == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for pages to be stored");
-    int rc = sl_moves_init(eng, err);
+    t->store_threshold = (uint32_t)SL_MAX(cfg->store_threshold, 0);
+    int rc = t->store_threshold > 1 ? sl_nametab_init(&t->seen, cfg->max_tracker_size, err) : 0;
+    if (rc == 0)
+        rc = sl_moves_init(eng, err);
     if (rc == 0)
         rc = sl_store_open(&store, &t->store, err);
     if (rc != 0) {
         sl_moves_deinit(eng);
+        sl_nametab_deinit(&t->seen);
         sl_free(t->todo);
         t->todo = NULL;
         return rc;
     }
     t->remote = store.remote_url != NULL;
+    t->counts = t->remote || store.policy == SL_POLICY_ARC || t->store_threshold > 1;
     t->always_load = cfg->always_load;
     t->watch = (struct sl_kv_watch){eng, page_is_complete, page_leaves};
     sl_kv_set_watch(&eng->kv, &t->watch);
@@ -682,6 +720,7 @@ void sl_tiers_deinit(struct sl_engine *eng)
     sl_kv_set_watch(&eng->kv, NULL);
     sl_moves_deinit(eng);
     sl_store_close(t->store);
+    sl_nametab_deinit(&t->seen);
     sl_free(t->todo);
     *t = (struct sl_tiers){0};
 }

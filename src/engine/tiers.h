@@ -15,6 +15,10 @@
  * What a remote tier has is not known until it was asked. A prompt that goes beyond what is here
  * waits for the answer, for a bounded time, if having its pages come is faster than computing them.
  *
+ * With a threshold a block is stored when that many requests had it in their prompts, first in the
+ * pool and then as it comes by again. A bounded table counts them; the block that was seen least
+ * recently leaves it.
+ *
  * Behind a page's bytes the store keeps the block's tokens and the name of the block before it:
  * like the tree, it does not believe a name alone.
  *
@@ -27,6 +31,7 @@
 #include "engine/moves.h"
 #include "kv/kv.h"
 #include "sluice.h"
+#include "tier/nametab.h"
 #include "tier/peer.h"
 #include "tier/serve.h"
 #include "tier/store.h"
@@ -48,6 +53,9 @@ struct sl_tiers_config {
                                      root names all that the bytes of pages depend on */
     size_t page_bytes[SL_MAX_KV_GROUPS]; /* of the pool */
     bool always_load; /* from the remote tier, also where to compute is expected to be faster */
+    int32_t
+        store_threshold; /* requests that come upon a block before it is stored; 0, 1: all are */
+    int32_t max_tracker_size; /* blocks whose requests are counted */
     struct sl_transfer_config transfer;
 };
 
@@ -105,6 +113,9 @@ struct sl_tiers {
     int32_t n_waiting;
     bool more;   /* one of those can go on at once */
     bool remote; /* there is a remote tier */
+    bool counts; /* the store is told of uses */
+    uint32_t store_threshold;
+    struct sl_nametab seen; /* how many requests came upon a block; of a threshold */
     bool always_load;
     bool full;                      /* pages wait to be stored until copies have ended */
     uint64_t n_todos, n_todos_over; /* entries of todo so far, and those that were seen to */

@@ -40,9 +40,14 @@ static int plan(struct sl_disk *d, const struct sl_store_config *cfg, struct sl_
     d->slab_bytes = bytes + head;
     int rc =
         sl_slots_init(&d->slots, cfg->n_groups, n_per_slab, cfg->disk_bytes / d->slab_bytes, err);
-    return rc == 0 ? 0
-                   : sl_error_prefix(err, rc, "%.120s: %llu bytes for KV pages: ", cfg->dir,
-                                     (unsigned long long)cfg->disk_bytes);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "%.120s: %llu bytes for KV pages: ", cfg->dir,
+                               (unsigned long long)cfg->disk_bytes);
+    if (cfg->policy == SL_POLICY_ARC)
+        rc = sl_slots_use_arc(&d->slots, err);
+    if (rc != 0)
+        sl_slots_deinit(&d->slots);
+    return rc;
 }
 
 static int reserve(struct sl_disk *d, struct sl_error *err)

@@ -26,6 +26,11 @@ int sl_host_open(struct sl_host *h, const struct sl_store_config *cfg, struct sl
     if (rc != 0)
         return sl_error_prefix(err, rc, "%llu bytes of host memory for KV pages: ",
                                (unsigned long long)cfg->host_bytes);
+    rc = cfg->policy == SL_POLICY_ARC ? sl_slots_use_arc(&h->slots, err) : 0;
+    if (rc != 0) {
+        sl_host_close(h);
+        return rc;
+    }
     h->n_arena = SL_MAX((size_t)n_chunks * h->chunk_bytes, MIN_ARENA);
     h->arena = sl_aligned_alloc(h->n_arena);
     if (h->arena == NULL) {

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "tier/arc.h"
 
 #define MAX_MULTIPLE 4096 /* of the largest stride, that are tried for a chunk */
 #define MIN_CHUNKS   16   /* of a tier, where pages are small enough */
@@ -49,7 +50,8 @@ int sl_slots_init(struct sl_slots *s, int32_t n_groups, const int32_t *n_per_chu
     for (int32_t g = 0; g < n_groups; g++) {
         const struct sl_slot_list empty = {SL_NO_SLOT, SL_NO_SLOT};
         SL_ASSERT(n_per_chunk[g] > 0);
-        s->groups[g] = (struct sl_slot_group){n_per_chunk[g], empty, empty, 0};
+        s->groups[g] = (struct sl_slot_group){
+            .n_per_chunk = n_per_chunk[g], .free = empty, .idle = {empty, empty}};
         most = SL_MAX(most, n_per_chunk[g]);
     }
     if (n_chunks <= (uint64_t)n_groups)
@@ -79,8 +81,18 @@ int sl_slots_init(struct sl_slots *s, int32_t n_groups, const int32_t *n_per_chu
     return rc;
 }
 
+int sl_slots_use_arc(struct sl_slots *s, struct sl_error *err)
+{
+    SL_ASSERT(s->n_ownerless == s->n_chunks && s->policy == SL_POLICY_LRU);
+    int rc = sl_nametab_init(&s->gone, s->n_chunks * s->n_stride + 1, err);
+    if (rc == 0)
+        s->policy = SL_POLICY_ARC;
+    return rc;
+}
+
 void sl_slots_deinit(struct sl_slots *s)
 {
+    sl_nametab_deinit(&s->gone);
     sl_free(s->buckets);
     sl_free(s->chunks);
     sl_free(s->slots);
@@ -183,6 +195,7 @@ void sl_slots_assign(struct sl_slots *s, int32_t chunk, int32_t group)
     SL_ASSERT(chunk >= 0 && chunk < s->n_there && group >= 0 && group < s->n_groups);
     SL_ASSERT(s->chunks[chunk].group == SL_NO_SLOT && s->n_ownerless > 0);
     s->chunks[chunk] = (struct sl_chunk){.group = group};
+    s->groups[group].n_chunks++;
     s->n_ownerless--;
     s->n_empty++;
     for (int32_t i = 0; i < s->groups[group].n_per_chunk; i++) {
@@ -192,45 +205,57 @@ void sl_slots_assign(struct sl_slots *s, int32_t chunk, int32_t group)
     }
 }
 
-/* A page more or less in the chunk. */
+/* A page more or less in the chunk, and in its list. */
 static void count_used(struct sl_slots *s, int32_t slot, int32_t by)
 {
     struct sl_chunk *c = &s->chunks[sl_slot_chunk(s, slot)];
     s->n_empty -= c->n_used == 0;
     c->n_used += by;
     s->n_empty += c->n_used == 0;
-    s->groups[c->group].n_used = (uint64_t)((int64_t)s->groups[c->group].n_used + by);
+    s->groups[c->group].n_pages[s->slots[slot].list] += by;
+    SL_ASSERT(s->groups[c->group].n_pages[s->slots[slot].list] >= 0);
     SL_ASSERT(c->n_used >= 0 && c->n_used <= s->groups[c->group].n_per_chunk);
 }
 
-/* Of an idle slot. It is free afterwards, in no list. */
-static void forget_idle(struct sl_slots *s, int32_t slot)
+static struct sl_slot_list *idle_of(struct sl_slots *s, int32_t slot)
 {
-    SL_ASSERT(s->slots[slot].state == SL_SLOT_READY && s->slots[slot].n_holds == 0);
-    list_remove(s, &group_of(s, slot)->idle, slot);
+    return &group_of(s, slot)->idle[s->slots[slot].list];
+}
+
+/* Of an idle slot. It is free afterwards, in no list. */
+static void evict(struct sl_slots *s, int32_t slot)
+{
+    struct sl_slot *p = &s->slots[slot];
+    const struct sl_store_key key = {p->name, sl_slot_group(s, slot)};
+    SL_ASSERT(p->state == SL_SLOT_READY && p->n_holds == 0);
+    list_remove(s, idle_of(s, slot), slot);
     table_remove(s, slot);
     count_used(s, slot, -1);
-    s->slots[slot].state = SL_SLOT_FREE;
+    p->state = SL_SLOT_FREE;
     s->n_evicted++;
+    sl_arc_remember(s, &key, p->list);
 }
 
 /* Takes a chunk from its group, with the pages in it. */
 static void take_back(struct sl_slots *s, int32_t chunk)
 {
     struct sl_chunk *c = &s->chunks[chunk];
-    SL_ASSERT(c->group != SL_NO_SLOT && c->n_held == 0);
-    struct sl_slot_group *g = &s->groups[c->group];
+    const int32_t group = c->group;
+    SL_ASSERT(group != SL_NO_SLOT && c->n_held == 0);
+    struct sl_slot_group *g = &s->groups[group];
     for (int32_t i = 0; i < g->n_per_chunk; i++) {
         int32_t slot = chunk * s->n_stride + i;
         if (s->slots[slot].state == SL_SLOT_FREE)
             list_remove(s, &g->free, slot);
         else
-            forget_idle(s, slot);
+            evict(s, slot);
     }
     SL_ASSERT(c->n_used == 0);
     s->n_empty--;
     s->n_ownerless++;
     c->group = SL_NO_SLOT;
+    g->n_chunks--;
+    sl_arc_trim(s, group);
 }
 
 /* The first chunk that nobody has; or, of other groups than this one, the first without a page, or
@@ -266,12 +291,13 @@ static int32_t pop_free_of(struct sl_slots *s, int32_t chunk, int32_t group)
     return pop_free(s, group);
 }
 
-/* The idle slot of any group that was used least recently; between equals the group's own. */
-static int32_t oldest_idle(const struct sl_slots *s, int32_t group)
+/* The slot of each group that would go first, and of these the one that was used least recently;
+ * between equals the group's own. */
+static int32_t oldest_idle(const struct sl_slots *s, int32_t group, int32_t own)
 {
-    int32_t oldest = s->groups[group].idle.oldest;
+    int32_t oldest = own;
     for (int32_t g = 0; g < s->n_groups; g++) {
-        int32_t slot = s->groups[g].idle.oldest;
+        int32_t slot = g == group ? own : s->groups[g].idle[sl_arc_victim(s, g, NULL)].oldest;
         if (slot != SL_NO_SLOT &&
             (oldest == SL_NO_SLOT || s->slots[slot].used < s->slots[oldest].used))
             oldest = slot;
@@ -280,23 +306,24 @@ static int32_t oldest_idle(const struct sl_slots *s, int32_t group)
 }
 
 /* A slot of the group that is free and in no list. */
-static int32_t find_room(struct sl_slots *s, int32_t group)
+static int32_t find_room(struct sl_slots *s, int32_t group, const struct sl_arrival *arrival)
 {
-    int32_t slot = pop_free(s, group), own = s->groups[group].idle.oldest, chunk = SL_NO_SLOT;
+    int32_t slot = pop_free(s, group), chunk = SL_NO_SLOT;
     if (slot != SL_NO_SLOT)
         return slot;
     if (s->n_ownerless > 0 || s->n_empty > 0)
         chunk = find_chunk(s, group);
     if (chunk != SL_NO_SLOT && s->chunks[chunk].n_used == 0)
         return pop_free_of(s, chunk, group);
-    int32_t oldest = oldest_idle(s, group);
+    const int32_t own = s->groups[group].idle[sl_arc_victim(s, group, arrival)].oldest;
+    const int32_t oldest = oldest_idle(s, group, own);
     if (oldest == SL_NO_SLOT)
         return SL_NO_SLOT;
     chunk = sl_slot_chunk(s, oldest);
     if (oldest != own && s->chunks[chunk].n_held == 0)
         return pop_free_of(s, chunk, group);
     if (own != SL_NO_SLOT) {
-        forget_idle(s, own);
+        evict(s, own);
         return own;
     }
     chunk = find_chunk(s, group); /* its oldest page's chunk is in use: another one's place */
@@ -309,15 +336,21 @@ int32_t sl_slots_take(struct sl_slots *s, const struct sl_store_key *key)
 {
     SL_ASSERT(key->group >= 0 && key->group < s->n_groups);
     SL_DCHECK(sl_slots_find(s, key) == SL_NO_SLOT);
-    int32_t slot = find_room(s, key->group);
+    /* If there is no room now, its last use is forgotten with it. */
+    const struct sl_arrival arrival = sl_arc_arrive(s, key);
+    int32_t slot = find_room(s, key->group, &arrival);
     if (slot == SL_NO_SLOT)
         return slot;
     SL_ASSERT(s->slots[slot].state == SL_SLOT_FREE && sl_slot_group(s, slot) == key->group);
-    s->slots[slot] = (struct sl_slot){
-        .name = key->name, .used = ++s->n_uses, .n_holds = 1, .state = SL_SLOT_OPEN};
+    s->slots[slot] = (struct sl_slot){.name = key->name,
+                                      .used = ++s->n_uses,
+                                      .n_holds = 1,
+                                      .state = SL_SLOT_OPEN,
+                                      .list = arrival.again};
     s->chunks[sl_slot_chunk(s, slot)].n_held++;
     count_used(s, slot, 1);
     table_add(s, slot);
+    sl_arc_trim(s, key->group);
     return slot;
 }
 
@@ -334,7 +367,7 @@ void sl_slots_hold(struct sl_slots *s, int32_t slot)
     if (p->n_holds++ > 0)
         return;
     SL_ASSERT(p->state == SL_SLOT_READY);
-    list_remove(s, &group_of(s, slot)->idle, slot);
+    list_remove(s, idle_of(s, slot), slot);
     s->chunks[sl_slot_chunk(s, slot)].n_held++;
 }
 
@@ -346,7 +379,7 @@ void sl_slots_release(struct sl_slots *s, int32_t slot)
     if (--p->n_holds > 0)
         return;
     SL_ASSERT(p->state == SL_SLOT_READY);
-    list_append(s, &group_of(s, slot)->idle, slot);
+    list_append(s, idle_of(s, slot), slot);
     s->chunks[sl_slot_chunk(s, slot)].n_held--;
 }
 
@@ -357,9 +390,25 @@ void sl_slots_touch(struct sl_slots *s, int32_t slot)
     p->used = ++s->n_uses;
     if (p->n_holds > 0)
         return;
-    struct sl_slot_list *idle = &group_of(s, slot)->idle;
+    struct sl_slot_list *idle = idle_of(s, slot);
     list_remove(s, idle, slot);
     list_append(s, idle, slot);
+}
+
+void sl_slots_again(struct sl_slots *s, int32_t slot)
+{
+    struct sl_slot *p = &s->slots[slot];
+    struct sl_slot_group *g = group_of(s, slot);
+    if (s->policy == SL_POLICY_ARC && p->list == 0) {
+        if (p->n_holds == 0)
+            list_remove(s, &g->idle[0], slot);
+        g->n_pages[0]--;
+        g->n_pages[1]++;
+        p->list = 1;
+        if (p->n_holds == 0)
+            list_append(s, &g->idle[1], slot);
+    }
+    sl_slots_touch(s, slot);
 }
 
 void sl_slots_drop(struct sl_slots *s, int32_t slot)
@@ -378,11 +427,11 @@ void sl_slots_place(struct sl_slots *s, int32_t slot, const struct sl_hash128 *n
 {
     struct sl_slot_group *g = group_of(s, slot);
     SL_ASSERT(s->slots[slot].state == SL_SLOT_FREE);
-    SL_ASSERT(g->idle.newest == SL_NO_SLOT || s->slots[g->idle.newest].used <= used);
+    SL_ASSERT(g->idle[0].newest == SL_NO_SLOT || s->slots[g->idle[0].newest].used <= used);
     list_remove(s, &g->free, slot);
     s->slots[slot] = (struct sl_slot){.name = *name, .used = used, .state = SL_SLOT_READY};
     s->n_uses = SL_MAX(s->n_uses, used);
     count_used(s, slot, 1);
     table_add(s, slot);
-    list_append(s, &g->idle, slot);
+    list_append(s, &g->idle[0], slot);
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "tier/slots.h"
+#include "tier/arc.h"
 
 /* Counts a list, whose slots all belong to the group and are in one state, by age if idle. */
 static int check_list(const struct sl_slots *s, int32_t group, const struct sl_slot_list *l,
                       enum sl_slot_state state, int64_t *n, struct sl_error *err)
 {
     int32_t last = SL_NO_SLOT;
-    *n = 0;
+    const int which = l == &s->groups[group].idle[1];
     for (int32_t at = l->oldest; at != SL_NO_SLOT; at = s->slots[at].newer) {
         const struct sl_slot *p = &s->slots[at];
-        if (sl_slot_group(s, at) != group || p->state != state || p->n_holds != 0)
+        if (sl_slot_group(s, at) != group || p->state != state || p->n_holds != 0 ||
+            (state != SL_SLOT_FREE && p->list != which))
             return sl_fail(err, SL_EINTERNAL, "slot %d is in a wrong list", at);
         if (p->older != last || ++*n > (int64_t)s->n_chunks * s->n_stride)
             return sl_fail(err, SL_EINTERNAL, "slot %d: broken links", at);
@@ -66,13 +67,18 @@ int sl_slots_check(const struct sl_slots *s, struct sl_error *err)
         return sl_fail(err, SL_EINTERNAL, "chunks are counted wrong");
     for (int32_t g = 0; g < s->n_groups; g++) {
         int64_t n = 0;
-        int rc = check_list(s, g, &s->groups[g].idle, SL_SLOT_READY, &n, err);
+        int rc = check_list(s, g, &s->groups[g].idle[0], SL_SLOT_READY, &n, err);
+        if (rc == 0)
+            rc = check_list(s, g, &s->groups[g].idle[1], SL_SLOT_READY, &n, err);
         if (rc == 0 && n != n_idle[g])
             rc = sl_fail(err, SL_EINTERNAL, "group %d: idle slots are counted wrong", g);
+        n = 0;
         if (rc == 0)
             rc = check_list(s, g, &s->groups[g].free, SL_SLOT_FREE, &n, err);
-        if (rc == 0 && (n != n_free[g] || (uint64_t)n_used[g] != s->groups[g].n_used))
+        if (rc == 0 && (n != n_free[g] || (uint64_t)n_used[g] != sl_slots_n_used(s, g)))
             rc = sl_fail(err, SL_EINTERNAL, "group %d: slots are counted wrong", g);
+        if (rc == 0 && s->policy == SL_POLICY_ARC)
+            rc = sl_arc_check(s, g, err);
         if (rc != 0)
             return rc;
     }

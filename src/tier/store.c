@@ -331,12 +331,15 @@ const uint8_t *sl_store_keep(struct sl_store *s, struct sl_store_get *get)
 
 void sl_store_saw(struct sl_store *s, const struct sl_store_key *key)
 {
-    if (s->remote == NULL)
-        return;
     check_key(s, key);
     pthread_mutex_lock(&s->lock);
-    int32_t slot = sl_slots_find(&s->host.slots, key);
-    if (slot != SL_NO_SLOT && s->host.slots.slots[slot].state == SL_SLOT_READY)
+    const int32_t slot = sl_slots_find(&s->host.slots, key);
+    const int32_t on_disk = s->has_disk ? sl_slots_find(&s->disk.slots, key) : SL_NO_SLOT;
+    if (slot != SL_NO_SLOT)
+        sl_slots_again(&s->host.slots, slot);
+    if (on_disk != SL_NO_SLOT)
+        sl_slots_again(&s->disk.slots, on_disk);
+    if (s->remote != NULL && slot != SL_NO_SLOT && s->host.slots.slots[slot].state == SL_SLOT_READY)
         sl_remote_saw(s, slot);
     pthread_mutex_unlock(&s->lock);
 }
@@ -354,8 +357,8 @@ static void count_pages(const struct sl_store *s, const struct sl_slots *slots,
                         struct sl_store_stats *out)
 {
     for (int32_t g = 0; g < s->cfg.n_groups; g++) {
-        out->n_pages += slots->groups[g].n_used;
-        out->n_bytes += slots->groups[g].n_used * s->cfg.page_bytes[g];
+        out->n_pages += sl_slots_n_used(slots, g);
+        out->n_bytes += sl_slots_n_used(slots, g) * s->cfg.page_bytes[g];
     }
     out->evicted = slots->n_evicted;
 }

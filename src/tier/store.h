@@ -25,13 +25,17 @@ struct sl_store;
 
 enum sl_tier_kind { SL_TIER_HOST, SL_TIER_DISK, SL_TIER_REMOTE, SL_N_TIERS };
 
+/* Which page goes: the one that was used least recently, or the one that ARC chooses (arc.h). */
+enum sl_tier_policy { SL_POLICY_LRU, SL_POLICY_ARC };
+
 struct sl_store_config {
     struct sl_hash128 root; /* names model and layout: only pages of the same root are found */
     int32_t n_groups;
     size_t page_bytes[SL_MAX_KV_GROUPS];
     uint64_t host_bytes; /* of pages in host memory; also what is written and read lies there, so it
                             has room for some pages at least */
-    const char *dir;     /* of pages on disk; NULL: no such tier */
+    enum sl_tier_policy policy; /* of host memory and of the disk */
+    const char *dir;            /* of pages on disk; NULL: no such tier */
     uint64_t disk_bytes;
     /* A store that other servers use too (tier/remote.h); NULL: no such tier. */
     const char *remote_url, *remote_password; /* the password: of a URL that has none, or NULL */
@@ -117,7 +121,8 @@ void sl_store_release(struct sl_store *s, const uint8_t *page);
 
 /* ---- the remote tier: what it has is not known until it was asked ---- */
 
-/* A page that a request came upon, wherever it is: counts for remote_store_after. */
+/* A page that a request came upon, wherever it is, once in each request: a use of it in the tiers
+ * that have it, and counts for remote_store_after. */
 void sl_store_saw(struct sl_store *s, const struct sl_store_key *key);
 
 struct sl_store_probe;

@@ -9,6 +9,7 @@
 
 static bool is_late; /* engines that are started copy beside their steps */
 static bool asks_what_is_worth;
+static int32_t threshold, tracker; /* they store blocks when so many requests had them */
 static bool is_far; /* they have a remote tier, where all pages are that the pool has lost */
 
 static void start(struct world *w, int32_t few_pages)
@@ -21,6 +22,8 @@ static void start(struct world *w, int32_t few_pages)
         parts.tiers.always_load = !asks_what_is_worth;
         parts.max_itl_ms = asks_what_is_worth ? 1000 : 0; /* else nobody learns what steps take */
     }
+    parts.tiers.store_threshold = threshold;
+    parts.tiers.max_tracker_size = tracker;
     world_runner(w, &parts.runner);
     if (is_late)
         late_pages_use(&parts.runner, 5, NULL);
@@ -269,6 +272,39 @@ static void a_slow_remote_tier_is_left_alone(void **state)
     is_far = asks_what_is_worth = false;
 }
 
+/* A block is stored when the third request had it, and then with all its pages; unless the table
+ * that counts has no room for the blocks in between. */
+static void what_few_ask_for_is_not_stored(void **state)
+{
+    static struct world w;
+    (void)state;
+    threshold = 3;
+    for (size_t i = 0; i < SL_COUNT(models); i++) {
+        for (int few = 0; few < 2; few++) {
+            tracker = few ? 1 : 64000;
+            open_world(&w, models[i].name, N_BLOCKS);
+            const struct prompt *p = &w.prompts[1];
+            const int32_t n_blocks = (p->n - 1) / BLOCK;
+            assert_true(n_blocks > 1);
+            for (int round = 0; round < 4; round++) {
+                if (round == 3) /* comes from the store, or from nowhere */
+                    evict_all(&w);
+                struct sl_request *req = submit(&w, p);
+                step_all(&w);
+                const int32_t n_cached = compare(req, p, models[i].name);
+                if (round < 2)
+                    assert_int_equal(fake.n_pages, 0);
+                if (round == 3 && few)
+                    assert_int_equal(n_cached, 0);
+                if (round == 3 && !few)
+                    assert_int_equal(n_cached, n_blocks * BLOCK);
+            }
+            close_world(&w);
+        }
+    }
+    threshold = 0;
+}
+
 static const struct sl_sys *real_sys;
 static uint64_t ahead_ns;
 
@@ -324,6 +360,7 @@ int main(void)
         cmocka_unit_test(what_is_lost_late_or_corrupt_is_computed),
         cmocka_unit_test(a_request_that_loads_can_be_cancelled),
         cmocka_unit_test(a_store_that_hangs_is_waited_for_so_long),
+        cmocka_unit_test(what_few_ask_for_is_not_stored),
         cmocka_unit_test(likewise_of_a_remote_tier),
         cmocka_unit_test(a_slow_remote_tier_is_left_alone),
         cmocka_unit_test(likewise_of_a_device_that_copies_late),

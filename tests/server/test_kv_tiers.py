@@ -154,6 +154,14 @@ def test_a_model_that_sleeps_keeps_what_was_stored():
     (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector"}'], "cpu_bytes_to_use"),
     (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"block": 1}}'],
      "block"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": '
+                              '{"cpu_bytes_to_use": 1e8, "eviction_policy": "fifo"}}'], "eviction_policy"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": '
+                              '{"cpu_bytes_to_use": 1e8, "store_threshold": -1}}'], "store_threshold"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": '
+                              '{"cpu_bytes_to_use": 1e8, "max_tracker_size": 0}}'], "max_tracker_size"),
+    (["--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_producer", '
+                              '"kv_connector_extra_config": {"store_threshold": 2}}'], "store_threshold"),
     (["--kv-transfer-config", "[]"], "kv-transfer-config"),
     (["--kv-cache-disk-size", "1"], "--kv-cache-dir"),
     (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "prefix caching"),
@@ -164,6 +172,20 @@ def test_a_model_that_sleeps_keeps_what_was_stored():
 def test_what_cannot_work_is_refused_by_name(flags, named):
     with pytest.raises(RuntimeError, match=named):
         Server(MODEL, *ARGS, *flags)
+
+
+def test_what_few_ask_for_is_not_stored():
+    """vLLM's store_threshold: pages are stored when the second request has them; which go is chosen by ARC."""
+    config = {"kv_connector": "OffloadingConnector",
+              "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 26, "eviction_policy": "arc", "store_threshold": 2}}
+    with Server(MODEL, *ARGS, "--kv-transfer-config", json.dumps(config)) as s:
+        first = ask(s, 1)
+        s.wait_metric("vllm:num_requests_running", 0.0)
+        assert s.metric("sluice:kv_tier_stored_total", tier="host") == 0
+        again = ask(s, 1)
+        assert again[:2] == first[:2]
+        s.wait_metric("sluice:kv_tier_stored_total", float((first[3] - 1) // 16), tier="host")
+        well(s)
 
 
 def test_vllms_configuration_is_understood():

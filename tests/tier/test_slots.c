@@ -121,8 +121,8 @@ static void evicts_as_a_list_does(void **state)
     }
 }
 
-/* Random calls on groups of different sizes: everything that must hold does, and no held page
- * goes. */
+/* Random calls on groups of different sizes, with either policy: everything that must hold does,
+ * and no held page goes. */
 static void groups_keep_their_promises(void **state)
 {
     (void)state;
@@ -133,6 +133,8 @@ static void groups_keep_their_promises(void **state)
         int32_t n_per_chunk[3] = {8, 3, 1}, n_groups = 1 + (int32_t)sl_rng_below(&rng, 3);
         int32_t holds[3][N_NAMES] = {{0}};
         assert_int_equal(sl_slots_init(&s, n_groups, n_per_chunk, 5, &err), 0);
+        if (seed % 2 == 1)
+            assert_int_equal(sl_slots_use_arc(&s, &err), 0);
         for (int i = 0; i < 4000; i++) {
             struct sl_store_key key = rig_key(sl_rng_below(&rng, N_NAMES),
                                               (int32_t)sl_rng_below(&rng, (uint64_t)n_groups));
@@ -143,6 +145,11 @@ static void groups_keep_their_promises(void **state)
                 if (slot != SL_NO_SLOT)
                     sl_slots_ready(&s, slot);
                 *n += slot != SL_NO_SLOT;
+            } else if (sl_rng_below(&rng, 4) == 0) {
+                (sl_rng_below(&rng, 2) == 0 ? sl_slots_again : sl_slots_touch)(&s, slot);
+            } else if (*n == 1 && sl_rng_below(&rng, 16) == 0) {
+                sl_slots_drop(&s, slot);
+                *n = 0;
             } else if (*n > 0 && sl_rng_below(&rng, 8) != 0) {
                 sl_slots_release(&s, slot);
                 --*n;
@@ -154,6 +161,44 @@ static void groups_keep_their_promises(void **state)
         }
         sl_slots_deinit(&s);
     }
+}
+
+/* ARC: what was used again stays while twice the room passes by once, and then gives way to what
+ * comes back. */
+static void arc_keeps_what_is_used_again(void **state)
+{
+    (void)state;
+    struct sl_slots s;
+    struct sl_error err = {0};
+    int32_t n_per_chunk = 4;
+    assert_int_equal(sl_slots_init(&s, 1, &n_per_chunk, 4, &err), 0);
+    assert_int_equal(sl_slots_use_arc(&s, &err), 0);
+    for (uint64_t id = 0; id < 40; id++) {
+        struct sl_store_key key = rig_key(id, 0);
+        int32_t slot = sl_slots_take(&s, &key);
+        assert_true(slot != SL_NO_SLOT);
+        sl_slots_ready(&s, slot);
+        if (id < 8)
+            sl_slots_again(&s, slot); /* while it is held */
+        sl_slots_release(&s, slot);
+        check(&s);
+    }
+    for (uint64_t id = 0; id < 8; id++) {
+        struct sl_store_key key = rig_key(id, 0);
+        assert_true(sl_slots_find(&s, &key) != SL_NO_SLOT);
+    }
+    assert_int_equal(s.groups[0].n_pages[1], 8);
+    assert_int_equal(s.gone.lists[0].n, 8);
+    for (uint64_t id = 24; id < 32; id++) { /* names that it remembers */
+        struct sl_store_key key = rig_key(id, 0);
+        assert_int_equal(sl_slots_find(&s, &key), SL_NO_SLOT);
+        int32_t slot = sl_slots_take(&s, &key);
+        sl_slots_ready(&s, slot);
+        sl_slots_release(&s, slot);
+        check(&s);
+    }
+    assert_true(s.groups[0].target > 0 && s.groups[0].n_pages[1] > 8);
+    sl_slots_deinit(&s);
 }
 
 static int32_t take_ready(struct sl_slots *s, uint64_t id, int32_t group)
@@ -177,19 +222,19 @@ static void room_follows_use(void **state)
     assert_int_equal(sl_slots_init(&s, 2, n_per_chunk, 8, &err), 0);
     for (uint64_t id = 0; id < 1000; id++)
         assert_true(take_ready(&s, id, 0) != SL_NO_SLOT);
-    assert_int_equal(s.groups[0].n_used, 8 * 16);
+    assert_int_equal(sl_slots_n_used(&s, 0), 8 * 16);
     for (uint64_t id = 0; id < 1000; id++) { /* one page each, in turns */
         assert_true(take_ready(&s, 5000 + id, 0) != SL_NO_SLOT);
         assert_true(take_ready(&s, id, 1) != SL_NO_SLOT);
         check(&s);
     }
     /* Both keep about the same number of pages: 20 of them take 2 chunks... */
-    assert_in_range(s.groups[0].n_used, 16, 48);
-    assert_in_range(s.groups[1].n_used, 20, 28);
+    assert_in_range(sl_slots_n_used(&s, 0), 16, 48);
+    assert_in_range(sl_slots_n_used(&s, 1), 20, 28);
     for (uint64_t id = 0; id < 1000; id++)
         assert_true(take_ready(&s, 9000 + id, 0) != SL_NO_SLOT);
-    assert_int_equal(s.groups[0].n_used, 8 * 16);
-    assert_int_equal(s.groups[1].n_used, 0);
+    assert_int_equal(sl_slots_n_used(&s, 0), 8 * 16);
+    assert_int_equal(sl_slots_n_used(&s, 1), 0);
     sl_slots_deinit(&s);
 }
 
@@ -222,7 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evicts_as_a_list_does), cmocka_unit_test(groups_keep_their_promises),
         cmocka_unit_test(room_follows_use),      cmocka_unit_test(chunks_fit_their_pages),
-        cmocka_unit_test(sizes_are_refused),
+        cmocka_unit_test(sizes_are_refused),     cmocka_unit_test(arc_keeps_what_is_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -463,6 +463,7 @@ static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *
         return rc;
     out->store = (struct sl_store_config){.root = sl_loaded_page_root(l, cfg),
                                           .host_bytes = tiers.host_bytes,
+                                          .policy = tiers.arc ? SL_POLICY_ARC : SL_POLICY_LRU,
                                           .dir = tiers.dir,
                                           .disk_bytes = tiers.disk_bytes,
                                           .remote_url = tiers.remote_url,
@@ -471,6 +472,8 @@ static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *
                                           .remote_store_after = tiers.remote_store_after,
                                           .remote_ttl_s = tiers.remote_ttl_s};
     out->always_load = tiers.always_load;
+    out->store_threshold = tiers.store_threshold;
+    out->max_tracker_size = tiers.max_tracker_size;
     const int32_t port = cfg->disaggregation_bootstrap_port;
     out->transfer =
         (struct sl_transfer_config){.serves = tiers.serves,

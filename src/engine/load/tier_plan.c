@@ -17,6 +17,8 @@
 #define DEFAULT_TIMEOUT_MS  100
 #define DEFAULT_STORE_AFTER 1
 #define DEFAULT_TTL_S       86400
+#define DEFAULT_TRACKER     64000 /* blocks whose requests are counted, as in vLLM */
+#define MAX_THRESHOLD       1000000
 
 /* What a key may say: only this, or anything that makes no difference here. */
 struct tier_key {
@@ -45,9 +47,8 @@ static const struct tier_role roles[] = {
 };
 
 static const struct tier_key extra_keys[] = {
-    {"spec_name", "CPUOffloadingSpec"},
-    {"eviction_policy", "lru"},
-    {"cpu_bytes_to_use", NULL},
+    {"spec_name", "CPUOffloadingSpec"}, {"eviction_policy", NULL},  {"cpu_bytes_to_use", NULL},
+    {"store_threshold", NULL},          {"max_tracker_size", NULL},
 };
 
 static int check_keys(const json_t *o, const struct tier_key *keys, size_t n_keys,
@@ -97,6 +98,38 @@ static int read_role(const json_t *o, struct sl_tier_plan *out, struct sl_error 
                            "\"NixlConnector\"");
 }
 
+/* A number of the extra configuration that counts something; *out stays if it is not there. */
+static int read_count(const json_t *extra, const char *key, int32_t least, int32_t most,
+                      int32_t *out, struct sl_error *err)
+{
+    const json_t *n = json_object_get(extra, key);
+    if (n == NULL)
+        return 0;
+    if (!json_is_integer(n) || json_integer_value(n) < least || json_integer_value(n) > most)
+        return sl_fail(err, SL_EINVAL,
+                       "kv-transfer-config: %s must be a whole number between %d and %d", key,
+                       (int)least, (int)most);
+    *out = (int32_t)json_integer_value(n);
+    return 0;
+}
+
+/* Which pages are kept: vLLM's eviction_policy, store_threshold and max_tracker_size. */
+static int read_policy(const json_t *extra, struct sl_tier_plan *out, struct sl_error *err)
+{
+    const json_t *v = json_object_get(extra, "eviction_policy");
+    const char *policy = v != NULL ? json_string_value(v) : "lru";
+    SL_ASSERT(json_is_object(extra));
+    out->arc = policy != NULL && strcmp(policy, "arc") == 0;
+    if (policy == NULL || (!out->arc && strcmp(policy, "lru") != 0))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "kv-transfer-config: eviction_policy must be \"lru\" or \"arc\"");
+    int rc = read_count(extra, "store_threshold", 0, MAX_THRESHOLD, &out->store_threshold, err);
+    if (rc == 0)
+        rc = read_count(extra, "max_tracker_size", 1, SL_MAX_TIER_PAGES, &out->max_tracker_size,
+                        err);
+    return rc;
+}
+
 /* {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
  * {"cpu_bytes_to_use": 8000000000}}, as vLLM has it. */
 static int read_transfer(const json_t *o, struct sl_tier_plan *out, struct sl_error *err)
@@ -113,6 +146,8 @@ static int read_transfer(const json_t *o, struct sl_tier_plan *out, struct sl_er
         return sl_fail(err, SL_EINVAL,
                        "kv-transfer-config: kv_connector_extra_config must be an object");
     rc = check_keys(extra, extra_keys, SL_COUNT(extra_keys), err);
+    if (rc == 0)
+        rc = read_policy(extra, out, err);
     const json_t *n = json_object_get(extra, "cpu_bytes_to_use");
     if (rc != 0 || n == NULL)
         return rc;
@@ -209,7 +244,7 @@ static int read_mode(const struct sl_engine_config *cfg, struct sl_tier_plan *ou
 int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
                       struct sl_error *err)
 {
-    *out = (struct sl_tier_plan){0};
+    *out = (struct sl_tier_plan){.max_tracker_size = DEFAULT_TRACKER};
     int rc = check_size("kv-offloading-size", cfg->kv_offloading_size, err);
     if (rc == 0)
         rc = check_size("kv-cache-disk-size", cfg->kv_cache_disk_size, err);
@@ -223,6 +258,10 @@ int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *o
         rc = parse_transfer(cfg->kv_transfer_config, out, err);
     if (rc == 0)
         rc = read_mode(cfg, out, err);
+    if (rc == 0 && out->serves && out->store_threshold > 1)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "kv-transfer-config: store_threshold: other servers read every prompt's pages "
+                     "from the store");
     if (rc != 0)
         return rc;
     if (cfg->kv_offloading_size > 0)

@@ -10,7 +10,10 @@
 
 struct sl_tier_plan {
     uint64_t host_bytes; /* 0: there are no tiers */
-    const char *dir;     /* the configuration's; NULL: no disk */
+    bool arc;            /* what goes is chosen by ARC, not by its last use alone */
+    int32_t store_threshold,
+        max_tracker_size; /* blocks are stored when so many requests had them */
+    const char *dir;      /* the configuration's; NULL: no disk */
     uint64_t disk_bytes;
     const char *remote_url, *remote_password; /* NULL: no remote store; no password besides */
     uint32_t remote_timeout_ms, remote_store_after, remote_ttl_s;
