@@ -202,6 +202,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * 16). 0 and NULL: none. */
     float kv_offloading_size, kv_cache_disk_size;
     const char *kv_cache_dir;
+    /* Pages in that folder are coded without loss: "auto" (NULL): where that is expected to be
+     * faster, by what was measured; "always": where they shrink; "none". */
+    const char *kv_cache_coding;
     const char *kv_offloading_backend; /* NULL, or "native" */
     /* Copies in a store that servers share: redis://[user:password@]host[:port][/db] or
      * s3://bucket[/prefix] (docs/OPERATIONS.md has the variables for it). Redis' password may be in

@@ -82,6 +82,7 @@ struct sl_kv_tier_stats {                      /* copies of pages outside the po
     uint64_t stored, stored_bytes, loaded_bytes;
     uint64_t dropped; /* not stored: there was no room or no time */
     uint64_t evicted, corrupt, io_errors;
+    uint64_t coded, coded_bytes; /* pages stored on a disk that were coded; bytes written of them */
     uint64_t probes, unanswered; /* questions to a remote tier; of those, not answered in time */
 };
 
@@ -186,22 +187,26 @@ SL_MUST_CHECK int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, st
 
 enum sl_kv_event_kind { SL_KV_STORED, SL_KV_REMOVED, SL_KV_CLEARED };
 
+enum sl_kv_medium { SL_KV_ON_DEVICE, SL_KV_IN_HOST, SL_KV_ON_DISK }; /* the pool; its tiers */
+
 struct sl_kv_event { /* news of the prefix cache; its pointers live until the next call */
     enum sl_kv_event_kind kind;
-    int32_t group;         /* of layers whose page it is: kv_groups of sl_engine_info */
-    uint64_t hash;         /* of the page's tokens and all before them; 1 .. 2^63 - 1 */
-    uint64_t parent;       /* stored: of the page before it, 0: it begins a prompt */
-    const int32_t *tokens; /* stored: block_size of them */
-    const char *adapter;   /* stored: NULL: none */
-    const char *salt;      /* stored: of its prompt, NULL: none */
+    enum sl_kv_medium medium; /* of a tier, what is stored has no parent and no tokens */
+    int32_t group;            /* of layers whose page it is: kv_groups of sl_engine_info */
+    uint64_t hash;            /* of the page's tokens and all before them; 1 .. 2^63 - 1 */
+    uint64_t parent;          /* stored: of the page before it, 0: it begins a prompt */
+    const int32_t *tokens;    /* stored: block_size of them; NULL in a tier */
+    const char *adapter;      /* stored: NULL: none */
+    const char *salt;         /* stored: of its prompt, NULL: none */
 };
 
 /* Only with kv_events, by one thread at a time. sl_engine_kv_events gives what changed in the
  * prefix cache since the last call, at most max events (up to 256): of each group of layers the
  * pages that came and went, parents before their children. Pages that came and went in between are
- * left out. 0: there is nothing more; the descriptor, an
- * eventfd, becomes readable when there is. sl_engine_kv_events_again starts over: SL_KV_CLEARED and
- * all pages follow. */
+ * left out. Of the tiers too, host memory and disk, whose pages are named by the hashes of the
+ * pool's; SL_KV_CLEARED voids all of them, and those of the tiers follow again. 0: there is nothing
+ * more; the descriptor, an eventfd, becomes readable when there is. sl_engine_kv_events_again
+ * starts over: SL_KV_CLEARED and all pages follow. */
 int sl_engine_kv_events_fd(const struct sl_engine *eng); /* -1: not enabled */
 int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max);
 void sl_engine_kv_events_again(struct sl_engine *eng);

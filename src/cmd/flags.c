@@ -339,6 +339,8 @@ const struct sl_flag sl_flags_engine[] = {
      "copies of KV pages on disk, which outlive the process"},
     {SL_FLAG_FLOAT, 0, "kv-cache-disk-size", NULL, ENGINE(kv_cache_disk_size), 0, 1048576, "GIB",
      "their size (default: 16)"},
+    {SL_FLAG_STR, 0, "kv-cache-coding", NULL, ENGINE(kv_cache_coding), 0, 0, "WHEN",
+     "code them: auto: if faster (default); always; none"},
     {SL_FLAG_STR, 0, "kv-remote-url", NULL, ENGINE(kv_remote_url), 0, 0, "URL",
      "copies of KV pages: redis://HOST[:PORT][/DB] or s3://BUCKET"},
     {SL_FLAG_STR, 0, "kv-remote-load", NULL, ENGINE(kv_remote_load), 0, 0, "WHEN",

@@ -14,6 +14,7 @@ struct sl_kv_event_data { /* what the events of the last call point to */
     struct sl_kv_event unsorted[MAX_EVENTS];
     char salts[MAX_EVENTS][SL_MAX_CACHE_SALT + 1];
     char adapters[MAX_EVENTS][SL_MAX_ADAPTER_NAME + 1];
+    struct sl_store_event tiers[MAX_EVENTS];
     int32_t tokens[]; /* [MAX_EVENTS, block_size] */
 };
 
@@ -45,7 +46,7 @@ int sl_engine_kv_events_fd(const struct sl_engine *eng)
     return eng->feed != NULL ? eng->feed->event_fd : -1;
 }
 
-/* Pages stored, the last n events, group by group: then those of a prompt follow one another. */
+/* n events of one kind, group by group: then pages of a prompt follow one another. */
 static void by_group(struct sl_kv_event *e, int32_t n, struct sl_kv_event *room, int32_t n_groups)
 {
     int32_t at = 0;
@@ -59,13 +60,36 @@ static void by_group(struct sl_kv_event *e, int32_t n, struct sl_kv_event *room,
     SL_ASSERT(at == n);
 }
 
+/* News of the tiers, behind those of the tree: who is told of a page there knows its tokens. */
+static int32_t of_tiers(struct sl_engine *eng, struct sl_kv_event *out, int32_t max)
+{
+    struct sl_store_event *e = eng->event_data->tiers;
+    if (eng->tiers.store == NULL || max == 0)
+        return 0;
+    const int32_t n = sl_store_events(eng->tiers.store, e, max);
+    for (int32_t i = 0; i < n; i++)
+        out[i] = (struct sl_kv_event){.kind = e[i].removed ? SL_KV_REMOVED : SL_KV_STORED,
+                                      .medium =
+                                          e[i].tier == SL_TIER_HOST ? SL_KV_IN_HOST : SL_KV_ON_DISK,
+                                      .group = e[i].key.group,
+                                      .hash = sl_feed_name(&e[i].key.name)};
+    for (int32_t i = 0, k; i < n; i += k) {
+        k = 1;
+        while (i + k < n && out[i + k].kind == out[i].kind && out[i + k].medium == out[i].medium)
+            k++;
+        by_group(out + i, k, eng->event_data->unsorted, eng->kv.n_groups);
+    }
+    return n;
+}
+
 int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max)
 {
     struct sl_kv_event_data *t = eng->event_data;
     SL_ASSERT(eng->feed != NULL && max > 0);
-    int32_t n = sl_feed_read(eng->feed, t->events, t->tokens, SL_MIN(max, MAX_EVENTS));
+    max = SL_MIN(max, MAX_EVENTS);
+    int32_t n = sl_feed_read(eng->feed, t->events, t->tokens, max);
     int32_t n_before = 0; /* others than pages stored */
-    SL_ASSERT(n >= 0 && n <= SL_MIN(max, MAX_EVENTS));
+    SL_ASSERT(n >= 0 && n <= max);
     for (int32_t i = 0; i < n; i++) {
         const struct sl_feed_event *e = &t->events[i];
         out[i] = (struct sl_kv_event){
@@ -73,6 +97,8 @@ int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int3
         if (e->kind != SL_KV_STORED) {
             SL_ASSERT(n_before == i);
             n_before++;
+            if (e->kind == SL_KV_CLEARED && eng->tiers.store != NULL)
+                sl_store_events_again(eng->tiers.store);
             continue;
         }
         out[i].tokens = t->tokens + (size_t)i * (size_t)eng->info.block_size;
@@ -91,7 +117,7 @@ int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int3
         }
     }
     by_group(out + n_before, n - n_before, t->unsorted, eng->kv.n_groups);
-    return n;
+    return n + of_tiers(eng, out + n, max - n);
 }
 
 void sl_engine_kv_events_again(struct sl_engine *eng)

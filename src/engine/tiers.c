@@ -654,6 +654,12 @@ static void wake_up(void *arg)
     sl_inbox_wake(&eng->inbox);
 }
 
+static void pages_moved(void *arg)
+{
+    struct sl_engine *eng = arg;
+    sl_feed_wake(eng->feed);
+}
+
 int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, struct sl_error *err)
 {
     struct sl_tiers *t = &eng->tiers;
@@ -664,6 +670,10 @@ int sl_tiers_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, stru
     store.n_groups = eng->kv.n_groups;
     store.wake = wake_up;
     store.wake_arg = eng;
+    if (eng->feed != NULL) {
+        store.news = pages_moved;
+        store.news_arg = eng;
+    }
     store.pin = eng->runner.pin;
     store.unpin = eng->runner.unpin;
     store.device = eng->runner.device;
@@ -744,6 +754,8 @@ void sl_tiers_stats(const struct sl_engine *eng, struct sl_stats *out)
                                                      .misses = s.misses,
                                                      .stored = s.stored,
                                                      .stored_bytes = s.stored_bytes,
+                                                     .coded = s.coded,
+                                                     .coded_bytes = s.coded_bytes,
                                                      .loaded_bytes = s.loaded_bytes,
                                                      .dropped = s.dropped,
                                                      .evicted = s.evicted,

@@ -55,8 +55,7 @@ void sl_feed_destroy(struct sl_kv_feed *f)
     sl_free(f);
 }
 
-/* What readers know a page by. Signed 64-bit integers are all that some of them take. */
-static uint64_t feed_name(const struct sl_hash128 *name)
+uint64_t sl_feed_name(const struct sl_hash128 *name)
 {
     uint64_t low = name->lo & INT64_MAX;
     return low != 0 ? low : 1;
@@ -102,7 +101,7 @@ static void feed_put_in(struct sl_kv_feed *f, int32_t node, const struct sl_kv_n
                         const int32_t *tokens, unsigned has)
 {
     struct sl_feed_node *p = feed_node(f, node);
-    p->name = feed_name(&n->name);
+    p->name = sl_feed_name(&n->name);
     p->has = (uint8_t)has;
     p->told = 0;
     p->in = true;
@@ -231,19 +230,30 @@ void sl_feed_cleared(struct sl_kv_feed *f)
 }
 
 /* With the lock. */
-static void signal_reader(struct sl_kv_feed *f)
+static void signal_reader(struct sl_kv_feed *f, bool some)
 {
-    if (!f->signalled && (f->cleared || f->n_removed > 0 || f->unreported != SL_NO_NODE ||
-                          f->first_late != SL_NO_NODE)) {
-        uint64_t one = 1;
+    uint64_t one = 1;
+    if (!f->signalled && some)
         f->signalled = sl_sys->write(f->event_fd, &one, sizeof one) == (ssize_t)sizeof one;
-    }
+}
+
+static bool feed_has_news(const struct sl_kv_feed *f)
+{
+    return f->cleared || f->n_removed > 0 || f->unreported != SL_NO_NODE ||
+           f->first_late != SL_NO_NODE;
+}
+
+void sl_feed_wake(struct sl_kv_feed *f)
+{
+    pthread_mutex_lock(&f->lock);
+    signal_reader(f, true);
+    pthread_mutex_unlock(&f->lock);
 }
 
 void sl_feed_signal(struct sl_kv_feed *f)
 {
     pthread_mutex_lock(&f->lock);
-    signal_reader(f);
+    signal_reader(f, feed_has_news(f));
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -319,6 +329,6 @@ void sl_feed_again(struct sl_kv_feed *f)
     f->cleared = true;
     f->n_removed = 0;
     f->unreported = f->head;
-    signal_reader(f); /* an idle engine has no turn that would */
+    signal_reader(f, true); /* an idle engine has no turn that would */
     pthread_mutex_unlock(&f->lock);
 }

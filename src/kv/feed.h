@@ -61,6 +61,9 @@ struct sl_kv_feed {
     int64_t first_removed, n_removed;
 };
 
+/* What readers know a page by. Signed 64-bit integers are all that some of them take. */
+uint64_t sl_feed_name(const struct sl_hash128 *name);
+
 SL_MUST_CHECK int sl_feed_create(int32_t n_nodes, int32_t n_groups, int32_t block_size,
                                  struct sl_kv_feed **out, struct sl_error *err);
 void sl_feed_destroy(struct sl_kv_feed *f); /* NULL is fine */
@@ -76,6 +79,7 @@ void sl_feed_removed(struct sl_kv_feed *f, int32_t node);
 void sl_feed_lost(struct sl_kv_feed *f, int32_t node);
 void sl_feed_cleared(struct sl_kv_feed *f);
 void sl_feed_signal(struct sl_kv_feed *f); /* wakes the reader if something is unreported */
+void sl_feed_wake(struct sl_kv_feed *f);   /* any thread: in any case, for what others report */
 
 /* The reader. One event each; tokens and salt are copied to room for max of them. Returns how many;
  * 0: nothing is left, and event_fd is quiet. */

@@ -50,16 +50,20 @@ static int plan(struct sl_disk *d, const struct sl_store_config *cfg, struct sl_
     return rc;
 }
 
-static int reserve(struct sl_disk *d, struct sl_error *err)
+static int reserve(struct sl_disk *d, enum sl_coding coding, struct sl_error *err)
 {
     size_t n_files = (size_t)d->slots.n_chunks, n_slots = n_files * (size_t)d->slots.n_stride;
     d->digests = sl_calloc(n_slots, sizeof *d->digests);
+    d->n_coded = sl_calloc(n_slots, sizeof *d->n_coded);
     d->made_for = sl_calloc(n_files, sizeof *d->made_for);
-    if (d->digests == NULL || d->made_for == NULL)
+    if (d->digests == NULL || d->n_coded == NULL || d->made_for == NULL)
         return sl_fail(err, SL_ENOMEM, "%.180s: out of memory for %zu KV pages", d->dir, n_slots);
     for (size_t i = 0; i < n_files; i++)
         d->made_for[i] = SL_NO_SLOT;
-    return 0;
+    uint64_t most = 0;
+    for (int32_t g = 0; g < d->slots.n_groups; g++)
+        most = SL_MAX(most, sl_slab_stride(d->kinds[g].page_bytes));
+    return sl_disk_code_open(&d->code, coding, (size_t)most, err);
 }
 
 /* Takes the folder for this process. */
@@ -138,7 +142,7 @@ int sl_disk_open(struct sl_disk *d, const struct sl_store_config *cfg, struct sl
     if (d->dir == NULL)
         rc = sl_fail(err, SL_ENOMEM, "%.180s: out of memory", cfg->dir);
     if (rc == 0)
-        rc = reserve(d, err);
+        rc = reserve(d, cfg->coding, err);
     if (rc == 0)
         rc = take_folder(d, err);
     if (rc == 0)
@@ -156,7 +160,9 @@ void sl_disk_close(struct sl_disk *d)
 {
     if (d->lock_fd >= 0)
         sl_unlock(d->lock_fd);
+    sl_disk_code_close(&d->code);
     sl_free(d->made_for);
+    sl_free(d->n_coded);
     sl_free(d->digests);
     sl_slots_deinit(&d->slots);
     sl_free(d->dir);
@@ -226,22 +232,43 @@ static void check_slot(const struct sl_disk *d, int32_t slot, const struct sl_st
     SL_ASSERT(d->slots.slots[slot].name.lo == key->name.lo);
 }
 
-enum sl_disk_result sl_disk_read(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
-                                 uint8_t *page)
+/* What the file has at a slot, into memory with room for whole blocks; false and errno. */
+static int64_t read_slot(struct sl_disk *d, const struct sl_slab_kind *kind, int32_t slot,
+                         uint8_t *to, size_t n)
 {
-    const struct sl_slab_kind *kind = &d->kinds[key->group];
-    int32_t number = slot / d->slots.n_stride, i = slot % d->slots.n_stride;
-    size_t n = d->direct ? sl_slab_stride(kind->page_bytes) : kind->page_bytes;
-    check_slot(d, slot, key);
+    const int32_t number = slot / d->slots.n_stride, i = slot % d->slots.n_stride;
+    const uint64_t start = sl_now_ns();
     int fd = open_slab(d, number, O_RDONLY | (d->direct ? O_DIRECT : 0));
-    int64_t got = fd >= 0 ? read_at(fd, page, n, sl_slab_page_at(kind, i)) : -1;
+    int64_t got = fd >= 0 ? read_at(fd, to, n, sl_slab_page_at(kind, i)) : -1;
     if (got < 0)
         complain(d, "read", strerror(errno));
     if (fd >= 0)
         sl_sys->close(fd);
+    if (got > 0)
+        sl_disk_code_took(&d->code, true, (size_t)got, sl_now_ns() - start);
+    return got;
+}
+
+enum sl_disk_result sl_disk_read(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
+                                 uint8_t *page)
+{
+    const struct sl_slab_kind *kind = &d->kinds[key->group];
+    const size_t n_coded = d->n_coded[slot], n_page = (size_t)kind->page_bytes;
+    const size_t n = n_coded > 0 ? n_coded : n_page;
+    struct sl_disk_room *room = NULL;
+    check_slot(d, slot, key);
+    if (n_coded > 0)
+        room = sl_disk_room_take(&d->code);
+    const int64_t got = read_slot(d, kind, slot, room != NULL ? room->coded : page,
+                                  d->direct ? (size_t)sl_slab_stride(n) : n);
+    bool right = got >= (int64_t)n;
+    if (right && room != NULL)
+        right = sl_disk_decode_page(&d->code, room, n_coded, page, n_page);
+    if (room != NULL)
+        sl_disk_room_give(&d->code, room);
     if (got < 0)
         return SL_DISK_FAILED;
-    if ((uint64_t)got >= kind->page_bytes) {
+    if (right) {
         struct sl_hash128 digest = sl_slab_digest(kind, &key->name, page);
         if (memcmp(&digest, &d->digests[slot], sizeof digest) == 0)
             return SL_DISK_DONE;
@@ -281,42 +308,66 @@ static bool write_entry(int fd, int32_t i, const uint8_t entry[SL_SLAB_ENTRY])
     return write_at(fd, entry, SL_SLAB_ENTRY, ((uint64_t)i + 1) * SL_SLAB_ENTRY);
 }
 
+/* n bytes of it, coded or not; in memory with room for whole blocks. */
 static bool write_page(struct sl_disk *d, int32_t number, int fd, const struct sl_slab_kind *kind,
-                       int32_t i, const uint8_t *page)
+                       int32_t i, const uint8_t *page, size_t n)
 {
     if (!d->direct)
-        return write_at(fd, page, kind->page_bytes, sl_slab_page_at(kind, i));
+        return write_at(fd, page, n, sl_slab_page_at(kind, i));
     int direct = open_slab(d, number, O_WRONLY | O_DIRECT);
     if (direct < 0)
         return false;
-    bool written =
-        write_at(direct, page, sl_slab_stride(kind->page_bytes), sl_slab_page_at(kind, i));
+    bool written = write_at(direct, page, (size_t)sl_slab_stride(n), sl_slab_page_at(kind, i));
     int error = errno;
     sl_sys->close(direct);
     errno = error;
     return written;
 }
 
-enum sl_disk_result sl_disk_write(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
-                                  uint64_t used, const uint8_t *page)
+/* With the bytes that the slot is to have, which e counts if they are coded. */
+static bool write_slot(struct sl_disk *d, int32_t slot, const struct sl_slab_kind *kind,
+                       const struct sl_slab_entry *e, const uint8_t *bytes)
 {
     static const uint8_t none[SL_SLAB_ENTRY];
-    const struct sl_slab_kind *kind = &d->kinds[key->group];
-    int32_t number = slot / d->slots.n_stride, i = slot % d->slots.n_stride;
-    struct sl_slab_entry e = {key->name, sl_slab_digest(kind, &key->name, page), used};
+    const int32_t number = slot / d->slots.n_stride, i = slot % d->slots.n_stride;
+    const size_t n = (size_t)(e->n_coded > 0 ? e->n_coded : kind->page_bytes);
+    const uint64_t start = sl_now_ns();
     uint8_t entry[SL_SLAB_ENTRY];
-    check_slot(d, slot, key);
-    int fd = open_to_write(d, number, key->group);
-    sl_slab_put_entry(entry, kind, number, i, &e);
+    int fd = open_to_write(d, number, kind->group);
+    sl_slab_put_entry(entry, kind, number, i, e);
     /* First an old entry goes, so that after a crash it does not speak of new bytes. */
     bool fresh = d->digests[slot].lo == 0 && d->digests[slot].hi == 0;
     bool done = fd >= 0 && (fresh || write_entry(fd, i, none)) &&
-                write_page(d, number, fd, kind, i, page) && write_entry(fd, i, entry);
+                write_page(d, number, fd, kind, i, bytes, n) && write_entry(fd, i, entry);
     if (!done)
         complain(d, "written", strerror(errno));
     if (fd >= 0)
         sl_sys->close(fd);
+    if (done)
+        sl_disk_code_took(&d->code, false, n, sl_now_ns() - start);
+    return done;
+}
+
+enum sl_disk_result sl_disk_write(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
+                                  uint64_t used, const uint8_t *page, bool hurry)
+{
+    const struct sl_slab_kind *kind = &d->kinds[key->group];
+    struct sl_slab_entry e = {key->name, sl_slab_digest(kind, &key->name, page), used, 0};
+    struct sl_disk_room *room = NULL;
+    check_slot(d, slot, key);
+    if (d->code.coding != SL_CODING_NONE) {
+        room = sl_disk_room_take(&d->code);
+        e.n_coded = sl_disk_code_page(&d->code, room, page, (size_t)kind->page_bytes, hurry);
+    }
+    const bool done = write_slot(d, slot, kind, &e, e.n_coded > 0 ? room->coded : page);
+    if (room != NULL)
+        sl_disk_room_give(&d->code, room);
     d->digests[slot] = e.digest;
+    d->n_coded[slot] = (uint32_t)e.n_coded;
+    if (done && e.n_coded > 0) {
+        atomic_fetch_add(&d->n_coded_pages, 1);
+        atomic_fetch_add(&d->n_coded_bytes, e.n_coded);
+    }
     return done ? SL_DISK_DONE : SL_DISK_FAILED;
 }
 

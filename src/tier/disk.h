@@ -6,7 +6,8 @@
  * Files are opened for each page that is read or written. That costs microseconds, needs no
  * descriptor per file, and shows at once when a folder is gone.
  *
- * slots and retry_at are guarded by the lock of the store; a digest belongs to who holds the slot.
+ * slots and retry_at are guarded by the lock of the store; digest and n_coded of a slot belong to
+ * who holds it.
  * sl_disk_read may run on several threads, sl_disk_write on one. No fault is an
  * error of the caller's: a page is lost, counted, and a line written to the log, one in ten seconds
  * at most.
@@ -14,6 +15,7 @@
 #ifndef SL_TIER_DISK_H
 #define SL_TIER_DISK_H
 
+#include "tier/disk_code.h"
 #include "tier/slab.h"
 #include "tier/slots.h"
 
@@ -28,8 +30,11 @@ struct sl_disk {
     uint64_t slab_bytes; /* of a file, at most */
     struct sl_slots slots;
     struct sl_hash128 *digests; /* [slots] of what the file has there; zero: nothing yet */
-    int32_t *made_for;          /* [files] the group that it was made for; the writer's */
-    uint64_t retry_at;          /* nothing is written before: a write has failed */
+    uint32_t *n_coded;          /* [slots] bytes that the file has there; 0: the page as it is */
+    struct sl_disk_code code;
+    _Atomic uint64_t n_coded_pages, n_coded_bytes; /* that were written */
+    int32_t *made_for; /* [files] the group that it was made for; the writer's */
+    uint64_t retry_at; /* nothing is written before: a write has failed */
     _Atomic uint64_t quiet_until;
     uint64_t n_forgotten, n_unreadable; /* files and entries, when it was opened */
 };
@@ -51,7 +56,8 @@ void sl_disk_close(struct sl_disk *d);
 /* The caller holds the slot. `page` has room for whole multiples of SL_SLAB_ALIGN bytes. */
 enum sl_disk_result sl_disk_read(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
                                  uint8_t *page);
+/* hurry: other pages wait to be written. */
 enum sl_disk_result sl_disk_write(struct sl_disk *d, int32_t slot, const struct sl_store_key *key,
-                                  uint64_t used, const uint8_t *page);
+                                  uint64_t used, const uint8_t *page, bool hurry);
 
 #endif

@@ -76,7 +76,14 @@ static int add_found(struct loading *l, const struct sl_slab_entry *e, int32_t s
     SL_ASSERT(l->n_found < l->n_room && slot < l->d->slots.n_chunks * l->d->slots.n_stride);
     l->found[l->n_found++] = (struct found){e->name, e->used, slot};
     l->d->digests[slot] = e->digest;
+    l->d->n_coded[slot] = (uint32_t)e->n_coded;
     return 0;
+}
+
+/* Pages that were coded are forgotten by a process that does not. */
+static bool can_decode(const struct sl_disk *d, const struct sl_slab_kind *kind)
+{
+    return d->code.coding != SL_CODING_NONE && sl_slab_stride(kind->page_bytes) <= d->code.most;
 }
 
 /* The entries of a file of this kind; what lies beyond its end is not there. */
@@ -93,7 +100,9 @@ static int load_entries(struct loading *l, const struct sl_slab_kind *kind, int3
         struct sl_slab_entry e;
         const uint8_t *in = l->area + ((size_t)i + 1) * SL_SLAB_ENTRY;
         enum sl_slab_state state = sl_slab_get_entry(in, kind, number, i, &e);
-        if (state == SL_SLAB_GOOD && sl_slab_page_at(kind, i) + kind->page_bytes <= size)
+        const uint64_t n = state == SL_SLAB_GOOD && e.n_coded > 0 ? e.n_coded : kind->page_bytes;
+        const bool readable = state == SL_SLAB_GOOD && (e.n_coded == 0 || can_decode(d, kind));
+        if (readable && sl_slab_page_at(kind, i) + n <= size)
             rc = add_found(l, &e, number * d->slots.n_stride + i, err);
         else
             d->n_forgotten += state != SL_SLAB_NONE;

@@ -90,8 +90,9 @@ static void write_page(struct sl_store *s, int32_t slot)
     if (on_disk != SL_NO_SLOT) {
         const uint8_t *page = sl_host_page(&s->host, slot);
         uint64_t used = s->disk.slots.slots[on_disk].used;
+        const bool hurry = s->io.unwritten_bytes > s->io.most_unwritten / 4;
         pthread_mutex_unlock(&s->lock);
-        enum sl_disk_result got = sl_disk_write(&s->disk, on_disk, &key, used, page);
+        enum sl_disk_result got = sl_disk_write(&s->disk, on_disk, &key, used, page, hurry);
         pthread_mutex_lock(&s->lock);
         written(s, on_disk, n, got == SL_DISK_DONE);
     } else if (!there) {

@@ -22,7 +22,7 @@ _Static_assert(sizeof(struct head) == SL_SLAB_ENTRY, "no padding");
 
 struct entry {
     struct sl_hash128 name, digest;
-    uint64_t used, zero[2], check;
+    uint64_t used, n_coded, zero, check;
 };
 _Static_assert(sizeof(struct entry) == SL_SLAB_ENTRY, "no padding");
 
@@ -79,7 +79,7 @@ int32_t sl_slab_kind_of(const uint8_t in[SL_SLAB_ENTRY], const struct sl_slab_ki
 void sl_slab_put_entry(uint8_t out[SL_SLAB_ENTRY], const struct sl_slab_kind *kind, int32_t number,
                        int32_t slot, const struct sl_slab_entry *e)
 {
-    struct entry x = {.name = e->name, .digest = e->digest, .used = e->used};
+    struct entry x = {.name = e->name, .digest = e->digest, .used = e->used, .n_coded = e->n_coded};
     SL_ASSERT(slot >= 0 && slot < kind->n_slots);
     x.check = check_of(&x, kind, number, slot);
     memcpy(out, &x, sizeof x);
@@ -95,9 +95,9 @@ enum sl_slab_state sl_slab_get_entry(const uint8_t in[SL_SLAB_ENTRY],
     if (memcmp(in, none, sizeof none) == 0)
         return SL_SLAB_NONE;
     memcpy(&x, in, sizeof x);
-    if (x.check != check_of(&x, kind, number, slot) || x.zero[0] != 0 || x.zero[1] != 0)
+    if (x.check != check_of(&x, kind, number, slot) || x.zero != 0 || x.n_coded >= kind->page_bytes)
         return SL_SLAB_BAD;
-    *e = (struct sl_slab_entry){x.name, x.digest, x.used < SL_SLAB_USES ? x.used : 0};
+    *e = (struct sl_slab_entry){x.name, x.digest, x.used < SL_SLAB_USES ? x.used : 0, x.n_coded};
     return SL_SLAB_GOOD;
 }
 

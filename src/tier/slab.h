@@ -7,10 +7,10 @@
  *
  * Numbers are little-endian. A head is believed if it is, byte for byte, what this store would
  * write for one of its groups. An entry is believed if its check, which depends on its place,
- * holds; that makes a page known, not right: its digest is over root, group, name and bytes, and is
- * compared whenever a page is read. A page is written before its entry, so an entry that was
- * written whole speaks of bytes that were. Nothing depends on the order in which a disk gets them,
- * or on syncing.
+ * holds, and its bytes are fewer than the page's if they are coded; that makes a page known, not
+ * right: its digest is over root, group, name and bytes, and is compared whenever a page is read. A
+ * page is written before its entry, so an entry that was written whole speaks of bytes that were.
+ * Nothing depends on the order in which a disk gets them, or on syncing.
  *
  * Any thread.
  */
@@ -34,8 +34,9 @@ struct sl_slab_kind {
 };
 
 struct sl_slab_entry {
-    struct sl_hash128 name, digest;
+    struct sl_hash128 name, digest; /* digest: of the page, whether it is coded or not */
     uint64_t used;
+    uint64_t n_coded; /* bytes that are there, coded (coding.h); 0: the page as it is */
 };
 
 enum sl_slab_state { SL_SLAB_NONE, SL_SLAB_GOOD, SL_SLAB_BAD };

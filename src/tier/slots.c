@@ -233,6 +233,8 @@ static void evict(struct sl_slots *s, int32_t slot)
     count_used(s, slot, -1);
     p->state = SL_SLOT_FREE;
     s->n_evicted++;
+    if (s->news != NULL)
+        sl_news_went(s->news, slot, &key);
     sl_arc_remember(s, &key, p->list);
 }
 
@@ -358,6 +360,8 @@ void sl_slots_ready(struct sl_slots *s, int32_t slot)
 {
     SL_ASSERT(s->slots[slot].state == SL_SLOT_OPEN && s->slots[slot].n_holds > 0);
     s->slots[slot].state = SL_SLOT_READY;
+    if (s->news != NULL)
+        sl_news_came(s->news, slot);
 }
 
 void sl_slots_hold(struct sl_slots *s, int32_t slot)
@@ -414,7 +418,10 @@ void sl_slots_again(struct sl_slots *s, int32_t slot)
 void sl_slots_drop(struct sl_slots *s, int32_t slot)
 {
     struct sl_slot *p = &s->slots[slot];
+    const struct sl_store_key key = {p->name, sl_slot_group(s, slot)};
     SL_ASSERT(p->state != SL_SLOT_FREE && p->n_holds == 1);
+    if (s->news != NULL)
+        sl_news_went(s->news, slot, &key);
     table_remove(s, slot);
     count_used(s, slot, -1);
     s->chunks[sl_slot_chunk(s, slot)].n_held--;

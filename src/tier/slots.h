@@ -17,6 +17,7 @@
 #define SL_TIER_SLOTS_H
 
 #include "tier/nametab.h"
+#include "tier/news.h"
 
 #define SL_NO_SLOT (-1)
 
@@ -60,6 +61,7 @@ struct sl_slots {
     uint64_t n_uses, n_evicted;
     enum sl_tier_policy policy;
     struct sl_nametab gone;  /* ARC: pages that were evicted, in two lists of each group */
+    struct sl_news *news;    /* NULL: nobody reads which pages came and went */
     struct sl_slot *slots;   /* [n_chunks, n_stride] */
     struct sl_chunk *chunks; /* [n_chunks] */
     int32_t *buckets;        /* [n_buckets] */

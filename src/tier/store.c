@@ -57,6 +57,8 @@ int sl_store_open(const struct sl_store_config *cfg, struct sl_store **out, stru
         rc = sl_random(&s->seed, sizeof s->seed, err);
     if (rc == 0 && cfg->dir != NULL)
         rc = open_disk(s, cfg, err);
+    if (rc == 0)
+        rc = sl_store_events_open(s, err);
     if (rc == 0 && cfg->remote_url != NULL)
         rc = sl_remote_open(s, cfg, err);
     if (rc == 0 && s->has_disk)
@@ -80,6 +82,7 @@ void sl_store_close(struct sl_store *s)
         sl_disk_save_uses(&s->disk);
         sl_disk_close(&s->disk);
     }
+    sl_store_events_close(s);
     sl_free(s->jobs);
     sl_store_unpin(s);
     sl_host_close(&s->host);
@@ -382,6 +385,8 @@ void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_
         out->capacity_bytes = (uint64_t)s->disk.slots.n_chunks * s->disk.slab_bytes;
         out->corrupt += s->disk.n_forgotten;
         out->io_errors += s->disk.n_unreadable;
+        out->coded = atomic_load(&s->disk.n_coded_pages);
+        out->coded_bytes = atomic_load(&s->disk.n_coded_bytes);
     }
     pthread_mutex_unlock(&s->lock);
 }

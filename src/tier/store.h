@@ -28,6 +28,12 @@ enum sl_tier_kind { SL_TIER_HOST, SL_TIER_DISK, SL_TIER_REMOTE, SL_N_TIERS };
 /* Which page goes: the one that was used least recently, or the one that ARC chooses (arc.h). */
 enum sl_tier_policy { SL_POLICY_LRU, SL_POLICY_ARC };
 
+/* Pages on disk: as they are; coded where that is expected to be faster (disk_code.h); coded where
+ * they shrink. */
+enum sl_coding { SL_CODING_NONE, SL_CODING_AUTO, SL_CODING_ALWAYS };
+
+#define SL_TIER_READERS 8 /* threads that read files: enough to keep a disk busy with pages */
+
 struct sl_store_config {
     struct sl_hash128 root; /* names model and layout: only pages of the same root are found */
     int32_t n_groups;
@@ -37,6 +43,7 @@ struct sl_store_config {
     enum sl_tier_policy policy; /* of host memory and of the disk */
     const char *dir;            /* of pages on disk; NULL: no such tier */
     uint64_t disk_bytes;
+    enum sl_coding coding; /* of the disk; it may change from start to start */
     /* A store that other servers use too (tier/remote.h); NULL: no such tier. */
     const char *remote_url, *remote_password; /* the password: of a URL that has none, or NULL */
     uint32_t remote_timeout_ms;               /* that a question to it may take */
@@ -45,6 +52,10 @@ struct sl_store_config {
     /* Called by a thread of the store when a page of a request to it has come, or will not. */
     void (*wake)(void *arg);
     void *wake_arg;
+    /* Optional: called by any thread, with a lock of the store, when pages came into host memory or
+     * onto the disk, or left them, and sl_store_events had nothing more to say of that tier. */
+    void (*news)(void *arg);
+    void *news_arg;
     /* Optional: makes pieces of the host memory ready for a device that copies pages by itself,
      * before a page lies there; called by threads of the store. If it fails at the start, the
      * memory is used as it is; later: what is not ready is not used. */
@@ -73,6 +84,8 @@ struct sl_store_stats { /* of one tier, since it was opened */
     uint64_t stored, stored_bytes, loaded_bytes;
     uint64_t dropped; /* not stored: there was no room or no time */
     uint64_t evicted, corrupt, io_errors;
+    uint64_t coded;       /* of what is stored: pages that are coded */
+    uint64_t coded_bytes; /* and what of them is written */
     uint64_t probes,
         unanswered; /* questions to a remote tier; of those, without an answer in time */
     bool there, up; /* there is such a tier; it serves */
@@ -138,6 +151,18 @@ bool sl_store_probe_found(const struct sl_store_probe *p, int32_t i);   /* false
 void sl_store_probe_give(struct sl_store *s, struct sl_store_probe *p); /* in whatever state */
 /* Bytes a second that pages came with; 0: not known, or not lately. */
 double sl_store_remote_rate(struct sl_store *s);
+
+/* ---- which pages are where, with `news` ---- */
+
+struct sl_store_event {
+    struct sl_store_key key;
+    enum sl_tier_kind tier; /* SL_TIER_HOST or SL_TIER_DISK */
+    bool removed;
+};
+/* One thread at a time: what changed since the last call. At first everything there is; what came
+ * and went in between is left out. Returns how many, 0: nothing more. */
+int32_t sl_store_events(struct sl_store *s, struct sl_store_event *out, int32_t max);
+void sl_store_events_again(struct sl_store *s); /* everything from the beginning */
 
 /* Any thread. */
 void sl_store_stats(struct sl_store *s, enum sl_tier_kind tier, struct sl_store_stats *out);

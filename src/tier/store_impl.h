@@ -11,8 +11,6 @@
 
 #include <pthread.h>
 
-#define SL_TIER_READERS 8 /* threads: enough to keep a disk busy with pages */
-
 /* What is to happen to a slot of host memory, and whom it is for. */
 struct sl_page_job {
     int32_t next;                 /* in the queue that it stands in */
@@ -60,12 +58,17 @@ struct sl_store {
     struct sl_store_io io;
     struct sl_store_touch touch;
     struct sl_store_stats stats[SL_N_TIERS];
+    struct sl_news news[2]; /* of host memory and of the disk */
 };
 
 /* Tells who waits for an OPEN slot that its page is here, or will not come; true: somebody did.
  * Under the lock; who calls wakes the engine when it has given the lock back. */
 bool sl_store_tell(struct sl_store *s, int32_t slot, bool here, enum sl_tier_kind from);
 void sl_store_wake(struct sl_store *s);
+
+/* store_events.c. */
+SL_MUST_CHECK int sl_store_events_open(struct sl_store *s, struct sl_error *err);
+void sl_store_events_close(struct sl_store *s);
 
 static inline size_t sl_store_page_bytes(const struct sl_store *s, int32_t slot)
 {

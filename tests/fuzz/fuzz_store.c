@@ -161,7 +161,7 @@ static void put(struct sl_disk *d, const struct sl_store_key *key)
     slot = sl_slots_take(&d->slots, key);
     SL_ASSERT(slot != SL_NO_SLOT);
     fill_page(key, page);
-    enum sl_disk_result done = sl_disk_write(d, slot, key, d->slots.slots[slot].used, page);
+    enum sl_disk_result done = sl_disk_write(d, slot, key, d->slots.slots[slot].used, page, false);
     SL_ASSERT(done == SL_DISK_DONE);
     sl_slots_ready(&d->slots, slot);
     sl_slots_release(&d->slots, slot);

@@ -122,9 +122,9 @@ class Server:
                     return float(line.rsplit(" ", 1)[1])
         return None
 
-    def wait_metric(self, name, value, seconds=10.0):
+    def wait_metric(self, name, value, seconds=10.0, **labels):
         deadline = time.monotonic() + seconds
-        while (got := self.metric(name)) != value:
+        while (got := self.metric(name, **labels)) != value:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{name} is {got}, not {value}")
             time.sleep(0.05)

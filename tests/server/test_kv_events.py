@@ -332,6 +332,86 @@ def test_windows_that_are_gone(ctx, tmp_path):
         listen(sub, lambda: groups.count(1) == now[1]["cached"], groups.take)
 
 
+class Tiers(Groups):
+    """Hashes by medium; a tier's pages come without tokens, as vLLM has it."""
+    def __init__(self):
+        self.media = {"GPU": set(), "CPU": set(), "DISK": set()}
+        self.n_removed = dict.fromkeys(self.media, 0)
+
+    def take(self, payload):
+        for e in decode(payload):
+            if e["type"] == "AllBlocksCleared":
+                self.media = {m: set() for m in self.media}
+                continue
+            known, hashes = self.media[e["medium"]], set(e["block_hashes"])
+            assert len(hashes) == len(e["block_hashes"]) and e["group_idx"] == 0
+            if e["type"] == "BlockRemoved":
+                assert hashes <= known
+                known -= hashes
+                self.n_removed[e["medium"]] += len(hashes)
+                continue
+            assert not hashes & known
+            known |= hashes
+            if e["medium"] != "GPU":
+                assert e["token_ids"] == [] and e["parent_block_hash"] is None and e["extra_keys"] is None
+                assert e["block_size"] == BLOCK and e["kv_cache_spec_kind"] == "full_attention"
+
+
+def settled(server, tiers):
+    return all(len(tiers.media[m]) == server.metric("sluice:kv_tier_pages", tier=t)
+               for m, t in [("CPU", "host"), ("DISK", "disk")]) and \
+        len(tiers.media["GPU"]) == server.metric("sluice:kv_pages_cached")
+
+
+def test_tiers(ctx, tmp_path):
+    """Which pages are in the pool, in host memory and on disk, through evictions from each, a replay and a restart."""
+    flags = ("--kv-offloading-size", "0.012", "--kv-cache-dir", str(tmp_path), "--kv-cache-disk-size", "0.016")
+    with start(pages=40, extra=flags) as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        tiers = Tiers()
+        ask(s, prompt(1))
+        listen(sub, lambda: all(len(known) == 4 for known in tiers.media.values()), tiers.take)
+        assert tiers.media["GPU"] == tiers.media["CPU"] == tiers.media["DISK"]  # the names are the same
+        for k in range(2, 80):
+            ask(s, prompt(k))
+        s.wait_metric("vllm:num_requests_running", 0.0)
+        listen(sub, lambda: settled(s, tiers), tiers.take)
+        assert all(n > 0 for n in tiers.n_removed.values()), tiers.n_removed
+        assert len(tiers.media["GPU"]) < len(tiers.media["CPU"]) < len(tiers.media["DISK"])
+        late = Tiers()
+        for _, payload in replay(ctx, s.replay):
+            late.take(payload)
+        assert late.media == tiers.media
+        on_disk = tiers.media["DISK"]
+        assert s.stop() == 0
+    with start(pages=40, extra=flags) as s:  # what it finds on the disk is told
+        late, deadline = Tiers(), time.monotonic() + 10
+        while not late.media["DISK"]:
+            assert time.monotonic() < deadline
+            late = Tiers()
+            for _, payload in replay(ctx, s.replay):
+                late.take(payload)
+        assert late.media == {"GPU": set(), "CPU": set(), "DISK": on_disk}
+        assert s.stop() == 0
+
+
+def test_tiers_are_left_out_of_arrays(ctx):
+    """Their readers take the tokens of every page; "tiers" says otherwise."""
+    for config, media in [({"format": "array"}, {"GPU"}), ({"tiers": False}, {"GPU"}),
+                          ({"format": "array", "tiers": True}, {"GPU", "CPU"})]:
+        with start(extra=("--kv-offloading-size", "0.1"), **config) as s, subscribe(ctx, s.pub) as sub:
+            s.wait_metric("sluice:kv_event_subscribers", 1.0)
+            tiers = Tiers()
+            ask(s, prompt(1))
+            listen(sub, lambda: all(len(tiers.media[m]) == 4 for m in media), tiers.take)
+            s.wait_metric("sluice:kv_tier_pages", 4.0, tier="host")
+            time.sleep(0.2)
+            while sub.poll(0):
+                tiers.take(sub.recv_multipart()[2])
+            assert {m for m in tiers.media if tiers.media[m]} == media
+            assert s.stop() == 0
+
+
 def test_renumbering(ctx):
     """When the first batch would be forgotten the numbers begin anew, so that a replay from 0 is whole."""
     with start(pages=40, buffer_steps=8) as s, subscribe(ctx, s.pub) as sub:

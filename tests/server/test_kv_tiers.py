@@ -4,6 +4,7 @@ the same bits; a small pool finds in host memory what it evicted; flags are vLLM
 import json
 import os
 import shutil
+import time
 
 import pytest
 
@@ -103,6 +104,32 @@ def test_other_weights_find_nothing(tmp_path):
         well(s)
 
 
+def test_coded_pages_are_the_same(tmp_path):
+    """Pages of the bundled model shrink on their way to the disk, and come back bit for bit."""
+    args = [*ARGS, "--kv-cache-dir", str(tmp_path), "--kv-cache-coding", "always"]
+    with Server(MODEL, *args) as s:
+        first = [ask(s, k) for k in range(4)]
+        well(s)
+    with Server(MODEL, *args) as s:
+        again = [ask(s, k) for k in range(4)]
+        for a, b in zip(first, again):
+            assert a[:2] == b[:2] and b[2] == (b[3] - 1) // 16 * 16
+        assert s.metric("sluice:kv_tier_hits_total", tier="disk") > 0
+        assert s.metric("sluice:kv_tier_corrupt_total", tier="disk") == 0
+        more, deadline = ask(s, 9), time.monotonic() + 10
+        while s.metric("sluice:kv_tier_stored_total", tier="disk") < more[3] // 16:
+            assert time.monotonic() < deadline
+        n = s.metric("sluice:kv_tier_coded_total", tier="disk")
+        assert n == s.metric("sluice:kv_tier_stored_total", tier="disk")
+        assert s.metric("sluice:kv_tier_coded_bytes_total", tier="disk") * 1.3 < \
+            s.metric("sluice:kv_tier_stored_bytes_total", tier="disk")
+        well(s)
+    with Server(MODEL, *ARGS, "--kv-cache-dir", str(tmp_path), "--kv-cache-coding", "none") as s:
+        assert [ask(s, k)[:2] for k in range(4)] == [a[:2] for a in first]
+        assert s.metric("sluice:kv_tier_hits_total", tier="disk") == 0  # it reads plain pages only
+        well(s)
+
+
 def test_a_folder_is_one_servers(tmp_path):
     folder = tmp_path / "kv"
     with Server(MODEL, *ARGS, "--kv-cache-dir", str(folder)) as s:
@@ -164,6 +191,8 @@ def test_a_model_that_sleeps_keeps_what_was_stored():
                               '"kv_connector_extra_config": {"store_threshold": 2}}'], "store_threshold"),
     (["--kv-transfer-config", "[]"], "kv-transfer-config"),
     (["--kv-cache-disk-size", "1"], "--kv-cache-dir"),
+    (["--kv-cache-coding", "always"], "--kv-cache-dir"),
+    (["--kv-cache-dir", "/tmp", "--kv-cache-coding", "zip"], "kv-cache-coding"),
     (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "prefix caching"),
     (["--kv-offloading-size", "1", "--tensor-parallel-size", "2", "--nnodes", "2"], "ranks"),
     (["--kv-offloading-size", "0.0001"], "kv-offloading-size"),
@@ -184,7 +213,7 @@ def test_what_few_ask_for_is_not_stored():
         assert s.metric("sluice:kv_tier_stored_total", tier="host") == 0
         again = ask(s, 1)
         assert again[:2] == first[:2]
-        s.wait_metric("sluice:kv_tier_stored_total", float((first[3] - 1) // 16), tier="host")
+        wait_for(s, "sluice:kv_tier_stored_total", (first[3] - 1) // 16, tier="host")
         well(s)
 
 

@@ -204,6 +204,33 @@ static void test_golden_batches(void **state)
                        "cache_salt\xa1s\0";
     expect(&salted, 1, false, 1, salted_map, sizeof salted_map - 1);
     assert_int_equal(sl_kv_batch_put(&(struct sl_buf){0}, stored + 3, 1, &info, 1, false), 0);
+    /* Of tiers, without tokens: one event for a medium and a group. */
+    const struct sl_kv_event tiers[] = {{.kind = SL_KV_REMOVED, .hash = 5, .medium = SL_KV_IN_HOST},
+                                        {.kind = SL_KV_REMOVED, .hash = 5},
+                                        {.kind = SL_KV_STORED, .hash = 1, .medium = SL_KV_IN_HOST},
+                                        {.kind = SL_KV_STORED, .hash = 3, .medium = SL_KV_IN_HOST},
+                                        {.kind = SL_KV_STORED, .hash = 3, .medium = SL_KV_ON_DISK}};
+    static const char tiers_array[] =
+        HEAD "\x94\x94\xac"
+             "BlockRemoved\x91" H("\5") "\xa3"
+                                        "CPU\0\x94\xac"
+                                        "BlockRemoved\x91" H(
+                                            "\5") "\xa3"
+                                                  "GPU\0\x9c\xab"
+                                                  "BlockStored\x92" H("\1")
+                                                      H("\3") "\xc0\x90\4\xc0"
+                                                              "\xa3"
+                                                              "CPU\xc0\xc0\0\xae"
+                                                              "full_attention"
+                                                              "\xc0\x9c\xab"
+                                                              "BlockStored\x91" H("\3") "\xc0\x90"
+                                                                                        "\4\xc0\xa4"
+                                                                                        "DISK\xc0"
+                                                                                        "\xc0\0\xae"
+                                                                                        "full_"
+                                                                                        "attention"
+                                                                                        "\xc0\0";
+    expect(tiers, 5, true, 4, tiers_array, sizeof tiers_array - 1);
 }
 
 /* Pages of several groups of layers: an event for each, with vLLM's words for what they are. */

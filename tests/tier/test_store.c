@@ -524,6 +524,122 @@ static void pages_lie_in_memory_that_is_ready(void **state)
     assert_int_equal(atomic_load(&pins.n_calls), 1);
 }
 
+/* Pages of few exponents lie coded on the disk, others as they are; both come back over a restart,
+ * and damage of a coded one is noticed. */
+static void a_disk_codes_what_shrinks(void **state)
+{
+    (void)state;
+    enum { N = 24, BYTES = 40000 };
+    struct rig r = {.cfg = {.root = {1, 2},
+                            .n_groups = 1,
+                            .page_bytes = {BYTES},
+                            .host_bytes = 64 * 40960,
+                            .coding = SL_CODING_ALWAYS}};
+    static uint8_t pages[N][BYTES];
+    struct sl_rng rng = {.seed = 12};
+    rig_add_disk(&r, N * 12);
+    rig_open(&r);
+    for (uint64_t id = 0; id < N; id++) {
+        struct sl_store_key key = rig_key(id, 0);
+        for (size_t i = 0; i < BYTES; i += 2) { /* the exponents of every third page are noise */
+            const uint64_t x = sl_rng_below(&rng, UINT64_C(1) << 32);
+            pages[id][i] = (uint8_t)x;
+            pages[id][i + 1] =
+                (uint8_t)(id % 3 == 0 ? x >> 8 : 0x3c + (x >> 8 & 3) + (x >> 20 & 128));
+        }
+        uint8_t *page = sl_store_reserve(r.store, &key);
+        assert_non_null(page);
+        memcpy(page, pages[id], BYTES);
+        sl_store_commit(r.store, page);
+    }
+    rig_settle(&r, N);
+    const struct sl_store_stats st = rig_stats(&r, SL_TIER_DISK);
+    assert_int_equal(st.coded, N - N / 3);
+    assert_true((double)st.coded_bytes * 1.3 < (double)st.coded * BYTES);
+    for (int round = 0; round < 2; round++) {
+        rig_restart(&r);
+        for (uint64_t id = 0; id < N; id++) {
+            struct sl_store_get get;
+            rig_begin(&r, id, 0, &get);
+            const int32_t got = rig_await(&get);
+            assert_int_equal(got, round == 1 && id == 1 ? SL_STORE_MISS : SL_STORE_HERE);
+            if (got == SL_STORE_HERE)
+                assert_memory_equal(get.page, pages[id], BYTES);
+            sl_store_end(r.store, &get);
+        }
+        assert_int_equal(rig_stats(&r, SL_TIER_DISK).corrupt, round);
+        rig_close(&r);
+        char path[128]; /* a byte in the middle of the second page, which is coded, in a file of its
+                           own */
+        snprintf(path, sizeof path, "%s/kv-000001.slab", r.dir);
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, 4096 + 20000, SEEK_SET), 0);
+        const int was = fgetc(f);
+        assert_int_equal(fseek(f, 4096 + 20000, SEEK_SET), 0);
+        assert_int_equal(fputc(was ^ 1, f), was ^ 1);
+        fclose(f);
+        rig_open(&r);
+    }
+    rig_close(&r);
+    r.cfg.coding = SL_CODING_NONE; /* who does not code forgets what is coded */
+    rig_open(&r);
+    assert_true(rig_has(&r, 0, 0) && !rig_has(&r, 2, 0));
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
+/* Who reads which pages are where: after every look it knows exactly that, however much came and
+ * went in between. */
+static void events_say_what_is_where(void **state)
+{
+    (void)state;
+    enum { N_IDS = 64 };
+    struct rig r = rig_plain(8);
+    struct sl_rng rng = {.seed = 4};
+    bool known[2][N_IDS] = {{false}};
+    uint64_t n_removed[2] = {0};
+    rig_add_disk(&r, 20);
+    r.cfg.news = rig_wake;
+    r.cfg.news_arg = &r;
+    rig_open(&r);
+    for (int i = 0; i < 2000; i++) {
+        const uint64_t n_put = sl_rng_below(&rng, 12);
+        for (uint64_t k = 0; k < n_put; k++)
+            rig_put(&r, sl_rng_below(&rng, N_IDS), 0);
+        if (i == 1000) {
+            rig_settle(&r, rig_stats(&r, SL_TIER_HOST).stored);
+            rig_restart(&r); /* its host memory is empty, its disk is not */
+            memset(known, 0, sizeof known);
+        } else if (sl_rng_below(&rng, 100) == 0) {
+            sl_store_events_again(r.store);
+            memset(known, 0, sizeof known);
+        }
+        struct sl_store_event e[5];
+        for (int32_t n; (n = sl_store_events(r.store, e, 5)) > 0;) {
+            for (int32_t k = 0; k < n; k++) {
+                bool *it = &known[e[k].tier][e[k].key.name.hi];
+                assert_int_equal(*it, e[k].removed);
+                *it = !e[k].removed;
+                n_removed[e[k].tier] += e[k].removed;
+            }
+        }
+        if (i % 50 == 49) {
+            rig_settle(&r, rig_stats(&r, SL_TIER_HOST).stored);
+            atomic_store(&r.n_wakes, 0);
+            while (sl_store_events(r.store, e, 1) > 0)
+                known[e[0].tier][e[0].key.name.hi] = !e[0].removed;
+            for (uint64_t id = 0; id < N_IDS; id++)
+                assert_int_equal(rig_has(&r, id, 0), known[0][id] || known[1][id]);
+            if (rig_put(&r, 1000 % N_IDS, 0))
+                assert_true(atomic_load(&r.n_wakes) > 0);
+        }
+    }
+    assert_true(n_removed[0] > 0 && n_removed[1] > 0);
+    rig_close(&r);
+    rig_remove_disk(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -543,6 +659,8 @@ int main(void)
         cmocka_unit_test(other_pages_are_forgotten),
         cmocka_unit_test(groups_share_a_disk),
         cmocka_unit_test(pages_lie_in_memory_that_is_ready),
+        cmocka_unit_test(events_say_what_is_where),
+        cmocka_unit_test(a_disk_codes_what_shrinks),
     };
     sl_log_set_level(SL_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -211,14 +211,33 @@ static int plan_remote(const struct sl_engine_config *cfg, struct sl_tier_plan *
     return sl_remote_find(cfg->kv_remote_url, &kind, err);
 }
 
-static void plan_disk(const struct sl_engine_config *cfg, struct sl_tier_plan *out)
+static int read_coding(const char *text, enum sl_coding *out, struct sl_error *err)
+{
+    static const char *const names[] = {
+        [SL_CODING_NONE] = "none", [SL_CODING_AUTO] = "auto", [SL_CODING_ALWAYS] = "always"};
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        if (strcmp(text, names[i]) != 0)
+            continue;
+        *out = (enum sl_coding)i;
+        return 0;
+    }
+    return sl_fail(err, SL_EINVAL, "kv-cache-coding: '%.20s' is not one of: auto, always, none",
+                   text);
+}
+
+static int plan_disk(const struct sl_engine_config *cfg, struct sl_tier_plan *out,
+                     struct sl_error *err)
 {
     SL_ASSERT(out->dir == NULL && out->disk_bytes == 0);
     if (cfg->kv_cache_dir == NULL)
-        return;
+        return cfg->kv_cache_coding == NULL
+                   ? 0
+                   : sl_fail(err, SL_EINVAL, "kv-cache-coding: it needs --kv-cache-dir");
     const float gib = cfg->kv_cache_disk_size;
     out->dir = cfg->kv_cache_dir;
     out->disk_bytes = (uint64_t)((gib > 0 ? (double)gib : DEFAULT_DISK) * GIB);
+    return read_coding(cfg->kv_cache_coding != NULL ? cfg->kv_cache_coding : "auto", &out->coding,
+                       err);
 }
 
 /* Prefill and decode in servers of their own. */
@@ -276,8 +295,9 @@ int sl_tier_plan_read(const struct sl_engine_config *cfg, struct sl_tier_plan *o
         return sl_fail(err, SL_EINVAL,
                        "kv-transfer-config: cpu_bytes_to_use, or --kv-offloading-size, must say "
                        "how much memory to use");
-    plan_disk(cfg, out);
-    rc = plan_remote(cfg, out, err);
+    rc = plan_disk(cfg, out, err);
+    if (rc == 0)
+        rc = plan_remote(cfg, out, err);
     if (rc == 0 && (out->dir != NULL || out->remote_url != NULL) && out->host_bytes == 0)
         out->host_bytes = (uint64_t)(DEFAULT_HOST * GIB);
     return rc;

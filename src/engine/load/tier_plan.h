@@ -7,6 +7,7 @@
 
 #include "base/netlist.h"
 #include "sluice.h"
+#include "tier/store.h"
 
 struct sl_tier_plan {
     uint64_t host_bytes; /* 0: there are no tiers */
@@ -15,6 +16,7 @@ struct sl_tier_plan {
         max_tracker_size; /* blocks are stored when so many requests had them */
     const char *dir;      /* the configuration's; NULL: no disk */
     uint64_t disk_bytes;
+    enum sl_coding coding;
     const char *remote_url, *remote_password; /* NULL: no remote store; no password besides */
     uint32_t remote_timeout_ms, remote_store_after, remote_ttl_s;
     bool always_load;  /* from there, also where to compute is expected to be faster */

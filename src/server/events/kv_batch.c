@@ -136,6 +136,15 @@ static void put_group_kind(const struct writer *w, int32_t group)
         put_nil(b);
 }
 
+/* vLLM's names; GPU is the tier that is computed from, whatever the device. Of a disk Dynamo's,
+ * which refuses vLLM's STORAGE. */
+static const char *medium_of(const struct sl_kv_event *e)
+{
+    static const char *const names[] = {"GPU", "CPU", "DISK"};
+    SL_ASSERT((size_t)e->medium < SL_COUNT(names));
+    return names[e->medium];
+}
+
 static void put_stored(const struct writer *w, const struct sl_kv_event *e, int32_t n)
 {
     const int32_t block_size = w->info->block_size;
@@ -152,16 +161,20 @@ static void put_stored(const struct writer *w, const struct sl_kv_event *e, int3
     else
         put_nil(b);
     (void)kv_batch_field(w, "token_ids");
-    kv_batch_put_array(b, (size_t)n * (size_t)block_size);
-    for (int32_t i = 0; i < n; i++)
+    const bool tokens = e->tokens != NULL; /* of a tier there are none, as in vLLM */
+    kv_batch_put_array(b, tokens ? (size_t)n * (size_t)block_size : 0);
+    for (int32_t i = 0; i < n && tokens; i++)
         for (int32_t k = 0; k < block_size; k++)
             put_uint(b, (uint32_t)e[i].tokens[k]);
     put_uint(kv_batch_field(w, "block_size"), (uint32_t)block_size);
     put_nil(kv_batch_field(w, "lora_id")); /* given up for lora_name */
-    kv_batch_put_text(kv_batch_field(w, "medium"),
-                      "GPU"); /* the tier that is computed from, whatever the device */
+    kv_batch_put_text(kv_batch_field(w, "medium"), medium_of(e));
     put_or_nil(kv_batch_field(w, "lora_name"), e->adapter);
-    put_extra_keys(kv_batch_field(w, "extra_keys"), e, n);
+    (void)kv_batch_field(w, "extra_keys");
+    if (tokens)
+        put_extra_keys(b, e, n);
+    else
+        put_nil(b);
     put_group_kind(w, e->group);
     if (names_salt)
         kv_batch_put_text(kv_batch_field(w, "cache_salt"), e->salt);
@@ -174,7 +187,7 @@ static void put_removed(const struct writer *w, const struct sl_kv_event *e, int
     kv_batch_put_array(b, (size_t)n);
     for (int32_t i = 0; i < n; i++)
         put_hash(b, e[i].hash);
-    kv_batch_put_text(kv_batch_field(w, "medium"), "GPU");
+    kv_batch_put_text(kv_batch_field(w, "medium"), medium_of(e));
     put_uint(kv_batch_field(w, "group_idx"), (uint32_t)e->group);
 }
 
@@ -189,14 +202,15 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* How many of the events make one: removals of a group in a row, or its pages of one prompt. */
+/* How many of the events make one: removals of a group in a row, or its pages of one prompt; in a
+ * tier pages of a group in a row. */
 static int32_t kv_batch_run_of(const struct sl_kv_event *e, int32_t n)
 {
     int32_t i = 1;
     if (e->kind == SL_KV_CLEARED)
         return 1;
-    while (i < n && e[i].kind == e->kind && e[i].group == e->group &&
-           (e->kind == SL_KV_REMOVED ||
+    while (i < n && e[i].kind == e->kind && e[i].group == e->group && e[i].medium == e->medium &&
+           (e->kind == SL_KV_REMOVED || e->medium != SL_KV_ON_DEVICE ||
             (e[i].parent == e[i - 1].hash && same_text(e[i].adapter, e->adapter))))
         i++;
     return i;

@@ -70,6 +70,8 @@ static int read_member(struct sl_kv_events_config *c, const char *name, const js
         return sl_json_int(v, name, 0, INT32_MAX, &unused, r);
     if (strcmp(name, "format") == 0)
         return read_word(v, name, "map", "array", &c->arrays, r);
+    if (strcmp(name, "tiers") == 0)
+        return sl_json_bool(v, name, &c->tiers, r);
     if (strcmp(name, "renumber") == 0)
         return sl_json_bool(v, name, &c->renumber, r);
     return sl_refuse(r, SL_EINVAL, NULL, "unknown member '%.40s'", name);
@@ -94,6 +96,8 @@ int sl_kv_events_config_read(const char *text, struct sl_kv_events_config *c, st
                 rc = read_member(c, name, v, &named, &r);
         }
     }
+    if (rc == 0 && json_object_get(root, "tiers") == NULL)
+        c->tiers = !c->arrays; /* readers of arrays want tokens with every page */
     json_decref(root);
     if (rc != 0)
         rc = sl_fail(err, rc, "--kv-events-config: %s", r.err.msg);

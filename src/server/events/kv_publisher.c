@@ -14,12 +14,13 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-#define MAX_EVENTS   256         /* of a batch */
-#define MAX_BATCHES  64          /* read at a time */
-#define MAX_PEERS    96          /* subscribers and readers of replays together */
-#define KEPT_BYTES   (32u << 20) /* of batches, and twice what a snapshot may take */
-#define TICK_MS      1000        /* between looks at peers that say nothing and at connecting */
-#define MAX_ATTEMPTS 64          /* connections accepted at a time */
+#define MAX_EVENTS       256         /* of a batch */
+#define MAX_BATCHES      64          /* read at a time */
+#define MAX_PEERS        96          /* subscribers and readers of replays together */
+#define TIER_EVENT_BYTES 16          /* a hash, and its part of what an event has besides */
+#define KEPT_BYTES       (32u << 20) /* of batches, and twice what a snapshot may take */
+#define TICK_MS          1000        /* between looks at peers that say nothing and at connecting */
+#define MAX_ATTEMPTS     64          /* connections accepted at a time */
 
 enum { FD_STOP, FD_EVENTS, FD_PUB, FD_REPLAY, N_FIXED };
 
@@ -59,6 +60,16 @@ static void renumber(struct sl_kv_publisher *p)
     atomic_fetch_add(&p->n_renumbered, 1);
 }
 
+/* Leaves out the events of tiers. */
+static int32_t of_pool(struct sl_kv_event *e, int32_t n)
+{
+    int32_t n_kept = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (e[i].medium == SL_KV_ON_DEVICE)
+            e[n_kept++] = e[i];
+    return n_kept;
+}
+
 static void read_events(struct sl_kv_publisher *p)
 {
     int32_t n;
@@ -71,8 +82,10 @@ static void read_events(struct sl_kv_publisher *p)
             renumber(p);
             continue; /* what was just read is told again */
         }
-        if (sl_kv_batch_put(&b, p->events, n, sl_engine_info(p->eng), (double)sl_wall_ns() * 1e-9,
-                            p->cfg.arrays) > 0) {
+        if (!p->cfg.tiers)
+            n = of_pool(p->events, n);
+        if (n > 0 && sl_kv_batch_put(&b, p->events, n, sl_engine_info(p->eng),
+                                     (double)sl_wall_ns() * 1e-9, p->cfg.arrays) > 0) {
             /* Out of memory: the numbers show that something is missing. */
             sl_kv_kept_push(&p->kept, p->seq++, &b);
             atomic_fetch_add(&p->n_batches, 1);
@@ -192,14 +205,32 @@ static void *publisher_main(void *arg)
 
 /* ---- start and end */
 
+/* Pages that the tiers have at most; they come without tokens. */
+static uint64_t tier_pages(const struct sl_kv_publisher *p, const struct sl_model_info *i)
+{
+    uint64_t least = UINT64_MAX, n_bytes = 0;
+    struct sl_stats st;
+    if (!p->cfg.tiers)
+        return 0;
+    sl_engine_stats(p->eng, &st);
+    for (int32_t g = 0; g < SL_MAX(i->n_kv_groups, 1); g++)
+        least = SL_MIN(least, SL_MAX(i->kv_groups[g].page_bytes, 1u));
+    n_bytes += st.kv_tiers[SL_KV_TIER_HOST].capacity_bytes;
+    n_bytes += st.kv_tiers[SL_KV_TIER_DISK].capacity_bytes;
+    return n_bytes / least;
+}
+
 static int open_all(struct sl_kv_publisher *p, struct sl_error *err)
 {
     const struct sl_model_info *i = sl_engine_info(p->eng);
+    const uint64_t n_tiers = tier_pages(p, i);
     uint64_t n_pages = (uint64_t)i->n_pages; /* or the sum of the groups' */
     for (int32_t g = i->n_kv_groups - 1; g > 0; g--)
         n_pages += (uint64_t)i->kv_groups[g].n_pages;
     uint64_t n_snapshot = SL_CEIL_DIV(n_pages, MAX_EVENTS) + 1;
-    uint64_t max_bytes = KEPT_BYTES + 2 * n_snapshot * max_batch_bytes(i);
+    uint64_t max_bytes =
+        KEPT_BYTES + 2 * n_snapshot * max_batch_bytes(i) + 2 * n_tiers * TIER_EVENT_BYTES;
+    n_snapshot += SL_CEIL_DIV(n_tiers, MAX_EVENTS);
     int rc = sl_kv_kept_init(&p->kept, (size_t)p->cfg.buffer_steps, max_bytes, err);
     if (rc == 0)
         rc = sl_kv_socket_open(&p->pub, p->cfg.endpoint, "PUB", err);

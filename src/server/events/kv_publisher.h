@@ -14,7 +14,7 @@
 #define SL_KV_MAX_ENDPOINT 256
 #define SL_KV_MAX_TOPIC    512
 
-/* --kv-events-config: vLLM's names, and two of our own at the end. */
+/* --kv-events-config: vLLM's names, and three of our own at the end. */
 struct sl_kv_events_config {
     bool enabled;
     char endpoint[SL_KV_MAX_ENDPOINT];        /* by default port 5557 of any address */
@@ -23,6 +23,7 @@ struct sl_kv_events_config {
     int64_t buffer_steps; /* batches that are kept */
     int64_t hwm;          /* batches that a subscriber may be behind */
     bool arrays;          /* "format": "array": how vLLM wrote events before 0.26 */
+    bool tiers;           /* "tiers": copies outside the pool too; by default of maps only */
     bool renumber;        /* "renumber": replay from 0 is always possible */
 };
 

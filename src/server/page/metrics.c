@@ -463,12 +463,14 @@ static void tier_samples(struct out *o, const struct sl_stats *st, const char *n
                                                       "tier=\"remote\""};
     const bool of_room = offset <= TIER(capacity_bytes) && offset >= TIER(n_pages);
     const bool of_remote = offset == TIER(probes) || offset == TIER(unanswered);
+    const bool of_disk = offset == TIER(coded) || offset == TIER(coded_bytes);
     head(o, name, type, help);
     for (int i = 0; i < SL_N_KV_TIERS; i++) {
         uint64_t value;
         memcpy(&value, (const char *)&st->kv_tiers[i] + offset, sizeof value);
         const bool known = of_room     ? st->kv_tiers[i].capacity_bytes > 0
                            : of_remote ? i == SL_KV_TIER_REMOTE
+                           : of_disk   ? i == SL_KV_TIER_DISK
                                        : true;
         if (st->kv_tiers[i].there && known)
             sample(o, name, labels[i], (double)value);
@@ -531,6 +533,9 @@ static void tiers(struct out *o, const struct sl_metrics_model *in)
         {"sluice:kv_tier_evicted_total", "counter", "Given up for others.", TIER(evicted)},
         {"sluice:kv_tier_corrupt_total", "counter", "Found damaged, and forgotten.", TIER(corrupt)},
         {"sluice:kv_tier_io_errors_total", "counter", "Failed reads and writes.", TIER(io_errors)},
+        {"sluice:kv_tier_coded_total", "counter", "Pages stored that were coded.", TIER(coded)},
+        {"sluice:kv_tier_coded_bytes_total", "counter", "Bytes written of them.",
+         TIER(coded_bytes)},
         {"sluice:kv_tier_probes_total", "counter", "Questions which pages it has.", TIER(probes)},
         {"sluice:kv_tier_probes_unanswered_total", "counter", "Of them not answered in time.",
          TIER(unanswered)},
