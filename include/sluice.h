@@ -139,6 +139,11 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     /* Each of these ranks has some of the experts of a layer, whole; else some rows of every one.
      * tensor_parallel_size is 2, 4 or 8 then, or 1. */
     bool enable_expert_parallel;
+    /* Experts are placed among these ranks by their load, on CPUs. JSON as vLLM's --eplb-config:
+     * {"window_size": 1000, "step_interval": 3000, "num_redundant_experts": 0,
+     * "log_balancedness": false}, which are the defaults. */
+    bool enable_eplb;
+    const char *eplb_config;
     /* Stages among which the model's layers are divided: each has a GPU of its own, or they share
      * the CPU's threads; default 1. With tensor_parallel_size each stage is divided among so
      * many ranks, at most 8 parts in all. Layers of each, as "20,12"; default: so that the stage

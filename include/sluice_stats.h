@@ -100,6 +100,17 @@ struct sl_kv_transfer_stats {
     uint64_t n_corrupt;                  /* pages that came with other bytes */
 };
 
+/* Load of ranks that have experts each, with enable_eplb. rows: of all experts, layers and steps;
+ * busiest_rows: of the busiest rank of each layer of a step. Even loads have busiest_rows of rows /
+ * ranks. */
+struct sl_eplb_stats {
+    bool on;
+    double balancedness; /* rows / ranks / busiest_rows, since experts were placed last; up to 1 */
+    uint64_t rows, busiest_rows;
+    uint64_t placings, failed; /* times that experts were placed anew; that it was given up */
+    uint64_t loaded;           /* experts that this process loaded for it */
+};
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
@@ -130,6 +141,7 @@ struct sl_stats { /* a consistent copy */
     /* Of sparse_topk_pages, of rows, layers and key heads: pages read, and those of all positions.
      */
     uint64_t top_pages_read, top_pages_dense;
+    struct sl_eplb_stats eplb;
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
     struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */

@@ -190,6 +190,7 @@ class LLM:
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
                  tensor_parallel_size: int = 1, enable_expert_parallel: bool = False,
+                 enable_eplb: bool = False, eplb_config: Optional[Mapping[str, Any]] = None,
                  pipeline_parallel_size: int = 1,
                  speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
@@ -213,6 +214,9 @@ class LLM:
                 runner=c_string(runner, "runner"),
                 convert=c_string(convert, "convert"), enable_lora=bool(enable_lora),
                 enable_expert_parallel=bool(enable_expert_parallel),
+                enable_eplb=bool(enable_eplb),
+                eplb_config=c_string(json.dumps(eplb_config) if eplb_config else None,
+                                     "eplb_config"),
                 cpu_offload_experts=c_string(None if cpu_offload_experts is None else str(cpu_offload_experts),
                                              "cpu_offload_experts"),
                 speculative_config=c_string(json.dumps(drafts) if drafts else None,

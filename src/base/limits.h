@@ -24,6 +24,7 @@
 #define SL_MAX_TAPS        8   /* places in a model whose hidden rows a drafter reads */
 #define SL_MAX_EXPERTS     1024
 #define SL_MAX_RANKS       8    /* that one model is divided among */
+#define SL_MAX_REDUNDANT   1024 /* replicas of experts of a layer, among its ranks */
 #define SL_MAX_REPLICAS    16   /* engines of one model in a server; a power of two */
 #define SL_MAX_STAGES      8    /* likewise, by its layers; not more than ranks */
 #define SL_MAX_RANK_DIALS  16   /* connections to rank 0 that have not said who they are */

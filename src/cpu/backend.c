@@ -262,6 +262,7 @@ static const struct sl_backend_vt vtable = {
     .stack_create = sl_cpu_stack_create,
     .stack_destroy = sl_cpu_stack_destroy,
     .experts_bytes = sl_cpu_experts_bytes,
+    .placed_bytes = sl_cpu_placed_bytes,
     .weight_route = weight_route,
     .isa = backend_isa,
     .n_threads = backend_n_threads,

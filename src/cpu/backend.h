@@ -101,6 +101,10 @@ size_t sl_cpu_delta_room(int32_t n, int32_t n_heads, int32_t n_k_heads, int32_t 
 size_t sl_cpu_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
                             int64_t hidden, int64_t intermediate);
 
+/* experts_placed.c */
+size_t sl_cpu_placed_bytes(int32_t n, int32_t n_experts, int32_t top_k, int64_t hidden,
+                           int32_t n_ranks);
+
 enum sl_cpu_layout {
     SL_LAYOUT_ROWS, /* as in the file, borrowed */
     SL_LAYOUT_I8,   /* cpu/i8.h */

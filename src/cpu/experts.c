@@ -15,9 +15,10 @@
  * whoever shares them; at the end what its shared expert gave. Of one row (decoding) the first and
  * the third job are not worth waking a thread, so that two are left.
  */
-#include "cpu/block.h"
+#include "cpu/experts.h"
 
 #include "base/check.h"
+#include "cpu/block.h"
 #include "cpu/linear.h"
 
 #include <string.h>
@@ -27,10 +28,6 @@
 #define WAVE_BYTES (8 << 20)    /* of a wave's placed rows, in one form */
 #define MIN_ROWS   32           /* of a block, if the expert has so many */
 #define AHEAD      4096         /* bytes of the next matrix that are asked for */
-
-/* Bits of how a pair is added: 0 to 2 the sums that are added to it, from here on where it goes,
- * and whether it is the first there. */
-enum { ADD_TO = 3, ADD_FIRST = 5 };
 
 /* ------------------------------------------------------------------ stacks */
 
@@ -70,6 +67,11 @@ struct room {        /* the scratch of a call, in its parts */
     float *mid;      /* [sl_expert_room_pairs, I] */
     uint8_t *placed;
     size_t placed_bytes, n_bytes;
+    const uint8_t
+        *ranks; /* [T * top_k] of pairs: those of `own` are here; NULL: as the call says */
+    uint8_t own;
+    float *
+        kept; /* [pairs that are here, H] what each gives, in place of sums; NULL: they are added */
 };
 
 static size_t experts_carve(struct room *r, size_t n_bytes)
@@ -137,20 +139,25 @@ static bool is_here(const struct sl_op_experts *a, int32_t expert)
     return a->until == 0 || (expert >= a->from && expert < a->until);
 }
 
-/* A counting sort of the pairs whose experts are here, which keeps the order of rows. Returns how
- * many they are. */
+static bool pair_is_here(const struct sl_op_experts *a, const struct room *r, int32_t pair)
+{
+    return r->ranks != NULL ? r->ranks[pair] == r->own : is_here(a, a->experts[pair]);
+}
+
+/* A counting sort of the pairs that are here by their experts, which keeps the order of rows.
+ * Returns how many they are. */
 static int32_t sort_pairs(const struct sl_op_experts *a, const struct room *r)
 {
     const int32_t n_pairs = a->n * a->top_k, n_experts = a->gate->n;
     memset(r->first, 0, (size_t)(n_experts + 1) * sizeof *r->first);
     for (int32_t p = 0; p < n_pairs; p++) {
         SL_ASSERT(a->experts[p] >= 0 && a->experts[p] < n_experts);
-        r->first[a->experts[p] + 1] += is_here(a, a->experts[p]);
+        r->first[a->experts[p] + 1] += pair_is_here(a, r, p);
     }
     for (int32_t e = 0; e < n_experts; e++)
         r->first[e + 1] += r->first[e];
     for (int32_t p = 0; p < n_pairs; p++)
-        if (is_here(a, a->experts[p]))
+        if (pair_is_here(a, r, p))
             r->pairs[r->first[a->experts[p]]++] = p;
     for (int32_t e = n_experts; e > 0; e--)
         r->first[e] = r->first[e - 1];
@@ -396,23 +403,29 @@ static void gated_item(void *arg, uint32_t item, int thread_idx)
         gated_panels(w, g, p, (int)SL_MIN(end - p, SL_I8_PANELS), thread_idx);
 }
 
-/* One expert's y, n values from `at` on of [T, H] sums. */
-static void add_expert(const struct wave *w, int32_t pair, int64_t at, float *y, int n)
+void sl_cpu_expert_add(const struct sl_cpu_kernels *k, unsigned how, float *y, float *sums[4],
+                       int n)
 {
-    const struct sl_op_experts *a = w->a;
-    const unsigned how = w->r->adds[pair], to = how >> ADD_TO & 3;
-    const int64_t step = a->n * a->down->mats[0].n_rows;
-    float *leaf = w->r->sums + at, *two = leaf + step, *four = two + step;
-    float *sums[] = {leaf, two, four, a->out + at};
+    const unsigned to = how >> SL_ADD_TO & 3;
     for (unsigned i = 0; i < to; i++)
         if ((how >> i & 1) != 0)
-            w->cpu->k.add(y, sums[i], n);
-    if ((how >> ADD_FIRST & 1) == 0) {
-        w->cpu->k.add(sums[to], y, n);
+            k->add(y, sums[i], n);
+    if ((how >> SL_ADD_FIRST & 1) == 0) {
+        k->add(sums[to], y, n);
         return;
     }
     for (int i = 0; i < n; i++)
         sums[to][i] = y[i] + 0.0F; /* of -0, which no sum is, +0 */
+}
+
+/* One expert's y, n values from `at` on of [T, H] sums. */
+static void add_expert(const struct wave *w, int32_t pair, int64_t at, float *y, int n)
+{
+    const struct sl_op_experts *a = w->a;
+    const int64_t step = a->n * a->down->mats[0].n_rows;
+    float *leaf = w->r->sums + at, *two = leaf + step, *four = two + step;
+    sl_cpu_expert_add(&w->cpu->k, w->r->adds[pair], y, (float *[]){leaf, two, four, a->out + at},
+                      n);
 }
 
 /* Panels p .. of a group's down, added to the sums of its rows. */
@@ -427,12 +440,15 @@ static void down_panels(const struct wave *w, const struct group *g, int64_t p, 
     float *y = w->cpu->scratch[thread_idx].packed[0];
     sl_block_dot(&g->b, down_of(w, g), p, n_panels, NULL, y, thread_idx);
     for (int t = 0; t < g->b.n_t; t++, y += SL_ITEM_ROWS) {
-        const int32_t pair = w->r->pairs[w->from + g->first + t];
+        const int32_t at = w->from + g->first + t, pair = w->r->pairs[at];
         if (bias != NULL)
             k->add(y, bias, n);
         if (!a->weigh_input)
             k->scale(y, a->weights[pair], n);
-        add_expert(w, pair, pair / a->top_k * n_rows + row, y, n);
+        if (w->r->kept != NULL)
+            memcpy(w->r->kept + at * n_rows + row, y, (size_t)n * sizeof *y);
+        else
+            add_expert(w, pair, pair / a->top_k * n_rows + row, y, n);
     }
 }
 
@@ -514,8 +530,7 @@ struct row_job {
     int64_t h;
 };
 
-/* The place of the row's next expert that is here; -1: there is none. */
-static int32_t next_here(const struct sl_op_experts *a, const int32_t *experts, int32_t before)
+int32_t sl_cpu_next_expert(const struct sl_op_experts *a, const int32_t *experts, int32_t before)
 {
     int32_t next = -1;
     for (int32_t s = 0; s < a->top_k; s++)
@@ -525,31 +540,34 @@ static int32_t next_here(const struct sl_op_experts *a, const int32_t *experts, 
     return next;
 }
 
-/* How a row adds its experts: each ends so many sums as the next one is not in (SL_EXPERT_ENDS),
- * the last one all. What an ended sum has is added to the expert, which goes on to the lowest sum
- * that goes on: as its first term, or beside what is there. Sums that have nothing are left out,
- * which is as good as adding +0. */
-static void find_adds(void *arg, uint32_t t, int thread_idx)
+/* Each expert ends so many sums as the next one is not in (SL_EXPERT_ENDS), the last one all. What
+ * an ended sum has is added to the expert, which goes on to the lowest sum that goes on: as its
+ * first term, or beside what is there. Sums that have nothing are left out, which is as good as
+ * adding +0. */
+bool sl_cpu_expert_adds(const struct sl_op_experts *a, int32_t t, uint8_t *adds)
 {
-    const struct row_job *j = arg;
-    const struct sl_op_experts *a = j->a;
     const int32_t *experts = a->experts + (int64_t)t * a->top_k;
-    uint8_t *adds = j->r->adds + (int64_t)t * a->top_k;
     unsigned kept = 0; /* sums that have something */
-    (void)thread_idx;
-    for (int32_t s = next_here(a, experts, -1), next; s >= 0; s = next) {
+    for (int32_t s = sl_cpu_next_expert(a, experts, -1), next; s >= 0; s = next) {
         const int32_t leaf = SL_EXPERT_LEAF(experts[s], a->gate->n);
-        next = next_here(a, experts, experts[s]);
+        next = sl_cpu_next_expert(a, experts, experts[s]);
         const unsigned to =
             next < 0 ? 3
                      : (unsigned)SL_EXPERT_ENDS(leaf, SL_EXPERT_LEAF(experts[next], a->gate->n));
         const unsigned ended = kept & ((1U << to) - 1), first = (kept >> to & 1) == 0;
-        adds[s] = (uint8_t)(ended | to << ADD_TO | first << ADD_FIRST);
+        adds[s] = (uint8_t)(ended | to << SL_ADD_TO | first << SL_ADD_FIRST);
         kept = (kept & ~ended) | 1U << to;
     }
-    if (kept == 0) /* no expert is here */
-        memset(a->out + (int64_t)t * j->h, 0, (size_t)j->h * sizeof *a->out);
     SL_DCHECK(kept == 0 || kept == 1U << 3);
+    return kept != 0;
+}
+
+static void find_adds(void *arg, uint32_t t, int thread_idx)
+{
+    const struct row_job *j = arg;
+    (void)thread_idx;
+    if (!sl_cpu_expert_adds(j->a, (int32_t)t, j->r->adds + (int64_t)t * j->a->top_k))
+        memset(j->a->out + (int64_t)t * j->h, 0, (size_t)j->h * sizeof *j->a->out);
 }
 
 static void add_shared(void *arg, uint32_t t, int thread_idx)
@@ -562,6 +580,29 @@ static void add_shared(void *arg, uint32_t t, int thread_idx)
                       j->h, a->out + at);
 }
 
+/* All pairs that are here, wave by wave. */
+static void run_waves(struct sl_backend *be, const struct sl_op_experts *a, const struct room *r)
+{
+    const int32_t end = sort_pairs(a, r);
+    for (int32_t from = 0, e = 0; from < end;) {
+        struct wave w = next_wave(a, sl_cpu(be), r, from, end, &e);
+        run_wave(be, &w);
+        from += w.n_pairs;
+    }
+}
+
+void sl_cpu_expert_products(struct sl_backend *be, const struct sl_op_experts *a,
+                            const uint8_t *ranks, int32_t own, float *kept)
+{
+    struct room r = experts_room_of(a->scratch, a->n, a->gate->n, a->top_k, a->gate->mats[0].n_cols,
+                                    a->down->mats[0].n_cols);
+    SL_ASSERT(a->rank == NULL && a->until == 0 && kept != NULL);
+    r.ranks = ranks;
+    r.own = (uint8_t)own;
+    r.kept = kept;
+    run_waves(be, a, &r);
+}
+
 void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
 {
     const struct sl_weight *gate = &a->gate->mats[0];
@@ -571,16 +612,16 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     SL_ASSERT(a->from >= 0 && a->until <= a->gate->n && (a->until == 0 || a->rank == NULL));
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
-    SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
+    SL_ASSERT((a->rank != NULL && a->places == NULL) ||
+              (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
     const struct room r =
         experts_room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
     struct row_job rows = {sl_cpu(be), a, &r, down->n_rows};
-    sl_cpu_run(sl_cpu(be), find_adds, &rows, a->n, (int64_t)a->n * a->top_k * a->top_k);
-    const int32_t end = sort_pairs(a, &r);
-    for (int32_t from = 0, e = 0; from < end;) {
-        struct wave w = next_wave(a, sl_cpu(be), &r, from, end, &e);
-        run_wave(be, &w);
-        from += w.n_pairs;
+    if (a->places != NULL) {
+        sl_cpu_experts_placed(be, a);
+    } else {
+        sl_cpu_run(sl_cpu(be), find_adds, &rows, a->n, (int64_t)a->n * a->top_k * a->top_k);
+        run_waves(be, a, &r);
     }
     if (a->shared != NULL)
         sl_cpu_run(sl_cpu(be), add_shared, &rows, a->n, a->n * down->n_rows);

@@ -7,12 +7,13 @@
  * the next gather returns: by then all ranks came to that one, and so were done with this one. For
  * the same reason there are two sets of places to say it.
  */
+#include "cpu/gather.h"
+
 #include "base/check.h"
 #include "base/meet.h"
 #include "base/sys.h"
 #include "cpu/backend.h"
 #include "cpu/cpu.h"
-#include "dist/link.h"
 
 #include <string.h>
 
@@ -59,6 +60,11 @@ void sl_cpu_comm_destroy(struct sl_comm *c)
         sl_aligned_free(c, sizeof *c);
 }
 
+int32_t sl_cpu_comm_n_ranks(const struct sl_comm *c)
+{
+    return c->n_ranks;
+}
+
 struct job {
     struct sl_link_part parts[SL_MAX_RANKS];
     int n_parts;
@@ -90,11 +96,12 @@ static void meet(struct sl_comm *c, const struct sl_op_all_gather *a,
 }
 
 /* A step whose rank is lost goes on with what stands in its memory, until it is noticed there. */
-static void link_all(const struct sl_comm *c, const struct sl_op_all_gather *a,
+static void link_all(const struct sl_comm *c, const struct sl_op_all_gather *a, size_t row_bytes,
                      struct sl_link_part parts[SL_MAX_RANKS])
 {
     const struct sl_link_gather g = {.part = a->part,
                                      .part_bytes = a->part_bytes,
+                                     .row_bytes = row_bytes,
                                      .n = a->n,
                                      .out = a->out,
                                      .first_only = a->first_only};
@@ -102,18 +109,24 @@ static void link_all(const struct sl_comm *c, const struct sl_op_all_gather *a,
         a->rank->lost = true;
 }
 
-void sl_cpu_all_gather(struct sl_backend *be, const struct sl_op_all_gather *a)
+bool sl_cpu_gather_parts(const struct sl_op_all_gather *a, size_t row_bytes,
+                         struct sl_link_part parts[SL_MAX_RANKS])
 {
     struct sl_comm *c = a->rank->comm;
-    struct job j = {.n_parts = c->n_ranks, .out = a->out};
     SL_ASSERT(a->rank->idx >= 0 && a->rank->idx < c->n_ranks);
     if (c->linked)
-        link_all(c, a, j.parts);
+        link_all(c, a, row_bytes, parts);
     else
-        meet(c, a, j.parts);
-    if (a->out == NULL || a->rank->lost)
+        meet(c, a, parts);
+    return !a->rank->lost;
+}
+
+void sl_cpu_all_gather(struct sl_backend *be, const struct sl_op_all_gather *a)
+{
+    struct job j = {.n_parts = a->rank->comm->n_ranks, .out = a->out};
+    if (!sl_cpu_gather_parts(a, 0, j.parts) || a->out == NULL)
         return;
-    for (int i = 0; i < c->n_ranks; i++)
+    for (int i = 0; i < j.n_parts; i++)
         j.row_bytes += j.parts[i].bytes;
     sl_cpu_run(sl_cpu(be), copy_row, &j, a->n, (int64_t)j.row_bytes * a->n / 4);
 }

@@ -34,6 +34,7 @@ struct sl_link_config {
 struct sl_link_gather {
     const void *part;  /* [n] rows of this rank */
     size_t part_bytes; /* of a row, maybe other than the others' */
+    size_t row_bytes;  /* what all parts of a row must add up to; 0: whatever they do */
     int32_t n;
     void *out;       /* [n] rows of all ranks' parts; NULL: not wanted here */
     bool first_only; /* that is so on all ranks but rank 0, */

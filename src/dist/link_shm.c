@@ -158,6 +158,7 @@ static int shm_all_gather(struct sl_link *l, const struct sl_link_gather *g,
     struct shm_rank *own = &s->head->ranks[l->cfg.rank];
     const uint64_t n_bytes = sl_link_shm_bytes(&l->cfg);
     const uint32_t set = s->n_gathers++ % 2;
+    uint64_t row = 0;
     own->part[set].offset = publish(s, g, set);
     own->part[set].bytes = g->part_bytes;
     count(&own->gathers, s->n_gathers);
@@ -171,7 +172,11 @@ static int shm_all_gather(struct sl_link *l, const struct sl_link_gather *g,
             return sl_link_fail(l, "rank %d has %llu bytes of a row at %llu", i,
                                 (unsigned long long)bytes, (unsigned long long)offset);
         parts[i] = (struct sl_link_part){(const uint8_t *)s->head + offset, (size_t)bytes};
+        row += bytes;
     }
+    if (g->row_bytes != 0 && row != g->row_bytes)
+        return sl_link_fail(l, "rows of all ranks have %llu bytes in place of %zu",
+                            (unsigned long long)row, g->row_bytes);
     return 0;
 }
 

@@ -216,13 +216,20 @@ static void add_part(const struct sl_link *l, struct transfer *t, const struct s
     add_cut(t, (uint8_t *)g->out + before, (size_t)widths[rank], row, (size_t)g->n);
 }
 
-static int check_widths(struct tcp_link *s, const uint64_t widths[SL_MAX_RANKS], int from)
+static int check_widths(struct tcp_link *s, const struct sl_link_gather *g,
+                        const uint64_t widths[SL_MAX_RANKS], int from)
 {
-    for (int i = 0; i < s->link.cfg.n_ranks; i++)
+    uint64_t row = 0;
+    for (int i = 0; i < s->link.cfg.n_ranks; i++) {
         if (widths[i] > s->link.cfg.room_bytes)
             return sl_link_fail(&s->link, "rank %d says that rows have %llu bytes", from,
                                 (unsigned long long)widths[i]);
-    return 0;
+        row += widths[i];
+    }
+    return g->row_bytes == 0 || row == g->row_bytes
+               ? 0
+               : sl_link_fail(&s->link, "rows of all ranks have %llu bytes in place of %zu",
+                              (unsigned long long)row, g->row_bytes);
 }
 
 static void send_own(struct tcp_link *s, struct transfer *t, const struct sl_link_gather *g)
@@ -248,7 +255,7 @@ static int gather_frames(struct tcp_link *s, const struct sl_link_gather *g,
         rc = check_frame(s, i, KIND_PART, s->n_gathers, (uint64_t)g->n);
         widths[i] = s->frames[i].row_bytes[i];
     }
-    return rc == 0 ? check_widths(s, widths, 1) : rc;
+    return rc == 0 ? check_widths(s, g, widths, 1) : rc;
 }
 
 static int gather_as_first(struct tcp_link *s, const struct sl_link_gather *g,
@@ -293,7 +300,7 @@ static int gather_as_other(struct tcp_link *s, const struct sl_link_gather *g,
         if (i != l->cfg.rank)
             widths[i] = s->frames[0].row_bytes[i];
     if (rc == 0)
-        rc = check_widths(s, widths, 0);
+        rc = check_widths(s, g, widths, 0);
     if (rc != 0)
         return rc;
     struct transfer *t = begin(s, 0, 0, false);

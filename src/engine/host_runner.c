@@ -379,6 +379,12 @@ static void host_top_pages(const void *ctx, struct sl_top_page_counts *out)
     h->m.top_pages(h->m.ctx, out);
 }
 
+static void host_eplb(const void *ctx, struct sl_eplb_stats *out)
+{
+    const struct sl_host_runner *h = ctx;
+    h->m.eplb(h->m.ctx, out);
+}
+
 static uint64_t host_progress(const void *ctx)
 {
     const struct sl_host_runner *h = ctx;
@@ -472,6 +478,7 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .page_out = moves ? host_page_out : NULL,
                             .page_in = moves ? host_page_in : NULL,
                             .top_pages = h->m.top_pages != NULL ? host_top_pages : NULL,
+                            .eplb = h->m.eplb != NULL ? host_eplb : NULL,
                             .progress = h->m.progress != NULL ? host_progress : NULL,
                             .health = h->m.health != NULL ? host_health : NULL,
                             .renew = h->m.renew != NULL ? host_renew : NULL};

@@ -50,7 +50,8 @@ struct sl_host_model {
     int (*page_out)(void *ctx, int32_t group, int32_t page, uint8_t *dst, struct sl_error *err);
     int (*page_in)(void *ctx, int32_t group, int32_t page, const uint8_t *src,
                    struct sl_error *err);
-    void (*top_pages)(const void *ctx, struct sl_top_page_counts *out); /* optional, likewise */
+    void (*top_pages)(const void *ctx, struct sl_top_page_counts *out); /* optional, likewise, */
+    void (*eplb)(const void *ctx, struct sl_eplb_stats *out);
     uint64_t (*progress)(const void *ctx);          /* optional, of struct sl_runner, */
     int (*health)(void *ctx, struct sl_error *err); /* likewise */
     bool (*renew)(void *ctx);

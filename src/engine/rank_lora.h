@@ -17,7 +17,8 @@ enum sl_rank_message {
     SL_RANK_LORA_BEGIN,
     SL_RANK_LORA_PIECE,
     SL_RANK_PAGE_OUT,
-    SL_RANK_PAGE_IN
+    SL_RANK_PAGE_IN,
+    SL_RANK_PLACES /* of experts, engine/eplb.h */
 };
 
 /* Of the longest message at least. */

@@ -6,6 +6,7 @@
 #include "base/sys.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
+#include "engine/eplb.h"
 #include "engine/load/load.h"
 #include "engine/load/memory_plan.h"
 #include "engine/load/nodes.h"
@@ -40,6 +41,10 @@ struct sl_ranks {
     struct sl_pipe *pipe[SL_MAX_RANKS];  /* of the stages on devices, of one rank of each */
     struct sl_team *team;                /* of a stage's ranks; NULL: there is one */
     struct sl_rank_pages pages;
+    struct sl_eplb_config eplb_cfg;
+    struct sl_backend
+        *beside;          /* where experts are loaded meanwhile; NULL: they have fixed places */
+    struct sl_eplb *eplb; /* from start to stop */
     struct rank ranks[SL_MAX_RANKS]; /* the parts (sl_model_part); [0] is the loader's */
     /* what the team is at */
     const struct sl_engine_config *cfg;
@@ -52,6 +57,7 @@ struct sl_ranks {
     size_t max_message;
     struct sl_lora_slots adapters; /* what the others have */
     int32_t *adapter_slots;        /* [max_loras] of the step's adapters */
+    bool tells_places;             /* of experts, before the next step */
     int32_t start_ms;
 };
 
@@ -105,9 +111,16 @@ static int set_part(struct sl_model *model, const struct sl_engine_config *cfg, 
     const int32_t n_stages = SL_MAX(cfg->pipeline_parallel_size, 1);
     const bool told = cfg->pipeline_parallel_layers != NULL;
     int32_t layers[SL_MAX_STAGES];
-    if (n_ranks > 1 && cfg->enable_expert_parallel)
+    struct sl_eplb_config eplb;
+    bool balanced;
+    int rc = sl_eplb_config_read(cfg, &balanced, &eplb, err);
+    if (rc != 0)
+        return rc;
+    if (balanced)
+        sl_model_balance_experts(model, eplb.num_redundant_experts);
+    else if (n_ranks > 1 && cfg->enable_expert_parallel)
         sl_model_divide_experts(model);
-    int rc = sl_model_set_rank(model, sl_model_rank_of(part, n_ranks), n_ranks, err);
+    rc = sl_model_set_rank(model, sl_model_rank_of(part, n_ranks), n_ranks, err);
     if (rc == 0 && told)
         rc = read_layers(cfg->pipeline_parallel_layers, n_stages, layers, err);
     return rc != 0 ? rc
@@ -130,7 +143,11 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                     struct sl_error *err)
 {
     const int32_t n = cfg->tensor_parallel_size, n_stages = cfg->pipeline_parallel_size;
+    struct sl_eplb_config eplb;
+    bool balanced;
     int rc = sl_nodes_check(cfg, err);
+    if (rc == 0)
+        rc = sl_eplb_config_read(cfg, &balanced, &eplb, err);
     if (rc == 0 && (n_stages < 0 || n_stages > 1))
         rc = check_parts(cfg, "pipeline_parallel_size", n_stages, SL_MAX_STAGES, err);
     else if (rc == 0 && cfg->pipeline_parallel_layers != NULL)
@@ -303,6 +320,18 @@ static int load_threads(struct sl_ranks *r, const struct sl_ckpt *ckpt,
     return rc;
 }
 
+int sl_ranks_beside(const struct sl_model *model, const struct sl_engine_config *cfg,
+                    struct sl_eplb_config *eplb, struct sl_backend **out, struct sl_error *err)
+{
+    struct sl_engine_config one = *cfg;
+    bool balanced;
+    *out = NULL;
+    one.n_threads = 1;
+    one.numa = "off";
+    int rc = sl_eplb_config_read(cfg, &balanced, eplb, err);
+    return rc == 0 && balanced ? sl_load_cpu(sl_model_facts(model), &one, out, err) : rc;
+}
+
 int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
                   const struct sl_memory_plan *plan, struct sl_model *model,
                   const struct sl_model *draft, struct sl_backend *backend, struct sl_ranks **out,
@@ -324,6 +353,8 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     SL_ASSERT(!r->on_device || r->n > 1); /* sl_load_backend says so */
     sl_rank_pages_init(&r->pages, model, &plan->kv);
     int rc = r->n == 1 ? sl_cpu_comm_create_linked(f->n_ranks, &r->comm[0], err) : 0;
+    if (rc == 0)
+        rc = sl_ranks_beside(model, cfg, &r->eplb_cfg, &r->beside, err);
     if (rc == 0)
         rc = r->n == 1 ? load_leader(r, ckpt, cfg, plan, err)
                        : load_threads(r, ckpt, cfg, plan, err);
@@ -355,6 +386,8 @@ void sl_ranks_destroy(struct sl_ranks *r)
     }
     if (!r->on_device)
         sl_cpu_comm_destroy(r->comm[0]);
+    if (r->beside != NULL)
+        r->beside->vt->destroy(r->beside);
     sl_free(r);
 }
 
@@ -453,6 +486,19 @@ static void meet(struct sl_ranks *r)
                             sl_run_stream(r->ranks[i].run));
 }
 
+static int start_eplb(struct sl_ranks *r, struct sl_error *err)
+{
+    struct sl_eplb_parts parts = {.n = r->n, .apart = r->leader != NULL};
+    if (r->beside == NULL)
+        return 0;
+    for (int i = 0; i < r->n; i++) {
+        parts.models[i] = r->ranks[i].model;
+        parts.runs[i] = r->ranks[i].run;
+    }
+    r->tells_places = parts.apart;
+    return sl_eplb_create(&r->eplb_cfg, &parts, r->beside, &r->eplb, err);
+}
+
 int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
                    const struct sl_memory_plan *plan, struct sl_run *run, struct sl_error *err)
 {
@@ -470,6 +516,8 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
     }
     if (rc == 0 && r->on_device)
         meet(r);
+    if (rc == 0)
+        rc = start_eplb(r, err);
     if (rc != 0 || r->leader == NULL)
         return rc;
     sl_leader_watch(r->leader, leader_progress, r);
@@ -482,6 +530,8 @@ void sl_ranks_stop(struct sl_ranks *r)
         return;
     if (r->leader != NULL)
         sl_leader_watch(r->leader, NULL, NULL);
+    sl_eplb_destroy(r->eplb);
+    r->eplb = NULL;
     r->ranks[0].run = NULL;
     for (int i = 1; i < r->n; i++) {
         struct rank *k = &r->ranks[i];
@@ -544,6 +594,8 @@ static int ranks_step(void *ctx, const struct sl_batch *batch, const float **row
     struct sl_ranks *r = ctx;
     SL_ASSERT(r->ranks[0].run != NULL && r->ranks[r->n - 1].run != NULL);
     r->batch = batch;
+    if (r->eplb != NULL)
+        sl_eplb_step(r->eplb);
     int rc = r->team != NULL ? sl_team_run(r->team, step_rank, r, err) : step_rank(r, 0, err);
     *rows = r->rows;
     return rc;
@@ -584,6 +636,16 @@ static int send_adapters(struct sl_ranks *r, struct sl_link *link, const struct 
     return rc;
 }
 
+/* What goes before a step to the others of its meeting. */
+static int send_before(struct sl_ranks *r, struct sl_link *link, const struct sl_batch *batch)
+{
+    int rc = 0;
+    if (r->eplb != NULL && r->tells_places)
+        rc = sl_link_send(link, r->message, sl_eplb_put(r->eplb, r->message));
+    r->tells_places = r->tells_places && rc != 0;
+    return rc == 0 ? send_adapters(r, link, batch->lora) : rc;
+}
+
 /* The same with processes: the batch goes to them, and they are met in its gathers, or when a stage
  * hands over. What fails the end of the step says. */
 static int leader_step(void *ctx, const struct sl_batch *batch, const float **rows,
@@ -596,10 +658,12 @@ static int leader_step(void *ctx, const struct sl_batch *batch, const float **ro
     if (rc != 0)
         return rc;
     sl_cpu_comm_link(r->comm[0], link);
-    rc = send_adapters(r, link, batch->lora);
+    rc = send_before(r, link, batch);
     if (rc == 0)
         rc = sl_link_send(link, r->message,
                           sl_rank_step_put(&r->bounds, batch, r->adapter_slots, r->message));
+    if (rc == 0 && r->eplb != NULL)
+        sl_eplb_step(r->eplb);
     if (rc == 0 && sl_model_facts(r->ranks[0].model)->n_stages > 1)
         rc = sl_rank_stage_step(link, r->ranks[0].model, r->ranks[0].run, batch, rows);
     else if (rc == 0)
@@ -649,8 +713,9 @@ static bool leader_renew(void *ctx)
 {
     struct sl_ranks *r = ctx;
     const bool anew = sl_leader_renew(r->leader);
-    if (anew) /* who comes back has none */
+    if (anew) /* who comes back has none, and experts where it began with them */
         sl_lora_slots_clear(&r->adapters);
+    r->tells_places = r->tells_places || anew;
     return anew;
 }
 
@@ -716,6 +781,12 @@ static void ranks_top_pages(const void *ctx, struct sl_top_page_counts *out)
     }
 }
 
+static void ranks_eplb(const void *ctx, struct sl_eplb_stats *out)
+{
+    const struct sl_ranks *r = ctx;
+    sl_eplb_stats(r->eplb, out);
+}
+
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     r->first = *m;
@@ -733,4 +804,5 @@ void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
     m->run_items = ranks_run_items;
     m->progress = ranks_progress;
     m->top_pages = ranks_top_pages;
+    m->eplb = r->eplb != NULL ? ranks_eplb : NULL;
 }

@@ -33,6 +33,11 @@ SL_MUST_CHECK int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engi
                                 const struct sl_memory_plan *plan, struct sl_model *model,
                                 const struct sl_model *draft, struct sl_backend *backend,
                                 struct sl_ranks **out, struct sl_error *err);
+/* Where a rank loads experts beside its steps, by what cfg says of it; *out NULL: it never does. */
+struct sl_eplb_config;
+SL_MUST_CHECK int sl_ranks_beside(const struct sl_model *model, const struct sl_engine_config *cfg,
+                                  struct sl_eplb_config *eplb, struct sl_backend **out,
+                                  struct sl_error *err);
 void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fine */
 /* What ranks meet in, for the configuration of rank 0's run. */
 struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);

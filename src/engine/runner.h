@@ -129,6 +129,8 @@ struct sl_runner {
     void (*stage_times)(const void *ctx, int32_t stage, struct sl_device_times *out);
     /* Optional: pages that steps attended to since it was created. */
     void (*top_pages)(const void *ctx, struct sl_top_page_counts *out);
+    /* Optional, between steps: how even the load of ranks with experts is. */
+    void (*eplb)(const void *ctx, struct sl_eplb_stats *out);
     /* Optional, any thread: grows while a step computes, for steps that may take long. */
     uint64_t (*progress)(const void *ctx);
     /* Optional, any thread: whether steps can work now. SL_ERANK: not before a part of the model

@@ -151,6 +151,8 @@ static void put_runner_stats(const struct sl_engine *eng, struct sl_stats *s)
         s->top_pages_read = pages.read;
         s->top_pages_dense = pages.dense;
     }
+    if (eng->runner.eplb != NULL)
+        eng->runner.eplb(eng->runner.ctx, &s->eplb);
     if (eng->runner.times == NULL)
         return;
     eng->runner.times(eng->runner.ctx, &t);

@@ -9,6 +9,27 @@
 static const enum sl_slot slots[] = {SL_SLOT_EXPERTS_GATE, SL_SLOT_EXPERTS_UP,
                                      SL_SLOT_EXPERTS_DOWN};
 
+void sl_experts_refresh(struct sl_model *m, int32_t layer)
+{
+    const int32_t n = m->layers[layer].n_experts;
+    int32_t one = 0; /* that is here */
+    while (!sl_rank_has_expert(m, layer, one, m->rank))
+        one++;
+    SL_ASSERT(one < n);
+    for (size_t k = 0; k < SL_COUNT(slots); k++) {
+        struct sl_weight *mats = m->experts[layer].mats + k * (size_t)n;
+        /* relu2(x) is relu(x) x: without a gate, up is that as well */
+        const bool as_up = m->layers[layer].plain_experts && slots[k] == SL_SLOT_EXPERTS_GATE;
+        const struct sl_param *of = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k]);
+        for (int32_t e = 0; e < n; e++) {
+            const bool here = sl_rank_has_expert(m, layer, e, m->rank);
+            mats[e] = of[here ? e : one].mat;
+            if (!here)
+                mats[e].data = NULL;
+        }
+    }
+}
+
 static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
 {
     const int32_t n = m->layers[layer].n_experts;
@@ -18,19 +39,10 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
     s->mats = sl_calloc(SL_COUNT(slots) * (size_t)n, sizeof *s->mats);
     if (s->mats == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %d experts", n);
-    const struct sl_rows own = sl_rank_experts(m, layer, m->rank);
     int rc = 0;
+    sl_experts_refresh(m, layer);
     for (size_t k = 0; k < SL_COUNT(slots) && rc == 0; k++) {
-        struct sl_weight *mats = s->mats + k * (size_t)n;
-        /* relu2(x) is relu(x) x: without a gate, up is that as well */
-        const bool as_up = m->layers[layer].plain_experts && slots[k] == SL_SLOT_EXPERTS_GATE;
-        const struct sl_param *of = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k]);
-        for (int32_t e = 0; e < n; e++) {
-            const bool here = e >= own.first && e < own.first + own.n;
-            mats[e] = of[here ? e : own.first].mat;
-            if (!here)
-                mats[e].data = NULL;
-        }
+        const struct sl_weight *mats = s->mats + k * (size_t)n;
         if (be->vt->device != NULL && mats[0].n_cols % 8 != 0)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "experts with %lld columns: a GPU runs multiples of 8",

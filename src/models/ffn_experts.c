@@ -50,7 +50,8 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const struct sl_expert_stacks *s = &r->m->experts[layer];
-    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0, some = sl_sums_experts(r->m);
+    const bool gated = (l->has & SL_HAS_SHARED_GATE) != 0, placed = r->m->places != NULL;
+    const bool some = sl_sums_experts(r->m) && !placed;
     const struct sl_rows own = sl_rank_experts(r->m, layer, r->m->rank);
     r->m->be->vt->experts(r->m->be,
                           &(struct sl_op_experts){
@@ -76,6 +77,11 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .out = sum,
                               .spread = spread,
                               .rank = r->m->n_ranks > 1 && !some ? &r->rank : NULL,
+                              .places = placed ? &r->m->places[layer].of : NULL,
+                              .positions = r->positions,
+                              .rows = r->row_of,
+                              .counts = placed ? &r->expert_counts[layer] : NULL,
+                              .exchange = r->expert_exchange,
                           });
 }
 
@@ -165,6 +171,11 @@ static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
                       r->shared);
     }
     const int32_t rank = r->m->rank, h = r->m->hp.hidden;
+    if (r->m->places != NULL) { /* then what is exchanged is the operation's */
+        run_chosen(r, layer, x, n,
+                   (r->m->layers[layer].has & SL_HAS_SHARED) != 0 ? r->shared : NULL, y, NULL);
+        return;
+    }
     const struct sl_spread spread = {
         .rank = &r->rank, .whole = r->expert_parts + (int64_t)rank * n * h, .ld = h};
     float *part = sl_run_part(r, y);

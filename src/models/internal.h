@@ -69,6 +69,14 @@ struct sl_hashed { /* of a layer: the experts of each token */
     size_t n_bytes;
 };
 
+struct sl_layer_places {        /* of a layer with experts, else n is 0 */
+    int32_t n;                  /* replicas, of all experts and ranks */
+    int32_t *slots;             /* [n] the expert of each, rank by rank */
+    struct sl_expert_places of; /* the same by experts; its arrays are */
+    int32_t *first;
+    uint8_t *rank;
+};
+
 struct sl_expert_stacks {   /* of a layer */
     struct sl_weight *mats; /* [3, n_experts]; NULL: the layer has none */
     struct sl_stack gate, up, down;
@@ -101,7 +109,10 @@ struct sl_model {
     struct sl_model_facts facts;
     int32_t rank, n_ranks;           /* of so many models that are one; 0 of 1 unless set */
     int32_t top_pages;               /* that rows attend to (top_pages.c); 0: all */
-    bool own_experts;                /* each of these has some of a layer's experts, whole */
+    bool own_experts;                /* each of these has some of a layer's experts, whole, */
+    bool balanced;                   /* placed by their load, */
+    int32_t n_redundant;             /* with so many replicas more than experts */
+    struct sl_layer_places *places;  /* [n_layers] of one of several ranks then; else NULL */
     int32_t stage, n_stages;         /* likewise, of models that have some of the layers each: */
     int32_t cuts[SL_MAX_STAGES + 1]; /* stage s has those from cuts[s] to before cuts[s + 1] */
     /* Of a drafter that reads hidden rows, else NULL or 0. */
@@ -197,13 +208,28 @@ static inline struct sl_rows sl_param_rows(const struct sl_model *m, const struc
 }
 /* The heads of a layer's queries that a rank has. */
 struct sl_rows sl_rank_heads(const struct sl_model *m, int32_t layer, int32_t rank);
-/* The experts of a layer that a rank has; all, unless ranks divide them. */
+/* The experts of a layer that a rank has, where they have fixed places; all, unless ranks divide
+ * them. */
+bool sl_rank_has_expert(const struct sl_model *m, int32_t layer, int32_t expert, int32_t rank);
 struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t rank);
 /* Whether ranks add up what each one's experts give. */
 static inline bool sl_sums_experts(const struct sl_model *m)
 {
     return m->own_experts && m->n_ranks > 1;
 }
+/* places.c: where experts are at first; checks that they can be placed. */
+SL_MUST_CHECK int sl_places_create(struct sl_model *m, struct sl_error *err);
+void sl_places_destroy(struct sl_model *m);
+bool sl_places_have(const struct sl_model *m, int32_t layer, int32_t expert, int32_t rank);
+/* Most that a rank has of what is exchanged; what one works in; 0: experts have fixed places. */
+size_t sl_places_room_bytes(const struct sl_model *m, int32_t max_tokens);
+size_t sl_places_exchange_bytes(const struct sl_model *m, const struct sl_backend *be,
+                                int32_t max_tokens);
+/* Counts of all layers, in one piece; NULL: as above. */
+SL_MUST_CHECK int sl_places_counts(const struct sl_model *m, struct sl_expert_counts **out,
+                                   struct sl_error *err);
+/* Weights beside those of a rank's own, while others come in their place. */
+uint64_t sl_places_spare_bytes(const struct sl_model *m, struct sl_backend *be);
 /* Rows whose parts are added up at a time, where that goes through memory. */
 #define SL_SUM_ROWS 512
 
@@ -395,7 +421,15 @@ SL_MUST_CHECK int sl_turned_bind(const struct sl_model *m, struct sl_param *p,
                                  const struct sl_ckpt_tensor *t, struct sl_error *err);
 SL_MUST_CHECK int sl_turned_load(struct sl_param *p, struct sl_error *err);
 
-/* experts.c: what the operation wants of the layers' loaded experts. */
+/* load.c: the matrices of an expert, beside steps, on be; and gives them up. */
+SL_MUST_CHECK int sl_load_expert(struct sl_model *m, struct sl_backend *be, int32_t layer,
+                                 int32_t expert, struct sl_error *err);
+void sl_unload_expert(struct sl_model *m, int32_t layer, int32_t expert);
+uint64_t sl_load_expert_bytes(const struct sl_model *m, struct sl_backend *be, int32_t layer,
+                              int32_t expert);
+
+/* experts.c: what the operation wants of the layers' loaded experts; of a layer again. */
+void sl_experts_refresh(struct sl_model *m, int32_t layer);
 SL_MUST_CHECK int sl_experts_create(struct sl_model *m, struct sl_error *err);
 void sl_experts_destroy(struct sl_model *m);
 
@@ -472,7 +506,9 @@ struct sl_run {
     void *rows_low_act;               /* as activations; */
     int32_t *rows_seen;               /* [T] room of a device; */
     void *rows_room;                  /* of sl_rows_room bytes */
-    const int32_t *tokens;            /* of the step's batch */
+    const int32_t *tokens;            /* of the step's batch, */
+    const int32_t *positions;         /* likewise, */
+    const int32_t *row_of;            /* of them those that go through the layer now; NULL: all */
     float *state_in, *conv_out;       /* [T, channels] of recurrent layers: before the
                                          convolution and behind it */
     float *conv_kernels;              /* [T, channels, taps] where each token brings its own */
@@ -505,11 +541,15 @@ struct sl_run {
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
     float *expert_parts; /* of all ranks: [SL_SUM_ROWS, n_ranks, H], on devices [n_ranks][T, H] of
                             at most so many rows; NULL: ranks have no experts of their own */
-    struct sl_rank rank; /* if there are several */
-    float *taps;         /* [T, n_taps * H] kept for a drafter; of a drafter: */
-    void *taps_in;       /* activations [T, n_taps * H'], */
-    float *taps_wide;    /* the same before norms, */
-    float *hidden;       /* [max_logits, H] for its next step, */
+    /* Of experts that are placed by their load, else NULL: room of sl_places_exchange_bytes;
+     * [n_layers] counts since the run was created. */
+    void *expert_exchange;
+    struct sl_expert_counts *expert_counts;
+    struct sl_rank rank;          /* if there are several */
+    float *taps;                  /* [T, n_taps * H] kept for a drafter; of a drafter: */
+    void *taps_in;                /* activations [T, n_taps * H'], */
+    float *taps_wide;             /* the same before norms, */
+    float *hidden;                /* [max_logits, H] for its next step, */
     const float *draft_rows;      /* and what this step is made of: these rows, */
     const int32_t *draft_sources; /* of them these for its tokens, */
     bool draft_own;               /* its own or the target's */

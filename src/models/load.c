@@ -401,7 +401,7 @@ void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_ba
         most = SL_MAX(most, own);
     }
     if (sl_sums_experts(m)) /* ranks may have an expert more than others */
-        *allocated = most * (uint64_t)m->n_ranks;
+        *allocated = (most + sl_places_spare_bytes(m, be)) * (uint64_t)m->n_ranks;
     *allocated += sl_draft_head_bytes(m, be) + sl_hashed_bytes(m);
 }
 
@@ -525,6 +525,43 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
     return 0;
 }
 
+static const enum sl_slot of_expert[] = {SL_SLOT_EXPERTS_GATE, SL_SLOT_EXPERTS_UP,
+                                         SL_SLOT_EXPERTS_DOWN};
+
+/* Nothing of an expert that is elsewhere is read in a step, so its parameters may change beside
+ * one. The model as it is seen here has another backend alone. */
+int sl_load_expert(struct sl_model *m, struct sl_backend *be, int32_t layer, int32_t expert,
+                   struct sl_error *err)
+{
+    struct sl_model beside = *m;
+    int rc = 0;
+    SL_ASSERT(m->be != NULL && m->places != NULL && expert < m->layers[layer].n_experts);
+    beside.be = be;
+    for (size_t i = 0; i < SL_COUNT(of_expert) && rc == 0; i++) {
+        struct sl_param *p = &sl_param(m, layer, of_expert[i])[expert];
+        if (p->src != NULL)
+            rc = load_matrix(&beside, p, err);
+    }
+    if (rc != 0)
+        sl_unload_expert(m, layer, expert);
+    return rc;
+}
+
+uint64_t sl_load_expert_bytes(const struct sl_model *m, struct sl_backend *be, int32_t layer,
+                              int32_t expert)
+{
+    uint64_t allocated = 0, mapped = 0;
+    for (size_t i = 0; i < SL_COUNT(of_expert); i++) {
+        const struct sl_param *p = &sl_param(m, layer, of_expert[i])[expert];
+        for (int32_t rank = 0; rank < m->n_ranks && p->src != NULL; rank++)
+            if (sl_rank_has(m, p, rank)) { /* as large on any */
+                add_memory(m, be, p, rank, &allocated, &mapped);
+                break;
+            }
+    }
+    return allocated;
+}
+
 /* Tells a device what comes. */
 static void announce(const struct sl_model *m, struct sl_backend *be)
 {
@@ -562,6 +599,9 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
                      "device cpu");
 
     SL_ASSERT(m->be == NULL);
+    if (rc == 0 && m->places != NULL && be->vt->placed_bytes == NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "enable_eplb: experts have fixed places on this device: choose device cpu");
     if (rc != 0)
         return rc;
     m->be = be;
@@ -610,6 +650,29 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     return 0;
 }
 
+static void unload_param(struct sl_model *m, struct sl_param *p)
+{
+    if (p->loaded && p->vec == NULL)
+        sl_param_be(m, p)->vt->weight_destroy(sl_param_be(m, p), &p->mat);
+    if (p->vec != NULL)
+        sl_param_be(m, p)->vt->free(sl_param_be(m, p), p->vec, p->own_bytes);
+    if (p->copy != NULL)
+        sl_aligned_free(p->copy, p->own_bytes);
+    sl_fp8_unload(p);
+    p->vec = NULL;
+    p->copy = NULL;
+    p->loaded = false;
+}
+
+void sl_unload_expert(struct sl_model *m, int32_t layer, int32_t expert)
+{
+    for (size_t i = 0; i < SL_COUNT(of_expert); i++) {
+        struct sl_param *p = &sl_param(m, layer, of_expert[i])[expert];
+        if (p->src != NULL)
+            unload_param(m, p);
+    }
+}
+
 void sl_model_unload(struct sl_model *m)
 {
     if (m->be == NULL)
@@ -619,19 +682,8 @@ void sl_model_unload(struct sl_model *m)
     sl_hashed_unload(m);
     sl_draft_unshare(m);
     sl_columns_unload(m);
-    for (size_t i = 0; i < m->n_params; i++) {
-        struct sl_param *p = &m->params[i];
-        if (p->loaded && p->vec == NULL)
-            sl_param_be(m, p)->vt->weight_destroy(sl_param_be(m, p), &p->mat);
-        if (p->vec != NULL)
-            sl_param_be(m, p)->vt->free(sl_param_be(m, p), p->vec, p->own_bytes);
-        if (p->copy != NULL)
-            sl_aligned_free(p->copy, p->own_bytes);
-        sl_fp8_unload(p);
-        p->vec = NULL;
-        p->copy = NULL;
-        p->loaded = false;
-    }
+    for (size_t i = 0; i < m->n_params; i++)
+        unload_param(m, &m->params[i]);
     if (m->inv_freq != NULL)
         m->be->vt->free(m->be, m->inv_freq, ropes_bytes(m));
     m->inv_freq = NULL;

@@ -290,6 +290,7 @@ void sl_model_close(struct sl_model *m)
     sl_model_unload(m);
     sl_dense_unbind(m);
     sl_params_destroy(m);
+    sl_places_destroy(m);
     sl_draft_close(m);
     sl_free(m->layers);
     sl_free(m->hashed);

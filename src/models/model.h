@@ -87,6 +87,10 @@ SL_MUST_CHECK int sl_model_set_task(struct sl_model *m, const char *runner, cons
 /* Before sl_model_set_rank: each rank has some of a layer's experts, whole, in place of some rows
  * of all. */
 void sl_model_divide_experts(struct sl_model *m);
+/* The same, and experts are where their load says (struct sl_expert_places), which may change
+ * between two steps: at first expert i % n has place i, rank by rank, of n + n_redundant places.
+ * Each rank has as many of them. */
+void sl_model_balance_experts(struct sl_model *m, int32_t n_redundant);
 /* Before loading: this model is one of n_ranks that are opened from one checkpoint and run as one,
  * each on a backend of its own, each with its rows of the matrices and its heads. Fails where the
  * model cannot be divided so. */
@@ -243,6 +247,28 @@ struct sl_rank *sl_run_rank(struct sl_run *r); /* which it is, for operations be
 bool sl_run_lost(const struct sl_run *r);
 /* Any thread: pages that rows attended to so far, of this rank's heads. */
 void sl_run_top_pages(const struct sl_run *r, struct sl_top_page_counts *out);
+/* Of a model whose experts are placed by their load. A layer's experts; places of their replicas,
+ * of all ranks; 0: it has none here. */
+int32_t sl_model_places(const struct sl_model *m, int32_t layer, int32_t *n_experts);
+/* [places] the expert that each has, rank by rank. Between two steps, or by who switches. */
+const int32_t *sl_model_place_list(const struct sl_model *m, int32_t layer);
+/* Beside steps, by one thread: loads what this rank lacks of the experts in a list of places, on
+ * be, a CPU like the model's; *n_loaded: how many experts that were. What an error leaves is given
+ * up by drop. */
+SL_MUST_CHECK int sl_model_places_load(struct sl_model *m, struct sl_backend *be, int32_t layer,
+                                       const int32_t *list, int32_t *n_loaded,
+                                       struct sl_error *err);
+/* Between two steps: from the next one on experts are where the list says; they are loaded. It
+ * allocates nothing. All ranks switch at the same step. */
+void sl_model_places_switch(struct sl_model *m, int32_t layer, const int32_t *list);
+/* By the thread that loads: gives up experts that are loaded and have no place here. */
+void sl_model_places_drop(struct sl_model *m, int32_t layer);
+/* Of a run of such a model: [n_layers] what went to each expert since it was created. Between two
+ * steps; NULL: of another. */
+const struct sl_expert_counts *sl_run_expert_counts(const struct sl_run *r);
+/* The least of what the ranks say, each by a call of its own, between two steps; -1: one is lost.
+ */
+int32_t sl_run_least(struct sl_run *r, int32_t value);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */
 uint64_t sl_run_progress(const struct sl_run *r);
 /* Runs items on the threads of the run's backend, between steps. */

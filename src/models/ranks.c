@@ -8,7 +8,8 @@
  * divided on devices alone, for few tokens, beside rows (columns.c).
  *
  * Experts are divided by rows, too, or each rank has some of them (expert parallelism): it adds up
- * what its own give, and the sums of all ranks are added in the order of one (SL_EXPERT_LEAVES).
+ * what its own give, and the sums of all ranks are added in the order of one (SL_EXPERT_LEAVES). Or
+ * they are placed by their load (places.c).
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -53,6 +54,13 @@ struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t 
     return (struct sl_rows){first, n * (rank + 1) / m->n_ranks - first};
 }
 
+bool sl_rank_has_expert(const struct sl_model *m, int32_t layer, int32_t expert, int32_t rank)
+{
+    const struct sl_rows own = sl_rank_experts(m, layer, rank);
+    return m->places != NULL ? sl_places_have(m, layer, expert, rank)
+                             : expert >= own.first && expert < own.first + own.n;
+}
+
 /* Whether a tensor is of one expert, or of each. */
 static bool is_expert_mat(enum sl_slot slot)
 {
@@ -73,8 +81,9 @@ bool sl_rank_has(const struct sl_model *m, const struct sl_param *p, int32_t ran
     const int32_t layer = (int32_t)(p->layer - m->layers);
     if (!is_expert_mat(slot) && !of_head)
         return true;
-    const struct sl_rows own =
-        of_head ? sl_rank_heads(m, layer, rank) : sl_rank_experts(m, layer, rank);
+    if (!of_head)
+        return sl_rank_has_expert(m, layer, p->stack_idx, rank);
+    const struct sl_rows own = sl_rank_heads(m, layer, rank);
     return p->stack_idx >= own.first && p->stack_idx < own.first + own.n;
 }
 
@@ -217,6 +226,8 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
                        m->hp.n_vocab, n_ranks);
     if (m->own_experts)
         rc = check_experts(m, err);
+    if (rc == 0 && m->balanced)
+        rc = sl_places_create(m, err);
     for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++)
         rc = ranks_check_layer(m, l, err);
     for (size_t i = 0; i < m->n_params && rc == 0; i++)
@@ -262,7 +273,8 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
     const size_t of_logits =
         (size_t)max_logits * (most_columns(m, m->hp.n_vocab) * sizeof(float) + SL_BEST_ROOM) +
         BEST_ALIGN;
-    const size_t of_sums = sl_columns_room_bytes(m, be, max_tokens);
+    const size_t of_sums =
+        SL_MAX(sl_columns_room_bytes(m, be, max_tokens), sl_places_room_bytes(m, max_tokens));
     return SL_MAX(SL_MAX(of_layer, of_experts), SL_MAX(of_logits, of_sums));
 }
 

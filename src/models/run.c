@@ -49,7 +49,7 @@ enum {
     N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
-enum { N_CUTS = 58 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 59 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -320,6 +320,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
         {offsetof(struct sl_run, expert_parts),
          parts ? SL_MIN(t, (uint64_t)SL_SUM_ROWS) * (uint64_t)m->n_ranks * h * f : 0},
+        {offsetof(struct sl_run, expert_exchange),
+         sl_places_exchange_bytes(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},
         {offsetof(struct sl_run, logits),
@@ -421,7 +423,9 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         r->rows_low_act = r->rows_low;
     }
     r->pooled = r->logits;
-    rc = sl_host_create(r, err);
+    rc = sl_places_counts(m, &r->expert_counts, err);
+    if (rc == 0)
+        rc = sl_host_create(r, err);
     if (rc != 0) {
         sl_run_destroy(r);
         return rc;
@@ -435,6 +439,7 @@ void sl_run_destroy(struct sl_run *r)
     if (r == NULL)
         return;
     sl_host_destroy(r);
+    sl_free(r->expert_counts);
     r->m->be->vt->free(r->m->be, r->mem, r->mem_bytes);
     sl_free(r);
 }
@@ -714,6 +719,8 @@ void sl_run_begin(struct sl_run *r, const struct sl_batch *b)
     check_batch(r, b);
     r->n_tokens = b->n_tokens;
     r->tokens = b->tokens;
+    r->positions = b->positions;
+    r->row_of = NULL;
     for (int32_t i = 0; i < m->desc->n_ropes; i++)
         if (sl_rope_used(m, i))
             m->be->vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
@@ -996,6 +1003,7 @@ static void gather_last(struct sl_run *r, int32_t layer, const struct sl_batch *
     }
     r->lora_rows = batch->logit_lora;
     r->lora_gathered = batch->logit_rows;
+    r->row_of = batch->logit_rows;
 }
 
 /* A layer of hyper-connections, of all rows. */

@@ -1057,6 +1057,33 @@ static inline int32_t sl_expert_room_pairs(int32_t n, int32_t top_k, int64_t n_m
 #define SL_EXPERT_ENDS(leaf, next) \
     (((leaf) ^ (next)) == 0 ? 0 : ((leaf) ^ (next)) == 1 ? 1 : ((leaf) ^ (next)) < 4 ? 2 : 3)
 
+/* Which ranks have an expert, where experts are placed by their load: a replica on each rank that
+ * is named, all alike; twice the same one has twice the share. */
+struct sl_expert_places {
+    const int32_t *first; /* [E + 1] where an expert's replicas begin in */
+    const uint8_t *rank;  /* [first[E]] */
+};
+
+/* The rank whose replica a row takes: by its position and the expert alone, so that a row's path
+ * does not depend on the rows beside it. No result depends on it, as replicas are alike. */
+static inline int32_t sl_expert_rank(const struct sl_expert_places *p, int32_t expert,
+                                     int32_t position)
+{
+    const uint32_t first = (uint32_t)p->first[expert];
+    const uint32_t n = (uint32_t)p->first[expert + 1] - first;
+    const uint32_t mixed = ((uint32_t)position + (uint32_t)expert * 0x85EBCA6Bu) * 0x9E3779B1u;
+    return p->rank[first + (n == 1 ? 0 : (mixed >> 16) % n)];
+}
+
+struct sl_expert_counts { /* of a layer, added to by every call */
+    uint64_t *tokens;     /* [E] rows of each expert */
+    uint64_t n_pairs;     /* rows of all of them */
+    uint64_t n_most;      /* of the rank that had the most of the call */
+};
+
+/* Rows whose experts ranks exchange at a time, where these are placed by their load. */
+#define SL_PLACED_ROWS 256
+
 struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with
                           the matrices and biases of expert experts[t, s], added by leaves; then
                           shared[t] is added to that */
@@ -1080,6 +1107,14 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const struct sl_spread *spread;
     struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and
                              so is out, [T, H']; NULL: they are whole */
+    /* Of ranks that have some experts each, as places says: matrices are whole, those of experts
+     * that are elsewhere have no data. What a pair of a row and an expert gives is exchanged, and
+     * every rank adds up all of them in the one order: out is that of all. NULL: none of this. */
+    const struct sl_expert_places *places;
+    const int32_t *positions;        /* of row t positions[rows[t]], */
+    const int32_t *rows;             /* NULL: t */
+    struct sl_expert_counts *counts; /* or NULL */
+    void *exchange;                  /* of sl_backend.placed_bytes */
 };
 
 struct sl_op_sum_parts {   /* out[t] = the sum of row t's parts as a balanced binary tree; then
@@ -1180,6 +1215,9 @@ struct sl_backend_vt {
     /* Bytes of scratch that calls of experts with up to n rows need. */
     size_t (*experts_bytes)(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
                             int64_t hidden, int64_t intermediate);
+    /* Bytes of their `exchange`; NULL: experts have fixed places here. */
+    size_t (*placed_bytes)(int32_t n, int32_t n_experts, int32_t top_k, int64_t hidden,
+                           int32_t n_ranks);
     /* Name of the kernel that runs a weight, for `sluice inspect`. */
     const char *(*weight_route)(struct sl_backend *be, const struct sl_weight *w);
     const char *(*isa)(struct sl_backend *be);

@@ -48,9 +48,11 @@ struct outcome { /* what must not change by a bit */
 
 /* ---------------------------------------------------------------- another rank's process */
 
-/* What is divided among the processes: rows of everything, experts and the rows of the rest, or
- * layers. */
-enum parts { ROWS, EXPERTS, LAYERS };
+/* What is divided among the processes: rows of everything, experts and the rows of the rest, the
+ * same with experts where their load says, or layers. */
+enum parts { ROWS, EXPERTS, PLACED, LAYERS };
+
+#define PLACINGS "{\"window_size\": 5, \"step_interval\": 7, \"num_redundant_experts\": 4}"
 
 struct follower {
     bool stuck; /* says that it is ready, and that it lives, and never computes */
@@ -93,7 +95,9 @@ static struct sl_engine_config config_of(int n_nodes, enum parts parts)
     return (struct sl_engine_config){.device = "cpu",
                                      .tensor_parallel_size = parts == LAYERS ? 1 : n_nodes,
                                      .pipeline_parallel_size = parts == LAYERS ? n_nodes : 1,
-                                     .enable_expert_parallel = parts == EXPERTS,
+                                     .enable_expert_parallel = parts == EXPERTS || parts == PLACED,
+                                     .enable_eplb = parts == PLACED,
+                                     .eplb_config = parts == PLACED ? PLACINGS : NULL,
                                      .nnodes = n_nodes,
                                      .rank_start_s = 60,
                                      .n_threads = 1};
@@ -308,6 +312,7 @@ struct variant {
     enum sl_synth_scales scales;
     enum sl_int4_kind int4;
     bool mtp;     /* with a module that predicts further tokens */
+    float skew;   /* of routers, as tools/synth has it */
     int n_layers; /* 0: those of the tiny shape */
 };
 
@@ -334,6 +339,7 @@ static const char *write_model(const struct variant *v)
                          .byte_vocab = true,
                          .eos = SL_SYNTH_EOS,
                          .mtp = v->mtp,
+                         .skew = v->skew,
                          .seed = 5};
     const bool gguf = v->dtype == SL_DTYPE_Q8_0 || v->dtype == SL_DTYPE_Q4_K;
     s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
@@ -400,6 +406,8 @@ static void test_bits(void **state)
             bits_of(model, 2, EXPERTS, "tcp", &want);
             bits_of(model, 4, EXPERTS, "auto", &want);
             bits_of(model, 4, EXPERTS, "tcp", &want);
+            bits_of(model, 2, PLACED, "auto", &want);
+            bits_of(model, 4, PLACED, "tcp", &want);
         }
     }
 }
@@ -413,6 +421,62 @@ static bool becomes(struct sl_engine *eng, int want, double seconds)
         (void)poll(NULL, 0, 2);
     }
     return true;
+}
+
+/* ---------------------------------------------------------------- places of experts */
+
+/* The same bits until experts have been placed so many times more. */
+static void run_placings(struct sl_engine *eng, uint64_t n, const struct outcome *want)
+{
+    struct outcome got;
+    struct sl_stats st;
+    sl_engine_stats(eng, &st);
+    const uint64_t until = st.eplb.placings + n;
+    for (int i = 0; st.eplb.placings < until; i++) {
+        assert_true(i < 200);
+        run_all(eng, &got);
+        must_equal(&got, want, "with experts that move");
+        sl_engine_stats(eng, &st);
+    }
+    assert_true(st.eplb.loaded > 0 && st.step_mallocs == 0);
+}
+
+/* Experts move at the same step in all processes; who was lost finds them where they are by then,
+ * and goes on moving them. */
+static void test_placed(void **state)
+{
+    static const struct variant skewed = {.name = "gpt-oss", .dtype = SL_DTYPE_BF16, .skew = 5};
+    static const char *const transports[] = {"auto", "tcp"};
+    const char *model = write_model(&skewed);
+    struct outcome want;
+    (void)state;
+    one_rank(model, &want);
+    for (int t = 0; t < 2; t++) {
+        const int n = t == 0 ? 2 : 4, port = free_port();
+        struct follower f[4] = {{.model = NULL}};
+        pid_t pids[4];
+        for (int i = 1; i < n; i++) {
+            f[i] = (struct follower){.model = model,
+                                     .port = port,
+                                     .nodes = digits[n],
+                                     .rank = digits[i],
+                                     .parts = PLACED};
+            pids[i] = follow(&f[i]);
+        }
+        struct sl_engine *eng = start_with(model, n, PLACED, port, transports[t], LONG_S);
+        run_placings(eng, 2, &want);
+        for (int i = 0; i < 2; i++) {
+            kill(pids[n - 1], SIGKILL);
+            (void)end_of(pids[n - 1]);
+            assert_true(becomes(eng, SL_ERANK, 10));
+            pids[n - 1] = follow(&f[n - 1]);
+            assert_true(becomes(eng, 0, 20));
+            run_placings(eng, 2, &want);
+        }
+        sl_engine_destroy(eng);
+        for (int i = 1; i < n; i++)
+            assert_int_equal(end_of(pids[i]), 0);
+    }
 }
 
 /* ---------------------------------------------------------------- adapters */
@@ -1072,7 +1136,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_experts_differ), cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_drafts),         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_stages_differ),  cmocka_unit_test(test_tiers),
-        cmocka_unit_test(test_stages_draft),
+        cmocka_unit_test(test_stages_draft),   cmocka_unit_test(test_placed),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 2)

@@ -141,6 +141,198 @@ static void test_experts(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- load of experts */
+
+enum { N_BALANCE = 5, N_LONG = 700 };
+
+struct said {
+    int32_t ids[N_BALANCE][N_OUT];
+    float logprobs[N_BALANCE][N_OUT];
+};
+
+static const char *skewed_model(void)
+{
+    static const char path[] = "build/testdata/models/engine_ranks_skewed";
+    struct sl_synth s = {.name = "gpt-oss",
+                         .dtype = SL_DTYPE_BF16,
+                         .format = SL_CKPT_HF,
+                         .byte_vocab = true,
+                         .skew = 6,
+                         .seed = 9};
+    struct sl_error err = {0};
+    assert_int_equal(sl_synth_shape(s.name, "tiny", &s.hp, &err), 0);
+    s.hp.n_heads = s.hp.n_kv_heads = 4;
+    s.hp.n_experts = 16;
+    s.hp.context = 2048;
+    if (sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s", err.msg);
+    return path;
+}
+
+/* A long prompt, which is cut, and short ones, at once: then again until n_placings of experts have
+ * been seen (0: one round). Every round says the same. */
+static void say(struct sl_engine *eng, uint64_t n_placings, struct said *out)
+{
+    struct sl_stats st;
+    struct said have;
+    int round = 0;
+    do {
+        struct sl_request *reqs[N_BALANCE];
+        int32_t prompt[N_LONG];
+        struct sl_error err = {0};
+        struct sl_chunk chunk;
+        for (int i = 0; i < N_BALANCE; i++) {
+            struct sl_request_desc desc = {.prompt = prompt, .n_prompt = i == 0 ? N_LONG : 20 + i};
+            for (int32_t k = 0; k < N_LONG; k++)
+                prompt[k] = (k * (i + 3) + 11 * i) % 250;
+            sl_sampling_default(&desc.sampling);
+            desc.sampling.max_tokens = N_OUT;
+            desc.sampling.ignore_eos = true;
+            desc.sampling.temperature = 0;
+            desc.sampling.logprobs = 0;
+            if (sl_request_submit(eng, &desc, &reqs[i], &err) != 0)
+                fail_msg("%s", err.msg);
+        }
+        memset(&have, 0, sizeof have);
+        for (int i = 0, n = 0; i < N_BALANCE; i++, n = 0) {
+            while (!sl_request_done(reqs[i])) {
+                sl_request_wait(reqs[i], 1000);
+                while (sl_request_read(reqs[i], &chunk) == 1)
+                    for (size_t k = 0; k < chunk.n_tokens; k++, n++) {
+                        have.ids[i][n] = chunk.tokens[k].id;
+                        have.logprobs[i][n] = chunk.tokens[k].logprob;
+                    }
+            }
+            assert_int_equal(n, N_OUT);
+            sl_request_release(reqs[i]);
+        }
+        if (round == 0)
+            *out = have;
+        assert_memory_equal(&have, out, sizeof have);
+        sl_engine_stats(eng, &st);
+        assert_int_equal(st.step_mallocs, 0);
+        assert_true(++round < 400);
+    } while (st.eplb.placings < n_placings);
+    assert_int_equal(st.eplb.failed, 0);
+}
+
+/* What is said before, while and after experts move is what one rank says; and loads are more even
+ * than where experts have ranges. */
+static void test_balance(void **state)
+{
+    struct sl_engine_config cfg = {.model = skewed_model(),
+                                   .device = "cpu",
+                                   .n_threads = 2,
+                                   .max_model_len = 1024,
+                                   .no_prefix_caching = true};
+    struct sl_engine *eng = NULL;
+    struct sl_error err = {0};
+    struct said want, have;
+    (void)state;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    say(eng, 0, &want);
+    sl_engine_destroy(eng);
+    cfg.enable_expert_parallel = cfg.enable_eplb = true;
+    for (int n = 2; n <= 4; n *= 2) {
+        double even[2];
+        for (int moves = 0; moves < 2; moves++) {
+            struct sl_stats st;
+            cfg.tensor_parallel_size = n;
+            cfg.eplb_config = moves ? "{\"window_size\": 6, \"step_interval\": 9, "
+                                      "\"num_redundant_experts\": 4}"
+                                    : "{\"step_interval\": 1000000000}";
+            if (sl_engine_create(&cfg, &eng, &err) != 0)
+                fail_msg("%s", err.msg);
+            say(eng, moves ? 3 : 0, &have);
+            if (moves) /* what follows is with experts where they are now, or hardly elsewhere */
+                say(eng, 6, &have);
+            assert_memory_equal(&have, &want, sizeof want);
+            sl_engine_stats(eng, &st);
+            assert_true(st.eplb.on && st.eplb.rows > 0);
+            assert_int_equal(st.eplb.loaded > 0, moves);
+            even[moves] = st.eplb.balancedness;
+            sl_engine_destroy(eng);
+        }
+        print_message("%d ranks: balancedness %.3f in ranges, %.3f placed\n", n, even[0], even[1]);
+        assert_true(even[1] > even[0] + 0.05 && even[1] <= 1);
+    }
+}
+
+/* Behind sleep experts are where they were (level 1) or where they begin (level 2). */
+static void test_balance_sleeps(void **state)
+{
+    struct sl_engine_config cfg = {.model = skewed_model(),
+                                   .device = "cpu",
+                                   .n_threads = 2,
+                                   .max_model_len = 1024,
+                                   .tensor_parallel_size = 2,
+                                   .enable_expert_parallel = true,
+                                   .enable_eplb = true,
+                                   .no_prefix_caching = true,
+                                   .eplb_config = "{\"window_size\": 4, \"step_interval\": 4}"};
+    struct sl_engine *eng = NULL;
+    struct sl_error err = {0};
+    struct said want, have;
+    (void)state;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    say(eng, 2, &want);
+    for (int level = 1; level <= 2; level++) {
+        if (sl_engine_sleep(eng, level, false, 10000, &err) != 0 || sl_engine_wake(eng, &err) != 0)
+            fail_msg("%s", err.msg);
+        say(eng, 1, &have);
+        assert_memory_equal(&have, &want, sizeof want);
+    }
+    sl_engine_destroy(eng);
+}
+
+static void refuse_balance(struct sl_engine_config cfg, const char *want)
+{
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    cfg.model = skewed_model();
+    cfg.device = "cpu";
+    if (sl_engine_create(&cfg, &eng, &err) == 0 || strstr(err.msg, want) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, want);
+}
+
+static void test_balance_refused(void **state)
+{
+    static const struct {
+        const char *json, *want;
+    } bad[] = {
+        {"[]", "not a JSON object"},
+        {"{", "not a JSON object: "},
+        {"{\"window_size\": 0}", "window_size must be an integer from 1"},
+        {"{\"step_interval\": 1.5}", "step_interval must be an integer from 1"},
+        {"{\"num_redundant_experts\": 1}", "cannot be divided evenly among 2 ranks"},
+        {"{\"num_redundant_experts\": 18}", "is more than each of 2 ranks having"},
+        {"{\"num_redundant_experts\": 2000}", "from 0 to 1024"},
+        {"{\"use_async\": false}", "use_async is always true"},
+        {"{\"policy\": \"other\"}", "policy is always \"default\""},
+        {"{\"log_balancedness\": 1}", "must be true or false"},
+        {"{\"windows\": 1}", "there is no \"windows\""},
+    };
+    struct sl_engine_config cfg = {.enable_eplb = true, .enable_expert_parallel = true};
+    (void)state;
+    refuse_balance(cfg, "enable_expert_parallel and a tensor_parallel_size");
+    cfg.tensor_parallel_size = 2;
+    cfg.offload_folder = "/tmp";
+    refuse_balance(cfg, "offload_folder");
+    cfg.offload_folder = NULL;
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        cfg.eplb_config = bad[i].json;
+        refuse_balance(cfg, bad[i].want);
+    }
+    cfg.enable_expert_parallel = false;
+    cfg.eplb_config = NULL;
+    refuse_balance(cfg, "enable_expert_parallel and a tensor_parallel_size");
+    cfg.enable_eplb = false;
+    cfg.eplb_config = "{\"num_redundant_experts\": 2}";
+    refuse_balance(cfg, "needs enable_eplb");
+}
+
 /* ---------------------------------------------------------------- tiers */
 
 enum { N_TEXTS = 4, N_TEXT = 130 };
@@ -315,9 +507,15 @@ static void test_tiers_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiers),   cmocka_unit_test(test_tiers_refused),
-        cmocka_unit_test(test_team),    cmocka_unit_test(test_sleep),
-        cmocka_unit_test(test_experts), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tiers),
+        cmocka_unit_test(test_tiers_refused),
+        cmocka_unit_test(test_team),
+        cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_balance_sleeps),
+        cmocka_unit_test(test_balance_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

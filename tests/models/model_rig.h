@@ -49,7 +49,9 @@ struct rig_options {
     bool exact;                 /* block formats as floats */
     int32_t max_lora_rank;
     int n_ranks, n_stages; /* 0: 1 */
-    bool own_experts;      /* of ranks: each has some, whole */
+    bool own_experts;      /* of ranks: each has some, whole, */
+    bool balanced;         /* placed by their load, */
+    int32_t n_redundant;   /* with so many replicas more */
     const int32_t *layers; /* of each stage; NULL: by their bytes */
     int32_t context;       /* that is served; 0: the model's */
 };
@@ -95,7 +97,9 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
     if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     const int stage = sl_model_stage_of(part, n_ranks, n_stages);
-    if (o->own_experts)
+    if (o->balanced)
+        sl_model_balance_experts(g->model, o->n_redundant);
+    else if (o->own_experts)
         sl_model_divide_experts(g->model);
     if (sl_model_set_rank(g->model, sl_model_rank_of(part, n_ranks), n_ranks, &err) != 0 ||
         sl_model_set_stage(g->model, stage, n_stages, o->layers, &err) != 0)

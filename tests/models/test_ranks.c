@@ -113,9 +113,39 @@ static void write_variant(const struct variant *v, char *path, size_t n_path)
         fail_msg("%s: %s", path, err.msg);
 }
 
-/* A sequence in a chunk, single tokens and chunks again, then a batch of it and a shorter one. */
-static void run_all(struct rig *g, float *logits)
+/* Experts change their places, on all ranks: a layer's go where chance has them, and every one is
+ * somewhere. */
+static void move_experts(struct rig *g, struct sl_rng *rng)
 {
+    struct sl_backend *be = NULL;
+    struct sl_error err = {0};
+    int32_t list[64], n_experts, n_loaded;
+    assert_int_equal(sl_cpu_create(&(struct sl_cpu_config){.n_threads = 1}, &be, &err), 0);
+    for (int32_t l = 0; l < sl_model_facts(g->model)->n_layers; l++) {
+        const int32_t n = sl_model_places(g->model, l, &n_experts);
+        assert_true(n <= (int32_t)SL_COUNT(list));
+        for (int32_t i = 0; i < n; i++)
+            list[i] = i < n_experts ? i : (int32_t)sl_rng_below(rng, (uint64_t)n_experts);
+        for (int32_t i = n - 1; i > 0; i--) {
+            const int32_t j = (int32_t)sl_rng_below(rng, (uint64_t)i + 1), e = list[i];
+            list[i] = list[j];
+            list[j] = e;
+        }
+        for (int rank = 0; rank < g->n_ranks && n > 0; rank++) {
+            struct sl_model *m = rank == 0 ? g->model : g->others[rank - 1].model;
+            if (sl_model_places_load(m, be, l, list, &n_loaded, &err) != 0)
+                fail_msg("%s", err.msg);
+            sl_model_places_switch(m, l, list);
+            sl_model_places_drop(m, l);
+        }
+    }
+    be->vt->destroy(be);
+}
+
+/* A sequence in a chunk, single tokens and chunks again, then a batch of it and a shorter one. */
+static void run_all(struct rig *g, float *logits, bool moves)
+{
+    struct sl_rng rng = {5, 0};
     int32_t tokens[N], pages[2][N];
     const size_t one = (size_t)N * (size_t)g->n_vocab;
     rig_tokens(tokens, N, g->n_vocab, 11);
@@ -126,25 +156,35 @@ static void run_all(struct rig *g, float *logits)
     for (size_t i = 0, from = 0; i < SL_COUNT(ends); from = (size_t)ends[i++]) {
         struct piece p = {&a, (int32_t)from, ends[i] - (int32_t)from, i != 2};
         rig_step(g, &p, 1);
+        if (moves)
+            move_experts(g, &rng);
     }
     struct piece both[] = {{&a, 110, N - 110, true}, {&b, 0, 40, true}};
     rig_step(g, both, 2);
 }
 
 /* floats, zero where nothing was asked for; sl_free it. */
-static float *logits_of(const char *path, int n_ranks, bool own_experts, int n_threads,
-                        size_t *n_bytes)
+static float *logits_of(const char *path, const struct rig_options *o, size_t *n_bytes)
 {
     struct rig g;
-    rig_open(&g, path,
-             &(struct rig_options){
-                 .n_ranks = n_ranks, .own_experts = own_experts, .n_threads = n_threads});
+    rig_open(&g, path, o);
     *n_bytes = (size_t)2 * N * (size_t)g.n_vocab * sizeof(float);
     float *logits = sl_calloc(1, *n_bytes);
     assert_non_null(logits);
-    run_all(&g, logits);
+    run_all(&g, logits, o->balanced);
     rig_close(&g);
     return logits;
+}
+
+static void same_bits(const char *path, const struct rig_options *o, const float *want)
+{
+    size_t n_bytes;
+    float *have = logits_of(path, o, &n_bytes);
+    for (size_t i = 0; i < n_bytes / sizeof *have; i++)
+        if (memcmp(&have[i], &want[i], sizeof *have) != 0)
+            fail_msg("%s, %d ranks%s: logit %zu is %.9g instead of %.9g", path, o->n_ranks,
+                     o->balanced ? ", placed" : "", i, (double)have[i], (double)want[i]);
+    sl_free(have);
 }
 
 static void test_bits(void **state)
@@ -156,14 +196,16 @@ static void test_bits(void **state)
         write_variant(&variants[v], path, sizeof path);
         const int32_t n_experts = variants[v].n_experts;
         const int most = n_experts == 0 ? 4 : SL_MIN(n_experts, 8);
-        float *want = logits_of(path, 1, false, 1, &n_bytes);
+        float *want = logits_of(path, &(struct rig_options){.n_ranks = 1}, &n_bytes);
         for (int n_ranks = 2; n_ranks <= most; n_ranks *= 2) {
-            float *have = logits_of(path, n_ranks, n_experts > 0, n_ranks == 2 ? 2 : 1, &n_bytes);
-            for (size_t i = 0; i < n_bytes / sizeof *have; i++)
-                if (memcmp(&have[i], &want[i], sizeof *have) != 0)
-                    fail_msg("%s, %d ranks: logit %zu is %.9g instead of %.9g", path, n_ranks, i,
-                             (double)have[i], (double)want[i]);
-            sl_free(have);
+            struct rig_options o = {.n_ranks = n_ranks,
+                                    .own_experts = n_experts > 0,
+                                    .n_threads = n_ranks == 2 ? 2 : 1};
+            same_bits(path, &o, want);
+            o.balanced = n_experts > 0;
+            o.n_redundant = n_ranks - n_experts % n_ranks;
+            if (o.balanced)
+                same_bits(path, &o, want);
         }
         sl_free(want);
     }
@@ -302,6 +344,51 @@ static void test_plan(void **state)
     assert_int_equal(planned, 4 * most);
 }
 
+/* Replicas are planned, and the experts of a layer that come while others are in use. */
+static void test_plan_of_places(void **state)
+{
+    (void)state;
+    static const int32_t fresh[] = {6, 7, 0, 4, 5, 1, 2, 3, 6, 0, 1, 7}; /* [12] */
+    struct sl_error err = {0};
+    struct sl_ckpt *ckpt = NULL;
+    struct sl_backend *be = NULL;
+    const struct sl_cpu_config cpu = {.n_threads = 1};
+    struct sl_synth s = {
+        .name = "qwen3moe", .dtype = SL_DTYPE_Q8_0, .format = SL_CKPT_GGUF, .seed = 5};
+    const char *path = OUT "/ranks_places.gguf";
+    uint64_t planned = 0, mapped = 0, layer = 0;
+    struct sl_model *m = NULL;
+    int32_t n_experts, n_loaded;
+    assert_int_equal(sl_synth_shape(s.name, "tiny", &s.hp, &err), 0);
+    narrow_experts(&s.hp);
+    if (sl_synth_write(&s, path, &err) != 0 || sl_ckpt_open(path, &ckpt, &err) != 0 ||
+        sl_model_open(ckpt, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_model_balance_experts(m, 4);
+    if (sl_model_set_rank(m, 1, 4, &err) != 0 || sl_cpu_create(&cpu, &be, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_model_weight_memory(m, be, &planned, &mapped);
+    if (sl_model_load(m, be, NULL, NULL, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_model_places(m, 0, &n_experts), SL_COUNT(fresh));
+    assert_int_equal(n_experts, 8);
+    const uint64_t before = allocated_bytes(m);
+    if (sl_model_places_load(m, be, 0, fresh, &n_loaded, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(n_loaded, 1); /* it had 3, 4 and 5 */
+    layer = (allocated_bytes(m) - before) * 3;
+    assert_true(layer > 0);
+    assert_int_equal(planned, 4 * (before + layer));
+    sl_model_places_switch(m, 0, fresh);
+    sl_model_places_drop(m, 0);
+    assert_int_equal(allocated_bytes(m), before);
+    for (int32_t e = 0; e < 8; e++)
+        assert_int_equal(m->experts[0].down.mats[e].data != NULL, e == 4 || e == 5 || e == 1);
+    sl_model_close(m);
+    be->vt->destroy(be);
+    sl_ckpt_close(ckpt);
+}
+
 /* Each rank has its share of the experts in memory, and no other. */
 static void test_memory(void **state)
 {
@@ -331,9 +418,8 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_bits),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_plan),    cmocka_unit_test(test_plan_of_places),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

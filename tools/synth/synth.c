@@ -260,6 +260,9 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
     bool bias = strstr(name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
     const bool decay = (t->w->flags & (SL_W_MINUS_EXP | SL_W_LRU_RATE)) != 0; /* by a tenth */
     draw(t->key, decay ? 1 : 0.1f, decay ? -2 : bias || plus_one ? 0 : 1, out, t->dims[0]);
+    if (t->w->slot == SL_SLOT_ROUTER_BIAS || t->w->slot == SL_SLOT_CHOICE_BIAS)
+        for (int64_t i = 0; i < t->dims[0]; i++)
+            out[i] += s->skew / (float)(i + 1);
     as_container(s, t, out, t->dims[0]);
     if (t->reorder_hd != 0) {
         float head[SL_MAX_HEAD_DIM];

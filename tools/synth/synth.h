@@ -26,6 +26,7 @@ struct sl_synth {
                              bits as `int4` says, of those in layers too */
     bool experts_apart;   /* stacks of a GGUF's experts are in a format of their own, */
     enum sl_dtype experts_dtype; /* this one */
+    float skew; /* routers with biases: that of expert i is larger by this / (i + 1) */
     enum sl_synth_scales scales;
     enum sl_int4_kind int4;         /* which program's checkpoint it looks like */
     int32_t int4_group;             /* columns, or -1: a row */

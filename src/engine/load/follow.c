@@ -8,10 +8,12 @@
 #include "base/sys.h"
 #include "cpu/cpu.h"
 #include "dist/member.h"
+#include "engine/eplb.h"
 #include "engine/load/load.h"
 #include "engine/load/nodes.h"
 #include "engine/rank_lora.h"
 #include "engine/rank_stage.h"
+#include "engine/ranks.h"
 #include "io/peft.h"
 
 #include <poll.h>
@@ -28,6 +30,9 @@ struct follower {
     struct sl_model *model;
     struct sl_backend *backend;
     struct sl_comm *comm;
+    struct sl_eplb_config eplb_cfg;
+    struct sl_backend
+        *beside; /* where experts are loaded meanwhile; NULL: they have fixed places */
     bool loaded;
     /* of rank 0's engine, once it is known */
     struct sl_rank_plan plan;
@@ -41,6 +46,7 @@ struct follower {
     /* of a meeting */
     struct sl_member *member;
     struct sl_run *run;
+    struct sl_eplb *eplb;
 };
 
 static int follower_open(struct follower *f, struct sl_error *err)
@@ -56,6 +62,8 @@ static int follower_open(struct follower *f, struct sl_error *err)
         rc = sl_load_backend(f->model, f->cfg, &f->backend, err);
     if (rc == 0)
         rc = sl_cpu_comm_create_linked(sl_model_facts(f->model)->n_ranks, &f->comm, err);
+    if (rc == 0)
+        rc = sl_ranks_beside(f->model, f->cfg, &f->eplb_cfg, &f->beside, err);
     if (rc != 0)
         return rc;
     const struct sl_model_facts *facts = sl_model_facts(f->model);
@@ -83,6 +91,8 @@ static void follower_close(struct follower *f)
         sl_model_close(f->model);
     if (f->backend != NULL)
         f->backend->vt->destroy(f->backend);
+    if (f->beside != NULL)
+        f->beside->vt->destroy(f->beside);
     sl_cpu_comm_destroy(f->comm);
     if (f->ckpt != NULL)
         sl_ckpt_close(f->ckpt);
@@ -203,10 +213,10 @@ static int follower_load(struct follower *f, struct sl_error *err)
 static uint64_t follower_progress(const void *arg)
 {
     const struct follower *f = arg;
-    return sl_run_progress(f->run);
+    return sl_run_progress(f->run) + (f->eplb != NULL ? sl_eplb_progress(f->eplb) : 0);
 }
 
-/* A step is computed, part of an adapter kept, a page copied. */
+/* A step is computed, part of an adapter kept, a page copied, experts are placed. */
 static int serve_message(struct follower *f, struct sl_link *link, size_t n, struct sl_error *err)
 {
     int32_t kind = SL_RANK_STEP;
@@ -215,11 +225,15 @@ static int serve_message(struct follower *f, struct sl_link *link, size_t n, str
         memcpy(&kind, f->message, sizeof kind);
     if (f->plan.moves_pages && (kind == SL_RANK_PAGE_OUT || kind == SL_RANK_PAGE_IN))
         return sl_rank_pages_get(&f->pages, link, f->run_cfg.kv_pool, f->message, n, err);
+    if (f->eplb != NULL && kind == SL_RANK_PLACES)
+        return sl_eplb_get(f->eplb, f->message, n, err);
     if (kind != SL_RANK_STEP)
         return sl_rank_lora_get(&f->lora, f->message, n, err);
     int rc = sl_rank_step_get(&f->step, f->message, n, f->lora.weights, err);
     if (rc == 0 && sl_model_facts(f->model)->n_stages > 1)
         return sl_rank_stage_step(link, f->model, f->run, &f->step.batch, &rows);
+    if (rc == 0 && f->eplb != NULL)
+        sl_eplb_step(f->eplb);
     if (rc == 0)
         (void)sl_run_enqueue(f->run, &f->step.batch);
     return rc == 0 && sl_run_lost(f->run) ? SL_ERANK : rc;
@@ -245,6 +259,13 @@ static int serve_steps(struct follower *f, struct sl_link *link, struct sl_error
     return rc;
 }
 
+static int start_eplb(struct follower *f, struct sl_error *err)
+{
+    const struct sl_eplb_parts parts = {
+        .n = 1, .models = {f->model}, .runs = {f->run}, .apart = true};
+    return f->beside == NULL ? 0 : sl_eplb_create(&f->eplb_cfg, &parts, f->beside, &f->eplb, err);
+}
+
 static int meet(struct follower *f, struct sl_error *err)
 {
     struct sl_link *link = NULL;
@@ -255,8 +276,13 @@ static int meet(struct follower *f, struct sl_error *err)
         rc = sl_member_await(f->member, f->room_bytes, f->max_message, f->run_cfg.rank_room, err);
     if (rc == 0)
         rc = sl_run_create(f->model, &f->run_cfg, &f->run, err);
-    if (rc != 0)
+    if (rc == 0)
+        rc = start_eplb(f, err);
+    if (rc != 0) {
+        sl_run_destroy(f->run);
+        f->run = NULL;
         return rc;
+    }
     sl_member_watch(f->member, follower_progress, f);
     rc = sl_member_ready(f->member, &link, err);
     if (rc == 0) {
@@ -265,6 +291,8 @@ static int meet(struct follower *f, struct sl_error *err)
         rc = serve_steps(f, link, err);
     }
     sl_member_watch(f->member, NULL, NULL);
+    sl_eplb_destroy(f->eplb);
+    f->eplb = NULL;
     sl_run_destroy(f->run);
     f->run = NULL;
     return rc;

@@ -71,6 +71,7 @@ const char **sl_loaded_config_string(struct sl_engine_config *cfg, size_t i)
 {
     const char **all[] = {&cfg->device,
                           &cfg->cpu_offload_experts,
+                          &cfg->eplb_config,
                           &cfg->kv_cache_dtype,
                           &cfg->kv_cache_dtype_skip_layers,
                           &cfg->cpu_isa,

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "engine/eplb.h"
 #include "engine/rank_lora.h"
 #include "engine/rank_stage.h"
 
@@ -122,6 +123,15 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
     out->digest = sl_ckpt_digest(ckpt);
     if (cfg->enable_expert_parallel) /* then ranks meet as often as others do, elsewhere */
         out->digest = add(out->digest, "experts", sizeof "experts");
+    if (cfg->enable_eplb) { /* ranks decide alike, by the same counts */
+        struct sl_eplb_config eplb;
+        bool on;
+        struct sl_error err;
+        const int rc = sl_eplb_config_read(cfg, &on, &eplb, &err);
+        SL_ASSERT(rc == 0 && on); /* sl_ranks_divide has read it */
+        const int32_t all[] = {eplb.window_size, eplb.step_interval, eplb.num_redundant_experts};
+        out->digest = add(out->digest, all, sizeof all);
+    }
     if (f->n_stages > 1)
         out->digest = add(out->digest, stages, strlen(stages));
     out->n_ranks = sl_model_n_parts(f);
@@ -151,14 +161,16 @@ size_t sl_nodes_room_bytes(const struct sl_model *model, struct sl_backend *be,
     return pages != NULL ? SL_MAX(of_steps, sl_rank_pages_most(pages)) : of_steps;
 }
 
-/* A step, what begins an adapter, whose weights come in as many messages as they need, or a page.
+/* A step, places of experts, what begins an adapter, whose weights come in as many messages as they
+ * need, or a page.
  */
 size_t sl_nodes_message_bytes(const struct sl_model *model, const struct sl_rank_bounds *b,
                               const struct sl_rank_pages *pages)
 {
     const size_t of_lora = b->max_loras > 0 ? sl_rank_lora_bytes(sl_model_n_lora_mats(model)) : 0;
     const size_t of_page = pages != NULL ? sl_rank_pages_message(pages) : 0;
-    return SL_MAX(SL_MAX(sl_rank_step_bytes(b), of_lora), of_page);
+    return SL_MAX(SL_MAX(sl_rank_step_bytes(b), sl_eplb_message_bytes(model)),
+                  SL_MAX(of_lora, of_page));
 }
 
 void sl_nodes_plan(const struct sl_model *model, const struct sl_model *draft,

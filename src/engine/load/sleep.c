@@ -53,6 +53,7 @@ static void disarm(struct sl_engine *eng)
     eng->runner.progress = NULL;
     eng->runner.times = NULL;
     eng->runner.top_pages = NULL;
+    eng->runner.eplb = NULL;
     pthread_mutex_unlock(&eng->runner_lock);
 }
 

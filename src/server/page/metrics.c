@@ -292,6 +292,24 @@ static void top_page_counters(struct out *o, const struct sl_stats *st)
             st->top_pages_dense);
 }
 
+/* Of enable_eplb. Balancedness over any time is rows / ranks / busiest rows of that time. */
+static void eplb_gauges(struct out *o, const struct sl_eplb_stats *e)
+{
+    if (!e->on)
+        return;
+    gauge(o, "sluice:eplb_balancedness",
+          "Rows of experts on the mean rank over those on the busiest one, since experts were "
+          "placed.",
+          e->balancedness);
+    counter(o, "sluice:eplb_rows_total", "Rows of experts, of all layers.", e->rows);
+    counter(o, "sluice:eplb_busiest_rows_total",
+            "Of each layer of a step those of the busiest rank.", e->busiest_rows);
+    counter(o, "sluice:eplb_placings_total", "Times that experts were placed anew.", e->placings);
+    counter(o, "sluice:eplb_failed_total", "Times that this was given up.", e->failed);
+    counter(o, "sluice:eplb_loaded_experts_total", "Experts that this process loaded for it.",
+            e->loaded);
+}
+
 static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
@@ -336,6 +354,7 @@ static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
     if (info->n_cpu_expert_layers > 0)
         cpu_expert_gauges(o, in);
     top_page_counters(o, st);
+    eplb_gauges(o, &st->eplb);
 }
 
 /* Names that vLLM gave up and that dashboards and routers still ask for. */
