@@ -4,7 +4,7 @@
  * the first placing.
  *
  * usage: eplb_bench [ranks [skew [redundant [rows]]]]   (default: 2 ranks, skew 6, as many replicas
- *        more as there are ranks, 32 rows)
+ *        more as there are ranks, 16 rows)
  *
  * A random model of gpt-oss' shape, made small, generates `rows` texts at once. Time is that of a
  * step in the best of several rounds. All say the same, or the program says so and fails.
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_OUT = 48, N_PROMPT = 8, MOST_ROWS = 128, ROUNDS = 5 };
+enum { N_OUT = 24, N_PROMPT = 8, MOST_ROWS = 128, ROUNDS = 3 };
 
 #define PATH "build/testdata/models/eplb_bench"
 
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
 {
     static int32_t want[MOST_ROWS * N_OUT] = {-1};
     static int32_t ids[MOST_ROWS * N_OUT];
-    const int ranks = argc > 1 ? atoi(argv[1]) : 2, rows = argc > 4 ? atoi(argv[4]) : 32;
+    const int ranks = argc > 1 ? atoi(argv[1]) : 2, rows = argc > 4 ? atoi(argv[4]) : 16;
     const int redundant = argc > 3 ? atoi(argv[3]) : ranks;
     char config[120];
     if (rows < 1 || rows > MOST_ROWS)
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     measure(eng, "ranges", rows, want);
     sl_engine_destroy(eng);
     snprintf(config, sizeof config,
-             "{\"window_size\": 200, \"step_interval\": 400, \"num_redundant_experts\": %d}",
+             "{\"window_size\": 30, \"step_interval\": 100, \"num_redundant_experts\": %d}",
              redundant);
     cfg.enable_eplb = true;
     cfg.eplb_config = config;

@@ -72,6 +72,7 @@ static uint64_t pack_state(uint32_t placing, uint32_t n)
 static struct mark count_all(const struct sl_eplb *e)
 {
     struct mark m = {0};
+    SL_ASSERT(e->n_layers > 0 && e->layers != NULL);
     for (int32_t i = 0; i < e->n_layers; i++) {
         m.n_pairs += e->layers[i].counts->n_pairs;
         m.n_most += e->layers[i].counts->n_most;
@@ -84,6 +85,7 @@ static double balancedness(const struct sl_eplb *e, struct mark from)
 {
     const struct mark now = count_all(e);
     const uint64_t most = now.n_most - from.n_most;
+    SL_ASSERT(now.n_most >= from.n_most && now.n_pairs >= from.n_pairs);
     return most == 0 ? 1 : (double)(now.n_pairs - from.n_pairs) / e->n_ranks / (double)most;
 }
 
@@ -106,6 +108,7 @@ static int load_layer(struct sl_eplb *e, const struct layer *l, struct sl_error 
 static void drop_layer(struct sl_eplb *e, const struct layer *l)
 {
     int32_t n_experts;
+    SL_ASSERT(l->n_places >= l->n_experts && l->n_places % e->n_ranks == 0);
     for (int i = 0; i < e->parts.n; i++)
         if (sl_model_places(e->parts.models[i], l->layer, &n_experts) > 0)
             sl_model_places_drop(e->parts.models[i], l->layer);
@@ -115,6 +118,7 @@ static void drop_layer(struct sl_eplb *e, const struct layer *l)
 static bool await_switch(struct sl_eplb *e, uint32_t placing, uint32_t n)
 {
     bool over = false, done = false;
+    SL_ASSERT(n > 0 && n <= (uint32_t)e->n_layers && placing > 0);
     pthread_mutex_lock(&e->lock);
     while (!over && !done) {
         const uint64_t s = atomic_load(&e->switched);
@@ -190,6 +194,7 @@ static void begin_window(struct sl_eplb *e)
 
 static void begin_placing(struct sl_eplb *e)
 {
+    SL_ASSERT(!e->moving && e->n_steps >= e->cfg.step_interval);
     pthread_mutex_lock(&e->lock);
     for (int32_t i = 0; i < e->n_layers; i++) {
         const struct layer *l = &e->layers[i];
@@ -210,6 +215,7 @@ static void begin_placing(struct sl_eplb *e)
 
 static void tell_switched(struct sl_eplb *e, uint32_t n)
 {
+    SL_ASSERT(e->moving && (n == NONE || n <= (uint32_t)e->n_layers));
     pthread_mutex_lock(&e->lock);
     atomic_store(&e->switched, pack_state(e->placing, n));
     pthread_cond_broadcast(&e->news);
@@ -218,6 +224,7 @@ static void tell_switched(struct sl_eplb *e, uint32_t n)
 
 static void end_placing(struct sl_eplb *e, bool placed)
 {
+    SL_ASSERT(e->moving && (!placed || e->n_switched == e->n_layers));
     e->moving = false;
     e->n_placed += placed;
     e->n_failed += !placed;
@@ -270,6 +277,7 @@ void sl_eplb_step(struct sl_eplb *e)
 void sl_eplb_stats(const struct sl_eplb *e, struct sl_eplb_stats *out)
 {
     const struct mark all = count_all(e);
+    SL_ASSERT(all.n_most <= all.n_pairs && all.n_pairs <= all.n_most * (uint64_t)e->n_ranks);
     *out = (struct sl_eplb_stats){.on = true,
                                   .balancedness = balancedness(e, e->mark),
                                   .rows = all.n_pairs,
@@ -315,6 +323,7 @@ size_t sl_eplb_put(struct sl_eplb *e, uint8_t *out)
 {
     const struct head h = {SL_RANK_PLACES, (int32_t)e->n_lists};
     uint8_t *at = out + sizeof h;
+    SL_ASSERT(e->parts.apart);
     start_over(e);
     memcpy(out, &h, sizeof h);
     for (int32_t i = 0; i < e->n_layers; i++) {
@@ -323,6 +332,7 @@ size_t sl_eplb_put(struct sl_eplb *e, uint8_t *out)
         memcpy(at, sl_model_place_list(l->model, l->layer), n);
         at += n;
     }
+    SL_ASSERT(at == out + sl_eplb_message_bytes(e->parts.models[0]));
     return (size_t)(at - out);
 }
 
@@ -353,6 +363,7 @@ int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n, struct sl_erro
 {
     struct head h;
     int rc = 0;
+    SL_ASSERT(e->parts.apart && e->parts.n == 1);
     if (n != sizeof h + e->n_lists * sizeof(int32_t))
         return sl_fail(err, SL_EFORMAT, "rank 0 sent places of experts in %zu bytes", n);
     memcpy(&h, data, sizeof h);
@@ -404,6 +415,7 @@ static int list_layers(struct sl_eplb *e, struct sl_error *err)
             e->n_lists += (size_t)n;
             break;
         }
+    SL_ASSERT(e->n_layers > 0); /* who balances has experts: sl_model_set_rank */
     return 0;
 }
 

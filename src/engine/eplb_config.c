@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/check.h"
+#include "base/limits.h"
 #include "engine/eplb.h"
 
 #include <jansson.h>
@@ -12,6 +13,7 @@ static int read_int(const json_t *o, const char *key, int32_t min, int32_t max, 
 {
     const json_t *v = json_object_get(o, key);
     const json_int_t n = json_integer_value(v);
+    SL_ASSERT(*out >= min && *out <= max); /* the default */
     if (v == NULL || json_is_null(v))
         return 0;
     if (!json_is_integer(v) || n < min || n > max)
@@ -53,8 +55,8 @@ static int read_object(json_t *o, struct sl_eplb_config *out, struct sl_error *e
     if (rc == 0)
         rc = read_int(o, "step_interval", 1, MAX_STEPS, &out->step_interval, err);
     if (rc == 0)
-        rc = read_int(o, "num_redundant_experts", 0, SL_MAX_REDUNDANT,
-                      &out->num_redundant_experts, err);
+        rc = read_int(o, "num_redundant_experts", 0, SL_MAX_REDUNDANT, &out->num_redundant_experts,
+                      err);
     if (rc == 0 && log != NULL && !json_is_null(log) && !json_is_boolean(log))
         rc = sl_fail(err, SL_EINVAL, "eplb_config: log_balancedness must be true or false");
     if (rc == 0)
@@ -100,6 +102,7 @@ int sl_eplb_config_read(const struct sl_engine_config *cfg, bool *on, struct sl_
     }
     if (rc == 0)
         rc = check_config(cfg, out, err);
+    SL_ASSERT(rc != 0 || (out->window_size > 0 && out->step_interval > 0));
     *on = rc == 0 && cfg->enable_eplb;
     return rc;
 }
