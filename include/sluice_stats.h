@@ -98,6 +98,11 @@ struct sl_kv_transfer_stats {
     uint64_t n_read_pages, n_read_bytes; /* from others */
     uint64_t n_refused, n_lost, n_late;  /* peers that refused, connections lost, deadlines */
     uint64_t n_corrupt;                  /* pages that came with other bytes */
+    bool nixl;                           /* pages are to be carried by NIXL: */
+    uint64_t nixl_bytes;                 /* memory registered; 0: not yet, or it could not start */
+    uint64_t n_nixl_pages, n_nixl_bytes; /* read from others by it */
+    uint64_t n_nixl_failed, n_nixl_late; /* reads that failed, or took too long: TCP was used */
+    uint64_t n_nixl_kept;                /* pages out of use now, as such a read may still write */
 };
 
 /* Load of ranks that have experts each, with enable_eplb. rows: of all experts, layers and steps;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * peer_bench.c - how fast the pages of a prompt go from one server to another (src/tier/serve.c,
- * peer.c), beside the same bytes over plain sockets, in turns. Both ends run in this process.
+ * peer.c) over TCP, and by NIXL if its library is here, beside the same bytes over plain sockets,
+ * in turns. Both ends run in this process.
  *
  * usage: peer_bench [KB of a page] [MB in all] [rounds]
  *
@@ -145,6 +146,7 @@ struct bench {
     struct sl_store *from, *to;
     struct sl_serve *serve;
     struct sl_peer *peer;
+    struct sl_nixl *nixl[2]; /* of each side; NULL: TCP only */
     int32_t n_blocks;
     struct sl_hash128 *names;
     int32_t *tokens;
@@ -195,25 +197,51 @@ static void fill(struct bench *b)
     }
 }
 
-static void open_all(struct bench *b)
+/* An agent for each side, if the library is here. */
+static void open_nixl(struct bench *b)
 {
     struct sl_error err;
-    b->from = open_store(b);
-    b->to = open_store(b);
-    fill(b);
+    size_t n;
+    for (int i = 0; i < 2; i++) {
+        const struct sl_nixl_config cfg = {.store = i == 0 ? b->from : b->to, .backend = "UCX"};
+        if (sl_nixl_open(&cfg, &b->nixl[i], &err) != 0) {
+            printf("without NIXL: %s\n", err.msg);
+            return;
+        }
+    }
+    const uint64_t end = sl_now_ns() + UINT64_C(20000000000);
+    for (int i = 0; i < 2; i++)
+        while (sl_nixl_metadata(b->nixl[i], &n) == NULL && sl_now_ns() < end)
+            usleep(1000);
+}
+
+/* The service and who asks it; pages go by NIXL if both have it. */
+static void open_way(struct bench *b, bool nixl)
+{
+    struct sl_error err;
     struct sl_serve_config serve = {.store = b->from,
+                                    .nixl = nixl ? b->nixl[0] : NULL,
                                     .layout = b->layout,
                                     .host = "127.0.0.1",
                                     .host_bytes = UINT64_MAX / 4,
                                     .lease_ms = 60000};
-    struct sl_peer_config peer = {.store = b->to, .layout = b->layout, .put_tail = put_tail};
+    struct sl_peer_config peer = {.store = b->to,
+                                  .nixl = nixl ? b->nixl[1] : NULL,
+                                  .layout = b->layout,
+                                  .put_tail = put_tail};
     if (sl_netlist_read(NULL, "peers", &serve.peers, &err) != 0 ||
         sl_netlist_read(NULL, "peers", &peer.peers, &err) != 0 ||
         sl_serve_open(&serve, &b->serve, &err) != 0 || sl_peer_open(&peer, &b->peer, &err) != 0)
         die(err.msg);
 }
 
-static double hand_over(struct bench *b, uint64_t round)
+static void close_way(struct bench *b)
+{
+    sl_serve_close(b->serve);
+    sl_peer_close(b->peer);
+}
+
+static double hand_over(struct bench *b, uint64_t round, const char *what)
 {
     const struct sl_lease_id id = {.lo = round, .hi = 9};
     struct sl_hash128 *names = malloc((size_t)b->n_blocks * sizeof *names);
@@ -233,7 +261,7 @@ static double hand_over(struct bench *b, uint64_t round)
     struct sl_peer_job *j = sl_peer_begin(b->peer, &want);
     while (!sl_peer_over(j))
         usleep(50);
-    double s = report("hand-over", &t, (uint64_t)b->n_blocks * (uint64_t)b->layout.page_bytes[0]);
+    double s = report(what, &t, (uint64_t)b->n_blocks * (uint64_t)b->layout.page_bytes[0]);
     struct sl_store_key last = {names[b->n_blocks - 1], 0};
     if (!sl_store_has(b->to, &last))
         printf("  NOT ALL OF IT CAME\n");
@@ -246,6 +274,21 @@ static double hand_over(struct bench *b, uint64_t round)
 static void take_best(double *best, double s)
 {
     *best = SL_MIN(*best, s);
+}
+
+static double hand_over_by_nixl(struct bench *b, uint64_t round)
+{
+    struct sl_nixl_stats before, after;
+    open_way(b, true);
+    sl_nixl_stats(b->nixl[1], &before);
+    double s = hand_over(b, round, "hand-over, NIXL");
+    sl_nixl_stats(b->nixl[1], &after);
+    if (after.n_reads - before.n_reads != (uint64_t)b->n_blocks)
+        printf("  only %llu of %d pages by NIXL, %llu failed, %llu late\n",
+               (unsigned long long)(after.n_reads - before.n_reads), (int)b->n_blocks,
+               (unsigned long long)after.n_failed, (unsigned long long)after.n_late);
+    close_way(b);
+    return s;
 }
 
 int main(int argc, char **argv)
@@ -262,7 +305,10 @@ int main(int argc, char **argv)
     b.n_blocks = (int32_t)SL_MAX((mb << 10) / kb, 1);
     b.names = calloc((size_t)b.n_blocks, sizeof *b.names);
     b.tokens = calloc((size_t)b.n_blocks * BLOCK, sizeof *b.tokens);
-    open_all(&b);
+    b.from = open_store(&b);
+    b.to = open_store(&b);
+    fill(&b);
+    open_nixl(&b);
     const uint64_t n_bytes = (uint64_t)b.n_blocks * (kb << 10);
     uint8_t *from = malloc(n_bytes), *to = malloc(n_bytes);
     if (from == NULL || to == NULL)
@@ -270,18 +316,25 @@ int main(int argc, char **argv)
     memset(from, 1, n_bytes);
     memset(to, 2, n_bytes);
     const int n_conns = SL_MIN(SL_MAX(sl_cpu_count() / 2, 1), MAX_CONNS);
-    double best_plain = 1e9, best = 1e9;
+    double best_plain = 1e9, best = 1e9, best_nixl = 1e9;
     printf("%d pages of %llu KB, %d processors\n", (int)b.n_blocks, (unsigned long long)kb,
            sl_cpu_count());
     for (uint64_t i = 0; i < rounds; i++) {
         for (int n = 1; n <= n_conns; n += SL_MAX(n_conns - 1, 1))
             take_best(&best_plain, plain(from, to, n_bytes, n));
-        take_best(&best, hand_over(&b, i + 1));
+        open_way(&b, false);
+        take_best(&best, hand_over(&b, 2 * i, "hand-over, TCP"));
+        close_way(&b);
+        if (b.nixl[1] != NULL)
+            take_best(&best_nixl, hand_over_by_nixl(&b, 2 * i + 1));
     }
     printf("best: hand-over %.1f ms, plain sockets %.1f ms: %.2f times\n", best * 1e3,
            best_plain * 1e3, best / best_plain);
-    sl_serve_close(b.serve);
-    sl_peer_close(b.peer);
+    if (b.nixl[1] != NULL)
+        printf("by NIXL %.1f ms: %.2f times\n", best_nixl * 1e3, best_nixl / best);
+    for (int i = 0; i < 2; i++)
+        if (!sl_nixl_close(b.nixl[i]))
+            printf("NIXL did not end\n");
     sl_store_close(b.from);
     sl_store_close(b.to);
     free(from);

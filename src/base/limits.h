@@ -116,6 +116,11 @@
 #define SL_MAX_LEASES       4096      /* requests whose pages are on offer */
 #define SL_MAX_LEASE_BLOCKS (1 << 20) /* of one prompt */
 
+/* pages that NIXL carries between servers */
+#define SL_MAX_NIXL_READS    512        /* at once */
+#define SL_MAX_NIXL_REMOTES  64         /* servers that they are read from */
+#define SL_MAX_NIXL_METADATA (64 << 10) /* bytes of one's metadata */
+
 /* method suffix of drafts */
 #define SL_MAX_SUFFIX_DEPTH   256       /* tokens of a match and the drafts behind it */
 #define SL_MAX_SUFFIX_OUTPUTS 1000000   /* that are kept */

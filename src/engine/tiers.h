@@ -46,6 +46,7 @@ struct sl_transfer_config {
     int32_t port;
     int32_t bootstrap_port; /* of others */
     struct sl_netlist peers;
+    const char *nixl; /* back end of NIXL that carries pages; NULL: TCP does */
 };
 
 struct sl_tiers_config {
@@ -121,6 +122,7 @@ struct sl_tiers {
     uint64_t n_todos, n_todos_over; /* entries of todo so far, and those that were seen to */
     struct sl_serve *serve;         /* pages are read here; NULL: they are not */
     struct sl_peer *peer;           /* and elsewhere */
+    struct sl_nixl *nixl;           /* carries them; NULL: TCP does */
     struct sl_netlist peers;
     struct sl_kv_transfer_info info;
     uint64_t n_passed_over; /* pages that were not stored: there was no room or no time */

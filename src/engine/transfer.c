@@ -53,6 +53,7 @@ static int open_serve(struct sl_engine *eng, const struct sl_tiers_config *cfg,
 {
     struct sl_tiers *t = &eng->tiers;
     struct sl_serve_config serve = {.store = t->store,
+                                    .nixl = t->nixl,
                                     .host = t->info.host,
                                     .port = cfg->transfer.port,
                                     .peers = cfg->transfer.peers,
@@ -91,11 +92,17 @@ int sl_transfer_init(struct sl_engine *eng, const struct sl_tiers_config *cfg, s
     memcpy(info->host, host, strlen(host) + 1);
     put_hex(info->engine_id, &id);
     put_hex(info->root, &cfg->store.root);
+    const struct sl_nixl_config nixl = {.store = t->store, .backend = c->nixl};
+    if (c->nixl != NULL)
+        rc = sl_nixl_open(&nixl, &t->nixl, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "kv-transfer-config: backends: ");
     if (c->serves)
         rc = open_serve(eng, cfg, err);
     if (rc != 0 || !c->asks)
         return rc;
     struct sl_peer_config peer = {.store = t->store,
+                                  .nixl = t->nixl,
                                   .peers = c->peers,
                                   .put_tail = put_tail,
                                   .wake = wake_up,
@@ -108,8 +115,11 @@ void sl_transfer_deinit(struct sl_engine *eng)
 {
     sl_serve_close(eng->tiers.serve);
     sl_peer_close(eng->tiers.peer);
+    if (!sl_nixl_close(eng->tiers.nixl))
+        sl_store_leave(eng->tiers.store);
     eng->tiers.serve = NULL;
     eng->tiers.peer = NULL;
+    eng->tiers.nixl = NULL;
 }
 
 /* ------------------------------------------------------------------ requests */
@@ -222,10 +232,13 @@ void sl_transfer_stats(const struct sl_engine *eng, struct sl_kv_transfer_stats 
 {
     struct sl_serve_stats s = {0};
     struct sl_peer_stats p = {0};
+    struct sl_nixl_stats n = {0};
     if (eng->tiers.serve != NULL)
         sl_serve_stats(eng->tiers.serve, &s);
     if (eng->tiers.peer != NULL)
         sl_peer_stats(eng->tiers.peer, &p);
+    if (eng->tiers.nixl != NULL)
+        sl_nixl_stats(eng->tiers.nixl, &n);
     *out = (struct sl_kv_transfer_stats){.on = eng->tiers.serve != NULL || eng->tiers.peer != NULL,
                                          .n_offers = s.n_leases,
                                          .n_expired = s.n_expired,
@@ -239,5 +252,12 @@ void sl_transfer_stats(const struct sl_engine *eng, struct sl_kv_transfer_stats 
                                          .n_refused = s.n_refused + p.n_refused,
                                          .n_lost = p.n_lost,
                                          .n_late = p.n_late,
-                                         .n_corrupt = p.n_corrupt};
+                                         .n_corrupt = p.n_corrupt,
+                                         .nixl = eng->tiers.nixl != NULL,
+                                         .nixl_bytes = n.registered_bytes,
+                                         .n_nixl_pages = n.n_reads,
+                                         .n_nixl_bytes = n.n_bytes,
+                                         .n_nixl_failed = n.n_failed,
+                                         .n_nixl_late = n.n_late,
+                                         .n_nixl_kept = n.n_kept};
 }

@@ -44,7 +44,8 @@ int sl_host_open(struct sl_host *h, const struct sl_store_config *cfg, struct sl
 
 void sl_host_close(struct sl_host *h)
 {
-    sl_aligned_free(h->arena, h->n_arena);
+    if (!h->left)
+        sl_aligned_free(h->arena, h->n_arena);
     sl_slots_deinit(&h->slots);
     *h = (struct sl_host){0};
 }

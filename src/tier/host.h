@@ -14,6 +14,7 @@ struct sl_host {
     struct sl_slots slots;
     uint8_t *arena;
     size_t n_arena, chunk_bytes;
+    bool left; /* the arena stays behind */
     size_t stride[SL_MAX_KV_GROUPS];
 };
 

@@ -32,6 +32,20 @@ void sl_peer_tell(struct sl_peer *p, const struct sl_peer_job *j, const char *wh
                j->port, what);
 }
 
+void sl_peer_tell_stream(struct sl_peer *p, const struct sl_peer_job *j, enum sl_peer_why why)
+{
+    static const char *const reasons[] = {"it has no NIXL", "NIXL knows too many servers",
+                                          "reads by NIXL fail or take too long"};
+    SL_ASSERT(why < SL_COUNT(reasons) && p->cfg.nixl != NULL);
+    pthread_mutex_lock(&p->lock);
+    const bool told = (p->told & 1u << why) != 0;
+    p->told |= 1u << why;
+    pthread_mutex_unlock(&p->lock);
+    if (!told)
+        sl_log(SL_LOG_WARN, "KV pages of %.80s port %d come over TCP: %s", j->host, j->port,
+               reasons[why]);
+}
+
 /* ---- dialling: a thread of its own, as looking up a name may take long */
 
 static struct addrinfo *look_up(struct sl_peer *p, const struct sl_peer_job *j)
@@ -166,8 +180,10 @@ static void take_incoming(struct sl_peer_thread *t)
     pthread_mutex_lock(&t->peer->lock);
     for (int i = 0; t->n_incoming > 0; i++) {
         SL_ASSERT(i < SL_MAX_PEER_CONNS);
-        if (t->conns[i] == NULL)
-            t->conns[i] = t->incoming[--t->n_incoming];
+        if (t->conns[i] != NULL)
+            continue;
+        t->conns[i] = t->incoming[--t->n_incoming];
+        t->conns[i]->bell = t->bell;
     }
     pthread_mutex_unlock(&t->peer->lock);
 }

@@ -7,6 +7,9 @@
  * deadline; the store then has what has come, and the rest is a miss, so the engine computes it. A
  * page is believed if root, place and tokens are right and its digest is that of its bytes.
  *
+ * With NIXL on both sides it reads the page itself, and a page that it cannot read so, or not in
+ * time, is asked for once more over TCP.
+ *
  * Layers see everything: pages in the order of blocks, while the peer computes them. Recurrent
  * layers: the deepest state that there is. Windows: what a row behind that sees.
  *
@@ -23,6 +26,7 @@ struct sl_peer_job;
 
 struct sl_peer_config {
     struct sl_store *store;
+    struct sl_nixl *nixl; /* NULL: pages come over TCP only */
     struct sl_page_layout layout;
     struct sl_netlist peers; /* that may be asked */
     /* What the store has behind a page: the name of the block before it (of the first one its own),

@@ -40,6 +40,10 @@ struct sl_peer_job {
 struct sl_peer_got { /* a page that was asked for */
     int32_t block, group;
     uint8_t *room; /* in the store */
+    /* of an answer */
+    bool gone;                 /* it will not come */
+    struct sl_nixl_read *read; /* NULL: it comes by the stream */
+    struct sl_hash128 digest;
 };
 
 struct sl_peer_conn {
@@ -56,7 +60,15 @@ struct sl_peer_conn {
     bool in_page; /* head is there, bytes are coming */
     struct sl_peer_got asked[SL_MAX_PEER_WINDOW];
     int32_t first_asked, n_asked;
-    struct sl_peer_ask out[SL_MAX_PEER_WINDOW];
+    int32_t n_heads; /* of them, from the first on, that are gone or being read by NIXL */
+    struct sl_peer_got again[SL_MAX_PEER_WINDOW]; /* to be asked for by the stream */
+    int32_t n_again;
+    struct sl_nixl_remote *remote; /* the peer's memory; NULL: pages come by the stream */
+    uint8_t *metadata;             /* [n_metadata] of it, while that comes */
+    int bell;                      /* of the thread */
+    bool read[SL_MAX_PEER_WINDOW]; /* to be told: which of its pages were read */
+    int32_t n_read;
+    struct sl_peer_ask out[2 * SL_MAX_PEER_WINDOW];
     size_t n_out; /* bytes of asks to be sent, of which `sent` are */
     uint64_t heard_ns;
     bool rests; /* nothing to ask for until another connection is answered */
@@ -84,12 +96,15 @@ struct sl_peer {
     struct sl_peer_thread threads[SL_MAX_PEER_THREADS];
     int n_threads, n_started, next_thread;
     uint64_t told_ns; /* when the log last said that something is wrong */
+    unsigned told;    /* bits of enum sl_peer_why */
 };
 
 /* peer_job.c. What is to be asked for next: 1 it is in *out, 0 nothing now, -1 nothing more. */
 int sl_peer_next(struct sl_peer_job *j, struct sl_peer_got *out);
 /* A page has come, or will not. */
 void sl_peer_answered(struct sl_peer_job *j, const struct sl_peer_got *got, bool here);
+/* The room of a page was given up: another one for it, or NULL. */
+uint8_t *sl_peer_another_room(struct sl_peer_job *j, const struct sl_peer_got *got);
 void sl_peer_job_over(struct sl_peer_job *j); /* once */
 void sl_peer_welcomed(struct sl_peer_job *j, int32_t n_blocks);
 void sl_peer_conn_gone(struct sl_peer_job *j); /* the last one takes the job with it */
@@ -99,7 +114,19 @@ bool sl_peer_conn_go(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now);
 void sl_peer_conn_close(struct sl_peer *p, struct sl_peer_conn *c);
 short sl_peer_conn_events(const struct sl_peer_conn *c);
 
+/* Receives what is still missing of n bytes. 1: all of it is there; 0; -1: the connection is over.
+ */
+int sl_peer_conn_take(struct sl_peer_conn *c, void *to, size_t n, uint64_t now);
+
+/* peer_pull.c: asks for pages and brings them into the store. 0: it waits, -1: the connection is
+ * over. */
+int sl_peer_pull(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now);
+void sl_peer_lose_asked(struct sl_peer *p, struct sl_peer_conn *c); /* what is under way */
+
 /* A line in the log, at most one in ten seconds. */
 void sl_peer_tell(struct sl_peer *p, const struct sl_peer_job *j, const char *what);
+/* Why pages come by the stream and not by NIXL: once for each reason. */
+enum sl_peer_why { SL_WHY_NO_NIXL, SL_WHY_TOO_MANY, SL_WHY_FAILED };
+void sl_peer_tell_stream(struct sl_peer *p, const struct sl_peer_job *j, enum sl_peer_why why);
 
 #endif

@@ -133,7 +133,8 @@ static int make_room(struct sl_peer_job *j, int32_t block, int32_t group, struct
     SL_ASSERT(block >= 0 && block < j->n_blocks);
     if (sl_store_has(store, &key))
         return 0;
-    *out = (struct sl_peer_got){block, group, sl_store_reserve(store, &key)};
+    *out =
+        (struct sl_peer_got){.block = block, .group = group, .room = sl_store_reserve(store, &key)};
     if (out->room == NULL)
         return sl_store_has(store, &key) ? 0 : -1;
     j->n_out++;
@@ -231,6 +232,13 @@ int sl_peer_next(struct sl_peer_job *j, struct sl_peer_got *out)
     if (over)
         sl_peer_job_over(j);
     return over ? -1 : got;
+}
+
+uint8_t *sl_peer_another_room(struct sl_peer_job *j, const struct sl_peer_got *got)
+{
+    const struct sl_store_key key = {j->names[got->block], got->group};
+    SL_ASSERT(got->block >= 0 && got->block < j->n_blocks);
+    return sl_store_reserve(j->peer->cfg.store, &key);
 }
 
 void sl_peer_answered(struct sl_peer_job *j, const struct sl_peer_got *got, bool here)

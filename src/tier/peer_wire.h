@@ -5,11 +5,13 @@
  *
  *   who wants pages                       who has them
  *   HELLO root, which lease, tokens  ->
- *                                    <-   WELCOME how many of its blocks are the same
- *   ASK block, group                 ->   (up to SL_MAX_PEER_WINDOW that are not answered)
- *                                    <-   PAGE and its bytes, in the order of the asks; or that it
- *                                         will not come; BEAT while it is waited for
- *   ASK block -1                     ->   has all it wants
+ *                                    <-   WELCOME how many of its blocks are the same, and what is
+ *                                         needed to read its memory by NIXL, if both have that
+ *   ASK block, group, carrier        ->   (up to SL_MAX_PEER_WINDOW that are not answered or read)
+ *                                    <-   PAGE and its bytes, or where they lie, in the order of
+ * the asks; or that it will not come; BEAT while it is waited for ASK block -2 ->   the first page
+ * that was told where it lies was read, or (carrier 0) will not be ASK block -1 ->   has all it
+ * wants
  *
  * Names of blocks are not sent: they are hashed with a secret of each server (store.h). A page is
  * asked for by its place in the prompt of a lease, and who asks shows the tokens of that prompt.
@@ -23,7 +25,10 @@
 
 #include <sys/types.h>
 
-#define SL_PEER_MAGIC 0x3130564B434C5300u /* changes with every change of what follows */
+#define SL_PEER_MAGIC 0x3230564B434C5300u /* changes with every change of what follows */
+
+/* What brings the bytes of a page: this connection, or NIXL (nixl.h). */
+enum sl_peer_carrier { SL_CARRIER_STREAM, SL_CARRIER_NIXL };
 
 enum { SL_PEER_SILENT_MS = 5000, SL_PEER_BEAT_MS = 1000 };
 
@@ -40,7 +45,7 @@ struct sl_peer_hello { /* n_blocks blocks of tokens follow */
     struct sl_lease_id id;
     int32_t block_size, n_blocks;
     uint32_t wait_ms; /* that the lease may take to appear */
-    uint32_t unused;
+    uint32_t carrier; /* enum sl_peer_carrier that it would like */
 };
 
 enum sl_peer_status {
@@ -52,20 +57,26 @@ enum sl_peer_status {
     SL_PEER_FAILED /* the request that was to compute the pages did not begin */
 };
 
-struct sl_peer_welcome {
-    uint32_t status; /* enum sl_peer_status */
+struct sl_peer_welcome { /* n_metadata bytes follow: of the agent that has the pages */
+    uint32_t status;     /* enum sl_peer_status */
     int32_t n_blocks;
+    uint32_t n_metadata; /* 0: there is none, pages come by the stream */
+    uint32_t unused;
 };
+
+enum { SL_PEER_ASK_END = -1, SL_PEER_ASK_READ = -2 };
 
 struct sl_peer_ask {
-    int32_t block, group; /* block -1: the end */
+    int32_t block, group; /* a block below 0: one of the above */
+    uint32_t carrier;
 };
 
-struct sl_peer_page { /* n_bytes follow */
+struct sl_peer_page { /* of the stream: n_bytes follow */
     uint32_t status;
     int32_t block, group;
-    uint32_t unused;
+    uint32_t carrier;
     uint64_t n_bytes;
+    uint64_t addr; /* of NIXL: where they lie, until they were read */
     struct sl_hash128 digest;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * serve.h - pages of this server's store for other servers: who prefilled a prompt offers its pages
- * for a while (a lease), and who decodes it reads them over TCP (peer.h), while they are computed
- * or afterwards.
+ * for a while (a lease), and who decodes it reads them over TCP or by NIXL (peer.h), while they are
+ * computed or afterwards.
  *
  * A lease is found by a random number of 128 bits, or by the number of a room, and its pages by
  * their place in the prompt. Who asks comes from an address on a list and shows the prompt's
@@ -17,6 +17,7 @@
 #define SL_TIER_SERVE_H
 
 #include "base/netlist.h"
+#include "tier/nixl.h"
 #include "tier/peer_wire.h"
 #include "tier/store.h"
 
@@ -33,6 +34,7 @@ struct sl_page_layout { /* of a model: the same on both sides if the root is */
 
 struct sl_serve_config {
     struct sl_store *store;
+    struct sl_nixl *nixl; /* NULL: pages go over TCP only */
     struct sl_page_layout layout;
     const char *host; /* to listen at */
     int port;         /* 0: any free one */
@@ -44,7 +46,7 @@ struct sl_serve_config {
 
 struct sl_serve_stats {
     uint64_t n_leases, n_expired; /* made; ended before they were read */
-    uint64_t n_pages, n_bytes;    /* sent */
+    uint64_t n_pages, n_bytes;    /* sent, or read by others */
     uint64_t n_missed, n_refused; /* pages; connections and leases */
 };
 

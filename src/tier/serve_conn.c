@@ -15,15 +15,29 @@
 
 enum { HELLO, TOKENS, FIND, SERVING, ENDING };
 
+/* The first page that was granted was read, or it will not be. Under the lock. */
+static void end_grant(struct sl_serve *s, struct sl_serve_conn *c)
+{
+    SL_ASSERT(c->by_nixl && c->n_granted > 0 && c->lease != NULL);
+    sl_lease_read(c->lease, c->granted[c->first_granted]);
+    c->first_granted = (c->first_granted + 1) % SL_MAX_PEER_WINDOW;
+    c->n_granted--;
+    sl_nixl_serve(s->cfg.nixl, 0, -1);
+}
+
 void sl_serve_conn_close(struct sl_serve *s, struct sl_serve_conn *c)
 {
     if (c->lease != NULL) {
         pthread_mutex_lock(&s->lock);
         if (c->page_idx >= 0)
             sl_lease_read(c->lease, c->page_idx);
+        while (c->n_granted > 0)
+            end_grant(s, c);
         sl_lease_leave(c->lease);
         pthread_mutex_unlock(&s->lock);
     }
+    if (c->by_nixl)
+        sl_nixl_serve(s->cfg.nixl, -1, 0);
     sl_sys->close(c->fd);
     sl_free(c->tokens);
     sl_free(c);
@@ -34,8 +48,15 @@ void sl_serve_conn_close(struct sl_serve *s, struct sl_serve_conn *c)
 static void welcome(struct sl_serve *s, struct sl_serve_conn *c, enum sl_peer_status status,
                     int32_t n_blocks)
 {
-    const struct sl_peer_welcome w = {(uint32_t)status, n_blocks};
-    SL_ASSERT(c->n_head == 0);
+    struct sl_peer_welcome w = {.status = (uint32_t)status, .n_blocks = n_blocks};
+    SL_ASSERT(c->n_head == 0 && c->page == NULL);
+    if (status == SL_PEER_OK && c->hello.carrier == SL_CARRIER_NIXL && s->cfg.nixl != NULL)
+        c->page = sl_nixl_metadata(s->cfg.nixl, &c->n_page);
+    if (c->page != NULL) {
+        c->by_nixl = true;
+        w.n_metadata = (uint32_t)c->n_page;
+        sl_nixl_serve(s->cfg.nixl, 1, 0);
+    }
     memcpy(&c->head, &w, sizeof w);
     c->n_head = sizeof w;
     c->state = status == SL_PEER_OK ? SERVING : ENDING;
@@ -49,7 +70,7 @@ static void welcome(struct sl_serve *s, struct sl_serve_conn *c, enum sl_peer_st
 /* The lease is still waited for. */
 static void welcome_later(struct sl_serve_conn *c, uint64_t now)
 {
-    const struct sl_peer_welcome w = {SL_PEER_BEAT, 0};
+    const struct sl_peer_welcome w = {.status = SL_PEER_BEAT};
     SL_ASSERT(c->n_head == 0 && c->state == FIND);
     if (now < c->beat_ns)
         return;
@@ -178,25 +199,46 @@ static void find_lease(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now
 
 /* ---- pages */
 
+/* -1: it is none. */
+static int take_ask(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now)
+{
+    const struct sl_peer_ask *a = &c->ask;
+    SL_ASSERT(c->n_asks < SL_MAX_PEER_WINDOW);
+    if (a->block == SL_PEER_ASK_READ && c->n_granted > 0) {
+        const int32_t group = c->granted[c->first_granted] % s->cfg.layout.n_groups;
+        pthread_mutex_lock(&s->lock);
+        s->stats.n_pages += a->carrier == SL_CARRIER_NIXL;
+        s->stats.n_bytes += a->carrier == SL_CARRIER_NIXL ? s->cfg.layout.page_bytes[group] : 0;
+        end_grant(s, c);
+        pthread_mutex_unlock(&s->lock);
+        return 1;
+    }
+    if (a->block < 0 || a->block >= c->n_same || a->group < 0 ||
+        a->group >= s->cfg.layout.n_groups ||
+        a->carrier > (c->by_nixl ? SL_CARRIER_NIXL : SL_CARRIER_STREAM) ||
+        c->n_asks + c->n_granted >= SL_MAX_PEER_WINDOW)
+        return -1;
+    if (c->n_asks == 0)
+        c->deadline_ns = now + IDLE_MS * MS;
+    c->asks[(c->first_ask + c->n_asks++) % SL_MAX_PEER_WINDOW] = *a;
+    return 1;
+}
+
 /* Reads asks while there is room for them. -1: the connection is over. */
 static int take_asks(struct sl_serve *s, struct sl_serve_conn *c, uint64_t now)
 {
     int r = 1;
     SL_ASSERT(c->lease != NULL && c->n_asks >= 0 && c->n_same <= c->lease->n_blocks);
     while (c->n_asks < SL_MAX_PEER_WINDOW && (r = take(c, &c->ask, sizeof c->ask)) > 0) {
-        if (c->ask.block == -1) {
+        if (c->ask.block == SL_PEER_ASK_END) {
             pthread_mutex_lock(&s->lock);
             c->lease->read = true;
             pthread_mutex_unlock(&s->lock);
             sl_peer_ring(s->threads[0].bell);
             return -1;
         }
-        if (c->ask.block < 0 || c->ask.block >= c->n_same || c->ask.group < 0 ||
-            c->ask.group >= s->cfg.layout.n_groups)
+        if (take_ask(s, c, now) < 0)
             return -1;
-        if (c->n_asks == 0)
-            c->deadline_ns = now + IDLE_MS * MS;
-        c->asks[(c->first_ask + c->n_asks++) % SL_MAX_PEER_WINDOW] = c->ask;
     }
     return r;
 }
@@ -205,12 +247,22 @@ static void send_page(struct sl_serve *s, struct sl_serve_conn *c, const struct 
 {
     const struct sl_page_layout *y = &s->cfg.layout;
     SL_ASSERT(c->page_idx >= 0);
+    const uint8_t *page = c->lease->pages[c->page_idx].get.page;
+    const size_t n = y->page_bytes[ask->group];
     answer(c, SL_PEER_OK, ask);
-    c->page = c->lease->pages[c->page_idx].get.page;
-    c->n_page = y->page_bytes[ask->group];
-    c->head.n_bytes = c->n_page;
-    c->head.digest =
-        sl_peer_digest(&y->root, &c->lease->id, ask->block, ask->group, c->page, c->n_page);
+    c->head.carrier = ask->carrier;
+    c->head.n_bytes = n;
+    c->head.digest = sl_peer_digest(&y->root, &c->lease->id, ask->block, ask->group, page, n);
+    if (ask->carrier == SL_CARRIER_NIXL) {
+        SL_ASSERT(c->by_nixl && c->n_granted < SL_MAX_PEER_WINDOW);
+        c->head.addr = (uintptr_t)page;
+        c->granted[(c->first_granted + c->n_granted++) % SL_MAX_PEER_WINDOW] = c->page_idx;
+        c->page_idx = -1;
+        sl_nixl_serve(s->cfg.nixl, 0, 1);
+        return;
+    }
+    c->page = page;
+    c->n_page = n;
 }
 
 /* Begins to answer the first ask. False: its page has not come yet. */

@@ -47,10 +47,13 @@ struct sl_serve_conn {
     int32_t first_ask, n_asks;
     struct sl_peer_page head; /* or a welcome */
     size_t n_head, sent;
-    const uint8_t *page; /* [n_page] behind it */
+    const uint8_t *page; /* [n_page] behind it, or metadata */
     size_t n_page;
-    int32_t page_idx; /* of the lease; -1: none is being sent */
-    bool waits;       /* for a page, or its lease */
+    int32_t page_idx;                    /* of the lease; -1: none is being sent */
+    bool by_nixl;                        /* it was told how to read here */
+    int32_t granted[SL_MAX_PEER_WINDOW]; /* pages of the lease that it reads, a ring */
+    int32_t first_granted, n_granted;
+    bool waits; /* for a page, or its lease */
     uint64_t deadline_ns, wait_until_ns, beat_ns;
 };
 

@@ -415,6 +415,14 @@ void sl_slots_again(struct sl_slots *s, int32_t slot)
     sl_slots_touch(s, slot);
 }
 
+void sl_slots_rename(struct sl_slots *s, int32_t slot, const struct sl_hash128 *name)
+{
+    SL_ASSERT(s->slots[slot].state != SL_SLOT_FREE && s->slots[slot].n_holds > 0);
+    table_remove(s, slot);
+    s->slots[slot].name = *name;
+    table_add(s, slot);
+}
+
 void sl_slots_drop(struct sl_slots *s, int32_t slot)
 {
     struct sl_slot *p = &s->slots[slot];

@@ -91,6 +91,8 @@ void sl_slots_release(struct sl_slots *s, int32_t slot); /* a use */
 void sl_slots_touch(struct sl_slots *s, int32_t slot);   /* a use too */
 /* A later request came upon the page: a use, of which ARC takes note. */
 void sl_slots_again(struct sl_slots *s, int32_t slot);
+/* From now on the page is another one: nobody finds it by its name. */
+void sl_slots_rename(struct sl_slots *s, int32_t slot, const struct sl_hash128 *name);
 /* Forgets the page of a slot that the caller alone holds. */
 void sl_slots_drop(struct sl_slots *s, int32_t slot);
 

@@ -231,6 +231,29 @@ void sl_store_cancel(struct sl_store *s, uint8_t *page)
         sl_store_wake(s);
 }
 
+void sl_store_disown(struct sl_store *s, const uint8_t *page)
+{
+    pthread_mutex_lock(&s->lock);
+    int32_t slot = open_slot(s, page);
+    const struct sl_hash128 nobodys = {.lo = (uint64_t)slot}; /* hi 0: no hash of a block */
+    bool somebody = sl_store_tell(s, slot, false, SL_TIER_HOST);
+    sl_slots_rename(&s->host.slots, slot, &nobodys);
+    pthread_mutex_unlock(&s->lock);
+    if (somebody)
+        sl_store_wake(s);
+}
+
+uint8_t *sl_store_memory(const struct sl_store *s, size_t *n_bytes)
+{
+    *n_bytes = s->host.n_arena;
+    return s->host.arena;
+}
+
+void sl_store_leave(struct sl_store *s)
+{
+    s->host.left = true;
+}
+
 /* ---- getting ---- */
 
 static void wait_for(struct sl_store *s, int32_t slot, struct sl_store_get *get)

@@ -111,6 +111,14 @@ bool sl_store_has(struct sl_store *s, const struct sl_store_key *key);
 uint8_t *sl_store_reserve(struct sl_store *s, const struct sl_store_key *key);
 void sl_store_commit(struct sl_store *s, uint8_t *page);
 void sl_store_cancel(struct sl_store *s, uint8_t *page);
+/* The page will not come, but somebody may still write there: its name is forgotten at once, its
+ * place stays out of use until it is cancelled. */
+void sl_store_disown(struct sl_store *s, const uint8_t *page);
+
+/* The memory that pages lie in, from open to close; not all of it is used yet. */
+uint8_t *sl_store_memory(const struct sl_store *s, size_t *n_bytes);
+/* It is not freed at close: somebody may still use it. */
+void sl_store_leave(struct sl_store *s);
 
 enum sl_store_state { SL_STORE_PENDING, SL_STORE_HERE, SL_STORE_MISS };
 

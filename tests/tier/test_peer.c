@@ -603,7 +603,8 @@ static void strange_bytes_harm_nobody(void **state)
                            .n_blocks = N_BLOCKS}};
         memcpy(all.tokens, t.tokens, sizeof all.tokens);
         for (int i = 0; i < 4; i++)
-            all.asks[i] = (struct sl_peer_ask){(int32_t)(sl_mix64(k + 77) % 40) * 2 - 40, i - 1};
+            all.asks[i] = (struct sl_peer_ask){.block = (int32_t)(sl_mix64(k + 77) % 40) * 2 - 40,
+                                               .group = i - 1};
         uint8_t *bytes = (uint8_t *)&all;
         for (uint64_t i = 0; i < k % 4; i++) /* of the head, mostly */
             bytes[sl_mix64(k * 9 + i) % (i == 0 ? sizeof all : sizeof all.hello)] ^=
@@ -634,7 +635,7 @@ static ssize_t ask_after(struct pair *t, int32_t n, int32_t block, struct sl_pee
                        .id = t->id,
                        .block_size = BLOCK,
                        .n_blocks = n}};
-    const struct sl_peer_ask ask = {block, 0};
+    const struct sl_peer_ask ask = {.block = block};
     const size_t n_all = offsetof(__typeof__(all), tokens) + (size_t)(n * BLOCK) * sizeof(int32_t);
     struct sl_peer_welcome w;
     int fd = dial(sl_serve_port(t->serve));

@@ -486,7 +486,8 @@ static int plan_tiers(const struct sl_loaded *l, const struct sl_engine_config *
                                             : port == 0 ? SL_BOOTSTRAP_PORT
                                                         : port,
                                     .bootstrap_port = port > 0 ? port : SL_BOOTSTRAP_PORT,
-                                    .peers = tiers.peers};
+                                    .peers = tiers.peers,
+                                    .nixl = tiers.nixl};
     for (int32_t g = 0; g < l->plan.kv.n_groups; g++)
         out->page_bytes[g] = l->plan.kv.groups[g].page_bytes;
     return 0;

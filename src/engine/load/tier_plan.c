@@ -48,7 +48,7 @@ static const struct tier_role roles[] = {
 
 static const struct tier_key extra_keys[] = {
     {"spec_name", "CPUOffloadingSpec"}, {"eviction_policy", NULL},  {"cpu_bytes_to_use", NULL},
-    {"store_threshold", NULL},          {"max_tracker_size", NULL},
+    {"store_threshold", NULL},          {"max_tracker_size", NULL}, {"backends", NULL},
 };
 
 static int check_keys(const json_t *o, const struct tier_key *keys, size_t n_keys,
@@ -130,6 +130,20 @@ static int read_policy(const json_t *extra, struct sl_tier_plan *out, struct sl_
     return rc;
 }
 
+/* "backends": ["UCX"] of a NixlConnector: as vLLM has it, but without it TCP carries pages. */
+static int read_backends(const json_t *list, struct sl_tier_plan *out, struct sl_error *err)
+{
+    const char *name = json_string_value(json_array_get(list, 0));
+    if (list == NULL)
+        return 0;
+    if (json_array_size(list) != 1 || name == NULL || strcmp(name, "UCX") != 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "kv-transfer-config: backends must be [\"UCX\"]");
+    if (!out->serves && !out->asks)
+        return sl_fail(err, SL_EINVAL, "kv-transfer-config: backends are those of a NixlConnector");
+    out->nixl = "UCX";
+    return 0;
+}
+
 /* {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
  * {"cpu_bytes_to_use": 8000000000}}, as vLLM has it. */
 static int read_transfer(const json_t *o, struct sl_tier_plan *out, struct sl_error *err)
@@ -148,6 +162,8 @@ static int read_transfer(const json_t *o, struct sl_tier_plan *out, struct sl_er
     rc = check_keys(extra, extra_keys, SL_COUNT(extra_keys), err);
     if (rc == 0)
         rc = read_policy(extra, out, err);
+    if (rc == 0)
+        rc = read_backends(json_object_get(extra, "backends"), out, err);
     const json_t *n = json_object_get(extra, "cpu_bytes_to_use");
     if (rc != 0 || n == NULL)
         return rc;

@@ -22,6 +22,7 @@ struct sl_tier_plan {
     bool always_load;  /* from there, also where to compute is expected to be faster */
     bool serves, asks; /* pages between servers */
     struct sl_netlist peers;
+    const char *nixl; /* back end of NIXL that carries those; NULL: TCP does */
 };
 
 /* SL_EINVAL, SL_EUNSUPPORTED: the message names the key. */

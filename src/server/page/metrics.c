@@ -504,6 +504,25 @@ static void labelled(struct out *o, const char *name, const char *help, const ch
         sample(o, name, labels[i], (double)values[i]);
 }
 
+/* Of one that reads pages of others by NIXL, or offers them so. */
+static void transfers_by_nixl(struct out *o, const struct sl_kv_transfer_stats *t)
+{
+    static const char *const faults[] = {"kind=\"failed\"", "kind=\"late\""};
+    const uint64_t failed[] = {t->n_nixl_failed, t->n_nixl_late};
+    head(o, "sluice:kv_transfer_nixl_registered_bytes", "gauge",
+         "Memory that NIXL reads and writes; 0: it has not started, pages go over TCP.");
+    sample(o, "sluice:kv_transfer_nixl_registered_bytes", NULL, (double)t->nixl_bytes);
+    head(o, "sluice:kv_transfer_nixl_pages_total", "counter", "KV pages read from others by NIXL.");
+    sample(o, "sluice:kv_transfer_nixl_pages_total", NULL, (double)t->n_nixl_pages);
+    head(o, "sluice:kv_transfer_nixl_bytes_total", "counter", "Their bytes.");
+    sample(o, "sluice:kv_transfer_nixl_bytes_total", NULL, (double)t->n_nixl_bytes);
+    labelled(o, "sluice:kv_transfer_nixl_faults_total",
+             "Reads that failed, or took too long: their pages came over TCP.", faults, failed, 2);
+    head(o, "sluice:kv_transfer_nixl_kept_pages", "gauge",
+         "Places of pages out of use, as a read that was given up may still write there.");
+    sample(o, "sluice:kv_transfer_nixl_kept_pages", NULL, (double)t->n_nixl_kept);
+}
+
 /* Of one of two servers, of which the other computes prompts, or goes on. */
 static void transfers(struct out *o, const struct sl_kv_transfer_stats *t)
 {
@@ -529,6 +548,8 @@ static void transfers(struct out *o, const struct sl_kv_transfer_stats *t)
     labelled(o, "sluice:kv_transfer_faults_total",
              "Refusals, connections lost, deadlines missed, pages damaged: all were recomputed.",
              faults, failed, 4);
+    if (t->nixl)
+        transfers_by_nixl(o, t);
 }
 
 /* Copies of pages outside the pool; vLLM's names where it has one. */
