@@ -16,6 +16,7 @@
 #define POLL_NS  UINT64_C(20000) /* between looks at what is under way: nobody tells of it */
 #define SERVE_NS MS              /* while somebody may begin to read */
 #define TEND_NS  (10 * MS)       /* while a connection waits for its reads to end */
+#define AFTER_NS (60000 * MS)    /* others' late reads are still helped, now and then */
 #define LAST_MS  500             /* at the end, for reads under way */
 #define CLOSE_MS 5000            /* for the library to come back */
 
@@ -155,9 +156,10 @@ static void stop(struct sl_nixl *n)
 static void rest(struct sl_nixl *n, bool tends)
 {
     struct timespec t;
+    const bool after = sl_now_ns() < n->serve_until_ns;
     uint64_t ns = n->posted != NULL || n->n_offered > 0 ? POLL_NS
                   : n->n_conns > 0                      ? SERVE_NS
-                  : tends                               ? TEND_NS
+                  : tends || after                      ? TEND_NS
                                                         : 0;
     SL_ASSERT(n->n_conns >= 0 && n->n_offered >= 0);
     if (n->queue != NULL || n->closing)
@@ -178,7 +180,8 @@ static void *nixl_main(void *arg)
     pthread_mutex_lock(&n->lock);
     while (!n->closing) {
         struct sl_nixl_read *queue = n->queue;
-        const bool serves = n->n_conns > 0 && atomic_load(&n->ready);
+        const bool serves =
+            atomic_load(&n->ready) && (n->n_conns > 0 || sl_now_ns() < n->serve_until_ns);
         n->queue = n->last = NULL;
         pthread_mutex_unlock(&n->lock);
         sl_nixl_post(n, queue);
@@ -308,6 +311,7 @@ void sl_nixl_serve(struct sl_nixl *n, int conns, int pages)
     n->n_conns += conns;
     n->n_offered += pages;
     SL_ASSERT(n->n_conns >= 0 && n->n_offered >= 0);
+    n->serve_until_ns = sl_now_ns() + AFTER_NS;
     if (conns > 0 || pages > 0)
         pthread_cond_signal(&n->more);
     pthread_mutex_unlock(&n->lock);

@@ -51,6 +51,7 @@ struct sl_nixl {
     pthread_cond_t more, gone;
     bool closing, ended;
     int32_t n_conns, n_offered; /* of those who have pages */
+    uint64_t serve_until_ns;    /* somebody may still read here */
     struct sl_nixl_stats stats;
     struct sl_nixl_read *pool; /* [SL_MAX_NIXL_READS] */
     struct sl_nixl_read *free, *queue, *last;

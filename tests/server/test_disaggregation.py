@@ -231,6 +231,10 @@ def test_callers_that_are_not_on_the_list():
     (["--disaggregation-mode", "prefill", *ANY_PORT, "--kv-transfer-host", "0.0.0.0"], "kv-transfer-host"),
     (["--disaggregation-mode", "prefill", "--no-enable-prefix-caching"], "prefix caching"),
     (["--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_x"}'], "kv_role"),
+    (["--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_connector_extra_config": {"backends": ["GDS"]}}'],
+     "backends"),
+    (["--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"backends": '
+      '["UCX"], "cpu_bytes_to_use": 1000000}}'], "backends"),
 ])
 def test_what_cannot_work_is_refused_by_name(flags, named):
     with pytest.raises(RuntimeError, match=named):
@@ -247,6 +251,81 @@ def test_vllms_way_to_ask_for_it():
             y.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})
         assert pages_read(b) > 0 and pages_read(a) == 0  # that one has computed them
         assert a.json("GET", "/server_info")[1]["disaggregation_mode"] == "both"
+
+
+def by_nixl(role):
+    config = {"kv_connector": "NixlConnector", "kv_role": role, "kv_connector_extra_config": {"backends": ["UCX"]}}
+    return [*ARGS, *ANY_PORT, "--kv-transfer-config", json.dumps(config)]
+
+
+def nixl_ready(server):
+    """Once its memory is registered."""
+    end = time.monotonic() + 60
+    while not server.metric("sluice:kv_transfer_nixl_registered_bytes"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return server
+
+
+def has_nixl():
+    try:
+        Server(MODEL, *by_nixl("kv_both")).__exit__(None, None, None)
+    except RuntimeError as e:
+        assert "NIXL" in str(e) and "libnixl_capi.so" in str(e)  # it says what is missing
+        return False
+    return True
+
+
+def test_pages_by_nixl():
+    """The library's agents carry the pages; a server without it still gets them, over TCP."""
+    if not has_nixl():
+        pytest.skip("NIXL's library is not here")
+    with Server(MODEL, *by_nixl("kv_producer")) as p, Server(MODEL, *by_nixl("kv_consumer")) as d, \
+            Server(MODEL, *DECODE) as tcp, Server(MODEL, *ARGS) as one:
+        nixl_ready(p), nixl_ready(d)
+        for k, (name, case) in enumerate(CASES.items()):
+            body = {"prompt": text_of(f"nixl {name}"), "max_tokens": 24, **case}
+            want = said(one.json("POST", "/v1/completions", body)[1])
+            if k % 2:
+                (_, _), (_, answer) = in_room(p, d, body, 7000 + k)
+            else:
+                params = prefill_leg(p, "/v1/completions", body)
+                answer = d.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})[1]
+            assert said(answer) == want
+        by = d.metric("sluice:kv_transfer_nixl_pages_total")
+        assert by > 0 and by <= pages_read(d)
+        assert d.metric("sluice:kv_transfer_nixl_kept_pages") == 0
+        assert d.metric("sluice:kv_transfer_nixl_faults_total", kind="failed") == 0
+        body = {"prompt": text_of("without nixl"), "max_tokens": 8, "temperature": 0}
+        params = prefill_leg(p, "/v1/completions", body)
+        answer = tcp.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})[1]
+        assert said(answer) == said(one.json("POST", "/v1/completions", body)[1]) and pages_read(tcp) > 0
+        for s in (p, d, tcp, one):
+            well(s)
+
+
+def test_a_server_that_others_read_by_nixl_is_killed():
+    if not has_nixl():
+        pytest.skip("NIXL's library is not here")
+    r = random.Random(4)
+    with Server(MODEL, *ARGS) as one, Server(MODEL, *by_nixl("kv_consumer")) as d:
+        nixl_ready(d)
+        for k in range(5):
+            body = {"prompt": text_of(f"nixl kill {k}"), "max_tokens": 6, "temperature": 0}
+            with Server(MODEL, *by_nixl("kv_producer")) as p:
+                nixl_ready(p)
+                params = prefill_leg(p, "/v1/completions", body)
+                got = []
+                leg = threading.Thread(target=lambda: got.append(
+                    d.json("POST", "/v1/completions", {**body, "kv_transfer_params": params})))
+                leg.start()
+                time.sleep(r.random() * 0.15)
+                p.process.kill()
+                at = time.monotonic()
+                leg.join(40)
+                assert time.monotonic() - at < 20 and got
+            assert said(got[0][1]) == said(one.json("POST", "/v1/completions", body)[1])
+        well(d)
 
 
 def test_the_first_server_is_killed(tmp_path):
