@@ -45,8 +45,8 @@ uint64_t sl_free_bytes(const char *path);
 SL_MUST_CHECK int sl_try_lock(const char *path, int *fd, struct sl_error *err);
 void sl_unlock(int fd);
 
-/* For names that other programs have given a meaning (HF_HOME); nothing of sluice's own is chosen
- * by the environment. NULL if absent or empty. */
+/* For names that other programs have given a meaning (HF_HOME), and where a library lies; nothing
+ * else of sluice's own is chosen by the environment. NULL if absent or empty. */
 const char *sl_environment(const char *name);
 
 #endif

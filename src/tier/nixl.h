@@ -25,7 +25,9 @@ struct sl_nixl;
 struct sl_nixl_remote; /* another server's agent */
 struct sl_nixl_read;   /* of a page */
 
-enum { SL_NIXL_READ_MS = 2000 }; /* that a page may take; then another way is gone */
+/* That a page may take, and that nothing may come from its server; then another way is gone. Less
+ * than a connection may be silent (peer_wire.h). */
+enum { SL_NIXL_READ_MS = 4000, SL_NIXL_SILENT_MS = 2000 };
 
 struct sl_nixl_config {
     struct sl_store *store; /* whose memory is registered, and which gets back what was given up */

@@ -21,6 +21,7 @@ struct sl_nixl_remote {
     bool drop;              /* and so is this */
     uint64_t rest_until_ns; /* nothing is read from it before */
     uint64_t met_ns;        /* the last time */
+    uint64_t heard_ns;      /* a read ended well */
     /* the agent's thread only */
     char *name;       /* NULL: its metadata is not loaded */
     int32_t n_posted; /* reads under way */

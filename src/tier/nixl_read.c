@@ -55,7 +55,9 @@ static void settle(struct sl_nixl *n, struct sl_nixl_read *r, bool good)
     n->stats.n_reads += good && !given_up;
     n->stats.n_bytes += good && !given_up ? r->n_bytes : 0;
     n->stats.n_failed += !good && !r->late;
-    if (!good)
+    if (good)
+        r->remote->heard_ns = sl_now_ns();
+    else
         blame(r->remote);
     if (given_up && !good) {
         r->next = n->kept;
@@ -378,7 +380,9 @@ enum sl_nixl_state sl_nixl_look(struct sl_nixl *n, struct sl_nixl_read *read, ui
     pthread_mutex_lock(&n->lock);
     enum sl_nixl_state state = read->state;
     SL_ASSERT(read->remote != NULL && !read->given_up);
-    if (state == SL_NIXL_PENDING && now > read->begun_ns + SL_NIXL_READ_MS * MS) {
+    const uint64_t heard = SL_MAX(read->begun_ns, read->remote->heard_ns);
+    if (state == SL_NIXL_PENDING &&
+        (now > read->begun_ns + SL_NIXL_READ_MS * MS || now > heard + SL_NIXL_SILENT_MS * MS)) {
         n->stats.n_late += !read->late;
         read->late = true;
         blame(read->remote);
