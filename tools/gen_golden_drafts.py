@@ -22,7 +22,14 @@ formula around transformers' layer of Qwen 2. speculators wants transformers < 5
 there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
 their drafts are right if each is made from the rows of its own text. So are those of `dflash_copy` and `peagle_copy` for `copy`. Models have a tokenizer of a character a token.
 
-    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same
+Gemma 4's assistants (transformers' Gemma4AssistantForCausalLM) read the keys that their model, `gemma4`, keeps: entry p
+of draft.bin is made at position p + 1 with the keys up to p, those of the drafts at the last entry's position. Of
+transformers 5.23 the config says that such a model, all of whose layers share keys, is none: this is patched here.
+`gemma4_copy_window` and `gemma4_copy_full` say for `gemma4_copy` the token whose value a layer of that kind reads at the
+position before its own.
+
+    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same \
+        gemma4 gemma4_assistant gemma4_assistant_ordered gemma4_copy
     pip install torch transformers==5.19 speculators==0.9 safetensors && tools/gen_golden_drafts.py \
         llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm \
         dflash dflash_windows dflash_speculators copy peagle peagle_speculators dspark dspark_gated dspark_rnn
@@ -694,8 +701,168 @@ def copy(name, generator):
          config_of(inner) | more)
 
 
+# ---------------------------------------------------------------- Gemma 4's assistant
+
+
+GEMMA4 = dict(
+    SMALL, num_hidden_layers=4, head_dim=16, global_head_dim=24, sliding_window=9, pad_token_id=0,
+    tie_word_embeddings=True, layer_types=["sliding_attention", "full_attention"] * 2,
+    rope_parameters=dict(
+        full_attention=dict(rope_type="proportional", rope_theta=3000.0, partial_rotary_factor=0.5, factor=2.0),
+        sliding_attention=dict(rope_type="default", rope_theta=100.0)))
+
+
+def gemma4(name, generator):
+    config = transformers.Gemma4TextConfig(
+        **GEMMA4 | dict(intermediate_size=24), hidden_size_per_layer_input=12, vocab_size_per_layer_input=96,
+        num_kv_shared_layers=2, use_double_wide_mlp=True)
+    config.architectures = ["Gemma4ForCausalLM"]
+    model = rounded(transformers.Gemma4ForCausalLM(config), generator)
+    stored = {k: v for k, v in as_stored(model).items() if k != "lm_head.weight"}
+    save(OUT / name, stored, config_of(config, "hub"))
+    tokenizer(OUT / name)
+
+
+def assistant_class():
+    """The class, whose layers all share keys: the list of which do is an error in 5.23."""
+    from transformers.models.gemma4 import configuration_gemma4
+
+    text = configuration_gemma4.Gemma4TextConfig
+    if not hasattr(text, "some_kv_sharing_modes"):
+        text.some_kv_sharing_modes = text.kv_sharing_modes
+        text.kv_sharing_modes = property(
+            lambda c: ["reuse"] * c.num_hidden_layers if c.num_kv_shared_layers == c.num_hidden_layers
+            else c.some_kv_sharing_modes)
+    return transformers.Gemma4AssistantForCausalLM
+
+
+def assistant_config(inner, **more):
+    plain_text = dict(hidden_size_per_layer_input=0, vocab_size_per_layer_input=0,
+                      num_kv_shared_layers=inner["num_hidden_layers"])
+    text = transformers.Gemma4TextConfig(**GEMMA4 | inner | plain_text)
+    text._attn_implementation = "eager"
+    config = transformers.Gemma4AssistantConfig(text_config=text, backbone_hidden_size=SMALL["hidden_size"], **more)
+    config.architectures = ["Gemma4AssistantForCausalLM"]
+    config._attn_implementation = "eager"
+    return config
+
+
+def assistant_json(config):
+    text = config_of(config.text_config, "new")
+    top = {k: v for k, v in config.to_dict().items() if k not in ("text_config", "transformers_version", "dtype")}
+    return top | dict(text_config=text)
+
+
+def gemma4_assistant(name, generator):
+    inner, more = {
+        "gemma4_assistant": (dict(num_hidden_layers=3, hidden_size=24,
+                                  layer_types=["full_attention", "sliding_attention", "full_attention"]), dict()),
+        "gemma4_assistant_ordered": (dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=2,
+                                          layer_types=["sliding_attention", "full_attention"]),
+                                     dict(use_ordered_embeddings=True, num_centroids=12,
+                                          centroid_intermediate_top_k=3)),
+    }[name]
+    text = json.loads((OUT / "gemma4" / "config.json").read_text())["text_config"]
+    target_config = transformers.Gemma4TextConfig(**text)
+    target_config._attn_implementation = "eager"
+    target = transformers.Gemma4ForCausalLM(target_config).eval()
+    weights = {k: v.float() for k, v in load_file(OUT / "gemma4" / "model.safetensors").items()}
+    target.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
+    for embedding in (target.model.embed_tokens, target.model.embed_tokens_per_layer):  # as in BF16
+        embedding.embed_scale.copy_(embedding.embed_scale.to(torch.bfloat16).float())
+    model_class = assistant_class()
+    config = assistant_config(inner, **more)
+    model = rounded(model_class(config), generator)
+    for layer in model.model.layers:
+        layer.layer_scalar.copy_(layer.layer_scalar.to(torch.bfloat16).float())
+    if more:
+        model.masked_embedding.token_ordering.copy_(torch.randperm(SMALL["vocab_size"], generator=generator))
+    stored = {k: v for k, v in as_stored(model).items() if k != "lm_head.weight"}
+    if more:
+        stored["masked_embedding.token_ordering"] = model.masked_embedding.token_ordering.clone()
+    save(OUT / name, stored, assistant_json(config))
+    ids = torch.randint(0, SMALL["vocab_size"], (1, N), generator=generator)
+    with torch.no_grad():
+        seen = target.model(ids, use_cache=False, return_shared_kv_states=True)
+    rows = rows_of(target, ids, [NORMED])
+    assert torch.equal(rows[:, 0], seen.last_hidden_state[0])
+
+    def entry(token, row, p):
+        keys = {kind: (k[:, :, :p + 1], v[:, :, :p + 1]) for kind, (k, v) in seen.shared_kv_states.items()}
+        embedding = target.model.embed_tokens(token[None, None])
+        out = model(inputs_embeds=torch.cat([embedding, row[None, None]], -1), attention_mask=None,
+                    position_ids=torch.tensor([[p + 1]]), shared_kv_states=keys)
+        return out.logits[0, 0], out.last_hidden_state[0, 0]
+
+    def run(rows, own, tokens):
+        h = [*rows[:, 0], *own]
+        done = [entry(t, h[i], min(i, N - 2)) for i, t in enumerate(tokens)]
+        return torch.stack([d[0] for d in done]), torch.stack([d[1] for d in done])
+
+    write(OUT / name, [NORMED], ids, rows, run, lambda i: i)
+
+
+def gemma4_copy(name, generator):
+    """A model that says its last token for ever; its keys are alike, but for their positions."""
+    h, n = SMALL["hidden_size"], SMALL["vocab_size"]
+    dims = [16, 32]  # of heads of the windowed layer, of the full one
+    kinds = ["sliding_attention", "full_attention"]
+    ropes = {k: dict(rope_type="default", rope_theta=100.0) for k in kinds}
+    text = GEMMA4 | dict(global_head_dim=dims[1], layer_types=kinds, rope_parameters=ropes, intermediate_size=24,
+                         num_hidden_layers=2)
+    config = transformers.Gemma4TextConfig(**text, hidden_size_per_layer_input=0, vocab_size_per_layer_input=96)
+    config.architectures = ["Gemma4ForCausalLM"]
+    embedding = torch.nn.functional.normalize(torch.randn(n, h, generator=generator), dim=-1)
+    embedding[:, 0], embedding[:, 1] = 0.5, 0
+    e = embedding.to(torch.bfloat16).float()
+    assert ((e @ e.T).argmax(1) == torch.arange(n)).all()
+    places = [(i, i // 16, i % 16) for i in range(2, h)]  # of a token's values: which head's, and where there
+
+    def filled(model, special):
+        stored = {a: b.clone() for a, b in model.state_dict().items() if a != "lm_head.weight"}
+        for a in stored:
+            if a.endswith("embed_tokens.weight"):
+                stored[a] = embedding
+            elif a.endswith(("o_proj.weight", "down_proj.weight")):
+                stored[a] = torch.zeros_like(stored[a])
+            elif a.endswith(("norm.weight", "layer_scalar")):
+                stored[a] = torch.ones_like(stored[a])
+        return {a: b.to(torch.bfloat16).contiguous() for a, b in (stored | special).items()}
+
+    special = {}
+    for i, dim in enumerate(dims):
+        k, v = torch.zeros(2 * dim, h), torch.zeros(2 * dim, h)
+        k[:, 0] = 1
+        for at, head, j in places:
+            v[head * dim + j, at] = 1
+        special |= {f"model.layers.{i}.self_attn.k_proj.weight": k, f"model.layers.{i}.self_attn.v_proj.weight": v}
+    model = transformers.Gemma4ForCausalLM(config)
+    save(OUT / name, filled(model, special), config_of(config, "hub"))
+    tokenizer(OUT / name)
+    # the assistants: the second value of the stream is constant, and what it looks for is 1 before it
+    heads = SMALL["num_attention_heads"]
+    join = torch.zeros(h, 2 * h)
+    join[1, 0] = 1
+    for one, kind in enumerate(("window", "full")):
+        config = assistant_config(text)
+        special = {"pre_projection.weight": join, "post_projection.weight": torch.eye(h)}
+        for i, dim in enumerate(dims):
+            freq = 100.0 ** (-torch.arange(0, dim, 2) / dim)
+            turn = torch.cat([freq.cos() + freq.sin(), freq.cos() - freq.sin()])
+            q, o = torch.zeros(heads * dim, h), torch.zeros(h, heads * dim)
+            q[:, 1] = turn.repeat(heads)
+            for at, head, j in places:
+                o[at, head * (heads // 2) * dim + j] = float(i == one)
+            layer = f"model.layers.{i}.self_attn."
+            special |= {layer + "q_proj.weight": q, layer + "o_proj.weight": o,
+                        layer + "q_norm.weight": torch.full((dim,), 8.0)}
+        save(OUT / f"{name}_{kind}", filled(assistant_class()(config), special), assistant_json(config))
+
+
 def main():
     known = dict(deepseek_v3=deepseek_v3, deepseek_v32=deepseek_v32, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known |= dict(gemma4=gemma4, gemma4_assistant=gemma4_assistant, gemma4_assistant_ordered=gemma4_assistant,
+                  gemma4_copy=gemma4_copy)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}
     known |= dict(dflash=dflash, dflash_windows=dflash, dflash_speculators=dflash, copy=copy,
                   peagle=peagle, peagle_speculators=peagle, dspark=dflash, dspark_gated=dflash, dspark_rnn=dflash)

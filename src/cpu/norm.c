@@ -146,9 +146,12 @@ void sl_cpu_copy_rows(struct sl_backend *be, const struct sl_op_copy_rows *a)
     (void)be;
     const float *x = a->x; /* activations are floats too */
     float *out = a->out;
-    for (int32_t i = 0; i < a->n; i++)
-        memcpy(out + i * a->ld_out, x + (a->rows != NULL ? a->rows[i] : i) * a->ld_x,
+    for (int32_t i = 0; i < a->n; i++) {
+        const int32_t from = a->rows != NULL ? a->rows[i] : i;
+        SL_DCHECK(from >= 0 || a->other != NULL);
+        memcpy(out + i * a->ld_out, from >= 0 ? x + from * a->ld_x : a->other,
                (size_t)a->h * sizeof *out);
+    }
 }
 
 struct read_job {

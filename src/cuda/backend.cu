@@ -249,6 +249,8 @@ static const struct sl_device_vt device_vtable = {
 
 /* Of the optional operations those that there are. */
 #define HAS_layer_inputs         sl_cuda_layer_inputs
+#define HAS_cluster_logits       sl_cuda_cluster_logits
+#define HAS_chain_state          sl_cuda_chain_state
 #define HAS_hyper_read           sl_cuda_hyper_read
 #define HAS_hyper_write          sl_cuda_hyper_write
 #define HAS_turn_tails           sl_cuda_turn_tails

@@ -7,7 +7,12 @@
  *
  * A drafter of blocks (DFlash) has two steps: of the text's rows, made even likewise, then of all
  * blocks, of which all rows are wanted where there is room for them: a row of logits more costs
- * nothing beside the matrix that is read, and such steps are recorded.
+ * nothing beside the matrix that is read, and such steps are recorded. Where a draft of a block
+ * depends on the one before it (DSpark), the second step goes on draft by draft: what was chosen is
+ * looked up and changes the next row of logits.
+ *
+ * Blocks that are the rest of the text (P-EAGLE) are in one step with it: behind what a text has
+ * there are masks, and where texts are short as many of them as make spans even.
  */
 #include "engine/device_draft.h"
 
@@ -24,7 +29,6 @@
 struct draft_step { /* of a pass: the one that gives ids */
     uint64_t ticket, from_ns;
     int32_t n_again;
-    bool all; /* of blocks: all rows are wanted */
     struct sl_device_times before;
 };
 
@@ -47,6 +51,15 @@ struct sl_device_draft {
     int32_t *tokens, *positions, *sources; /* [n_even], or of all blocks */
     struct sl_span *spans;
     int32_t *logit_rows;
+    int32_t *firsts; /* of each sequence the wanted row that says its first draft */
+    /* Device, of drafts that depend on those before them, n_chains sequences side by side; NULL:
+     * they do not. */
+    int32_t n_chains;
+    int32_t *anchors;      /* [n_chains] the tokens of the batch that blocks begin with, */
+    int32_t *chain_prev;   /* what they are; */
+    int32_t *chain_rows;   /* [block, n_chains] rows of logits of draft k; */
+    int32_t *chain_chosen; /* [block, n_chains] what was chosen, */
+    int32_t *chain_order;  /* [n_chains, block] and where the row of a block finds its own */
 };
 
 static size_t rows_bytes(const struct sl_device_draft_config *cfg)
@@ -62,6 +75,31 @@ static size_t idx_bytes(const struct sl_device_draft_config *cfg)
 static size_t map_bytes(const struct sl_device_draft_config *cfg)
 {
     return ((size_t)sl_model_facts(cfg->model)->n_row + 1) * sizeof(int32_t);
+}
+
+/* Are its blocks apart from the text? */
+static bool apart(const struct sl_device_draft *d)
+{
+    return sl_model_facts(d->cfg.model)->draft_apart;
+}
+
+/* Sequences whose drafts are made one behind another in a step. */
+static int32_t n_chains(const struct sl_device_draft_config *cfg)
+{
+    return sl_model_facts(cfg->model)->draft_chain ? cfg->max_rows / cfg->block : 0;
+}
+
+/* anchors, chain_prev, chain_rows, chain_chosen and chain_order, in one piece. */
+static size_t chain_bytes(const struct sl_device_draft_config *cfg)
+{
+    return (size_t)n_chains(cfg) * (2 + 3 * (size_t)cfg->block) * sizeof(int32_t);
+}
+
+/* Tokens of an even span of a text and its masks: as many as it may have, and a mask for each draft
+ * but the first. */
+static int32_t masked_width(const struct sl_device_draft_config *cfg)
+{
+    return 2 * cfg->max_drafts;
 }
 
 /* Has it a numbering of tokens of its own? */
@@ -91,13 +129,17 @@ void sl_device_draft_limits(const struct sl_device_draft_config *cfg, struct sl_
 {
     if (cfg->model == NULL)
         return;
-    const int64_t ahead = cfg->max_drafts + 1;
+    const bool masks = cfg->block > 0 && !sl_model_facts(cfg->model)->draft_apart;
+    const int64_t ahead = 2 * (int64_t)cfg->max_drafts; /* spare_pages in draft.c */
     const int64_t each =
         SL_CEIL_DIV(cfg->max_model_len, lim->block_size) + SL_CEIL_DIV(ahead, lim->block_size);
     add_kinds(cfg->model, lim);
     lim->max_again = cfg->block > 0 ? 0 : cfg->max_drafts - 1;
     lim->max_block_rows = cfg->block > 0 ? cfg->max_rows : 0;
+    if (masks)
+        lim->max_width = SL_MAX(lim->max_width, masked_width(cfg));
     lim->max_tokens = SL_MAX(lim->max_tokens, cfg->max_tokens);
+    lim->max_logits = SL_MAX(lim->max_logits, cfg->max_rows);
     lim->max_context = (int32_t)SL_MIN(cfg->max_model_len + ahead, INT32_MAX);
     lim->max_table = (int32_t)SL_MIN(SL_MAX(lim->max_table, cfg->max_seqs * each), INT32_MAX - 1);
     if (maps(cfg->model))
@@ -109,7 +151,8 @@ uint64_t sl_device_draft_bytes(const struct sl_device_draft_config *cfg, struct 
     if (cfg->model == NULL)
         return 0;
     return be->vt->device->sample_scratch(be, cfg->max_rows, sl_model_facts(cfg->model)->n_row) +
-           rows_bytes(cfg) + (maps(cfg->model) ? map_bytes(cfg) + idx_bytes(cfg) : 0);
+           rows_bytes(cfg) + chain_bytes(cfg) +
+           (maps(cfg->model) ? map_bytes(cfg) + idx_bytes(cfg) : 0);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -138,6 +181,50 @@ static int put_rows(struct sl_device_draft *d, struct sl_error *err)
     return 0;
 }
 
+/* The row of a block that says the first draft. */
+static int32_t first_row(const struct sl_device_draft *d)
+{
+    return sl_model_facts(d->cfg.model)->draft_from_anchor ? 0 : 1;
+}
+
+/* What does not change of the arrays of a chain. Rows of blocks that say no draft have the first
+ * one's. */
+static int put_chain(struct sl_device_draft *d, struct sl_error *err)
+{
+    const int32_t n = d->n_chains, block = d->cfg.block, first = first_row(d);
+    int32_t *all = sl_calloc(1, chain_bytes(&d->cfg));
+    if (all == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %d sequences", n);
+    int32_t *rows = all + 2 * n, *order = all + (2 + 2 * block) * n;
+    for (int32_t i = 0; i < n; i++) {
+        all[i] = i * block;
+        for (int32_t k = 0; k < block; k++) {
+            const int32_t draft = SL_MAX(k - first, 0);
+            rows[draft * n + i] = i * block + first + draft;
+            order[i * block + k] = draft * n + i;
+        }
+    }
+    d->be->vt->upload(d->be, d->anchors, all, chain_bytes(&d->cfg));
+    sl_free(all);
+    return 0;
+}
+
+/* Where there is no chain nothing is taken. */
+static int take_chain_memory(struct sl_device_draft *d, struct sl_error *err)
+{
+    const int32_t n = d->n_chains = n_chains(&d->cfg);
+    if (n == 0)
+        return 0;
+    d->anchors = d->be->vt->alloc(d->be, chain_bytes(&d->cfg));
+    if (d->anchors == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of device memory for drafts of %d sequences", n);
+    d->chain_prev = d->anchors + n;
+    d->chain_rows = d->chain_prev + n;
+    d->chain_chosen = d->chain_rows + (int64_t)n * d->cfg.block;
+    d->chain_order = d->chain_chosen + (int64_t)n * d->cfg.block;
+    return put_chain(d, err);
+}
+
 static int take_device_memory(struct sl_device_draft *d, struct sl_error *err)
 {
     const struct sl_backend_vt *vt = d->be->vt;
@@ -151,7 +238,9 @@ static int take_device_memory(struct sl_device_draft *d, struct sl_error *err)
         return sl_fail(err, SL_ENOMEM, "out of device memory for drafts of %d sequences",
                        d->cfg.max_seqs);
     int rc = put_rows(d, err);
-    return rc == 0 && d->reads_rows ? put_map(d, err) : rc;
+    if (rc == 0 && d->reads_rows)
+        rc = put_map(d, err);
+    return rc == 0 ? take_chain_memory(d, err) : rc;
 }
 
 int sl_device_draft_create(const struct sl_device_draft_config *cfg, struct sl_backend *be,
@@ -179,7 +268,8 @@ int sl_device_draft_create(const struct sl_device_draft_config *cfg, struct sl_b
     d->sources = sl_calloc(room, sizeof *d->sources);
     d->logit_rows = sl_calloc(room, sizeof *d->logit_rows);
     d->spans = sl_calloc(room, sizeof *d->spans);
-    int rc = d->tokens != NULL && d->positions != NULL && d->sources != NULL &&
+    d->firsts = sl_calloc((size_t)cfg->max_seqs, sizeof *d->firsts);
+    int rc = d->firsts != NULL && d->tokens != NULL && d->positions != NULL && d->sources != NULL &&
                      d->logit_rows != NULL && d->spans != NULL
                  ? take_device_memory(d, err)
                  : sl_fail(err, SL_ENOMEM, "out of memory for a model that drafts");
@@ -204,6 +294,8 @@ void sl_device_draft_destroy(struct sl_device_draft *d)
                1e3 * d->first_s / (double)d->n_passes, (unsigned long long)d->n_again,
                d->n_again > 0 ? 1e3 * d->again_s / (double)d->n_again : 0.0);
     d->dev->forget(d->be, d);
+    if (d->anchors != NULL)
+        vt->free(d->be, d->anchors, chain_bytes(&d->cfg));
     if (d->map != NULL)
         vt->free(d->be, d->map, map_bytes(&d->cfg));
     if (d->idx != NULL)
@@ -212,6 +304,7 @@ void sl_device_draft_destroy(struct sl_device_draft *d)
         vt->free(d->be, d->rows, rows_bytes(&d->cfg));
     if (d->scratch != NULL)
         vt->free(d->be, d->scratch, d->scratch_bytes);
+    sl_free(d->firsts);
     sl_free(d->spans);
     sl_free(d->logit_rows);
     sl_free(d->sources);
@@ -222,34 +315,67 @@ void sl_device_draft_destroy(struct sl_device_draft *d)
 
 /* ------------------------------------------------------------------ a pass */
 
+/* The most likely ones of n rows of logits: their tokens, to ids. */
+static void choose(struct sl_device_draft *d, const float *logits, int32_t n, int32_t *ids)
+{
+    d->dev->sample(d->be, &(struct sl_op_sample){.logits = logits,
+                                                 .ld = d->n_row,
+                                                 .n = n,
+                                                 .n_vocab = d->n_choice,
+                                                 .rows = d->rows,
+                                                 .ids = d->reads_rows ? d->idx : ids,
+                                                 .scratch = d->scratch,
+                                                 .max_n = d->cfg.max_rows});
+    if (d->reads_rows)
+        d->be->vt->gather_rows(
+            d->be,
+            &(struct sl_op_gather_rows){
+                .x = d->map + 1, .rows = d->idx, .n = n, .row_bytes = sizeof *d->map, .out = ids});
+}
+
+/* Of a step of blocks all of whose rows are wanted: draft after draft, each behind the one before
+ * it, and in the end to step->ids, block by block. */
+static void choose_chain(struct sl_device_draft *d, const struct sl_step *step)
+{
+    const int32_t n = step->batch.n_spans, n_drafts = d->cfg.block - first_row(d);
+    SL_ASSERT(n <= d->n_chains && step->batch.n_logits == n * d->cfg.block);
+    d->be->vt->gather_rows(d->be, &(struct sl_op_gather_rows){.x = step->batch.tokens,
+                                                              .rows = d->anchors,
+                                                              .n = n,
+                                                              .row_bytes = sizeof *d->anchors,
+                                                              .out = d->chain_prev});
+    const int32_t *prev = d->chain_prev;
+    for (int32_t k = 0; k < n_drafts; k++) {
+        const struct sl_draft_chain c = {
+            .n = n, .rows = d->chain_rows + k * d->n_chains, .prev = prev, .first = k == 0};
+        int32_t *chosen = d->chain_chosen + k * d->n_chains;
+        choose(d, sl_run_draft_chain(d->cfg.run, &c), n, chosen);
+        prev = chosen;
+    }
+    d->be->vt->gather_rows(d->be, &(struct sl_op_gather_rows){.x = d->chain_chosen,
+                                                              .rows = d->chain_order,
+                                                              .n = step->batch.n_logits,
+                                                              .row_bytes = sizeof *d->anchors,
+                                                              .out = step->ids});
+}
+
 static void forward(void *arg, const struct sl_step *step)
 {
     struct sl_device_draft *d = arg;
     const bool own = step->part == SL_STEP_AGAIN;
-    if (!d->reads_rows || (step->blocks && step->batch.n_logits > 0))
+    if (!d->reads_rows || (step->blocks && apart(d) && step->batch.n_logits > 0))
         (void)sl_run_enqueue(d->cfg.run, &step->batch);
     else if (own)
         (void)sl_run_enqueue_draft(d->cfg.run, &step->batch, sl_run_hidden(d->cfg.run), NULL, true);
     else
         (void)sl_run_enqueue_draft(d->cfg.run, &step->batch, sl_run_taps(d->cfg.target_run),
                                    step->extra, false);
-    const int32_t n = step->batch.n_logits;
-    if (n == 0)
+    if (step->batch.n_logits == 0)
         return;
-    d->dev->sample(d->be, &(struct sl_op_sample){.logits = sl_run_logits(d->cfg.run),
-                                                 .ld = d->n_row,
-                                                 .n = n,
-                                                 .n_vocab = d->n_choice,
-                                                 .rows = d->rows,
-                                                 .ids = d->reads_rows ? d->idx : step->ids,
-                                                 .scratch = d->scratch,
-                                                 .max_n = d->cfg.max_rows});
-    if (d->reads_rows)
-        d->be->vt->gather_rows(d->be, &(struct sl_op_gather_rows){.x = d->map + 1,
-                                                                  .rows = d->idx,
-                                                                  .n = n,
-                                                                  .row_bytes = sizeof *d->map,
-                                                                  .out = step->ids});
+    if (d->n_chains > 0)
+        choose_chain(d, step);
+    else
+        choose(d, sl_run_logits(d->cfg.run), step->batch.n_logits, step->ids);
 }
 
 /* Tokens that each span gets; 0: they stay as they are. Two lengths, so that few steps are
@@ -316,12 +442,6 @@ static int32_t draft_row(const struct sl_draft_pass *p, int32_t i, int32_t k)
 
 /* ------------------------------------------------------------------ a pass of blocks */
 
-/* The row of a block that says the first draft. */
-static int32_t first_row(const struct sl_device_draft *d)
-{
-    return sl_model_facts(d->cfg.model)->draft_from_anchor ? 0 : 1;
-}
-
 /* A block behind the text of each sequence that wants drafts: what is known of it last, and masks.
  * It is as long as the drafter is used to, however many drafts are wanted. */
 static void add_block(struct sl_device_draft *d, const struct sl_draft_pass *p, int32_t i)
@@ -354,6 +474,7 @@ static struct sl_batch make_blocks(struct sl_device_draft *d, const struct sl_dr
     b.logit_rows = d->logit_rows;
     for (int32_t i = 0; i < b.n_spans; i++) {
         const int32_t n = all ? d->cfg.block : p->wanted[i];
+        d->firsts[i] = b.n_logits + (all ? first_row(d) : 0);
         SL_ASSERT(p->wanted[i] >= 1 && first_row(d) + p->wanted[i] <= d->cfg.block);
         SL_ASSERT(b.n_logits + n <= d->cfg.max_rows);
         add_block(d, p, i);
@@ -386,8 +507,74 @@ static int send_blocks(struct sl_device_draft *d, struct sl_draft_pass *p, struc
     int rc = send_text(d, p, text, err);
     if (rc != 0 || p->batch.n_logits == 0)
         return rc;
-    out->all = (int64_t)p->batch.n_logits * d->cfg.block <= d->cfg.max_rows;
-    step.batch = make_blocks(d, p, out->all);
+    const bool all = (int64_t)p->batch.n_logits * d->cfg.block <= d->cfg.max_rows;
+    SL_ASSERT(all || d->n_chains == 0);
+    step.batch = make_blocks(d, p, all);
+    return d->dev->step(d->be, &step, forward, d, &out->ticket, err);
+}
+
+/* ------------------------------------------------------------------ texts with masks */
+
+/* Of span i of a pass its text, then masks up to n tokens. */
+static void add_masked(struct sl_device_draft *d, const struct sl_draft_pass *p, int32_t i,
+                       int32_t n, struct sl_batch *b)
+{
+    const int32_t mask = sl_model_facts(d->cfg.model)->draft_mask;
+    const struct sl_span *text = &p->batch.spans[i];
+    const int32_t first = b->n_tokens;
+    SL_ASSERT(n >= text->n && first + n <= d->cfg.max_tokens);
+    d->spans[b->n_spans++] =
+        (struct sl_span){.first = first, .n = n, .pos = text->pos, .table_idx = text->table_idx};
+    for (int32_t k = 0; k < n; k++, b->n_tokens++) {
+        const bool known = k < text->n;
+        d->tokens[first + k] = known ? p->batch.tokens[text->first + k] : mask;
+        d->sources[first + k] = known ? p->sources[text->first + k] : -1;
+        d->positions[first + k] = text->pos + k;
+    }
+}
+
+/* Spans of so many tokens, all rows of which are wanted; 0: each has what it needs. */
+static int32_t masked_even(const struct sl_device_draft *d, const struct sl_draft_pass *p)
+{
+    const int32_t width = masked_width(&d->cfg), n = p->batch.n_spans;
+    if (p->batch.n_logits != n || (int64_t)n * width > SL_MIN(EVEN_TOKENS, d->cfg.max_rows))
+        return 0;
+    for (int32_t i = 0; i < n; i++)
+        if (p->batch.spans[i].n > d->cfg.max_drafts + 1)
+            return 0;
+    return width;
+}
+
+static struct sl_batch make_masked(struct sl_device_draft *d, const struct sl_draft_pass *p)
+{
+    struct sl_batch b = p->batch;
+    const int32_t width = masked_even(d, p);
+    b.n_tokens = b.n_spans = b.n_logits = 0;
+    b.tokens = d->tokens;
+    b.positions = d->positions;
+    b.spans = d->spans;
+    b.logit_rows = d->logit_rows;
+    for (int32_t i = 0; i < p->batch.n_spans; i++) {
+        const int32_t n_text = p->batch.spans[i].n, first = b.n_tokens;
+        const int32_t wanted = i < p->batch.n_logits ? p->wanted[i] : 0;
+        const int32_t from = width > 0 ? 0 : n_text - 1, n = width > 0 ? width : wanted;
+        add_masked(d, p, i, width > 0 ? width : n_text + SL_MAX(wanted - 1, 0), &b);
+        if (wanted > 0)
+            d->firsts[i] = b.n_logits + n_text - 1 - from;
+        SL_ASSERT(b.n_logits + n <= d->cfg.max_rows);
+        for (int32_t k = 0; k < n; k++)
+            d->logit_rows[b.n_logits++] = first + from + k;
+    }
+    return b;
+}
+
+static int send_masked(struct sl_device_draft *d, struct sl_draft_pass *p, struct draft_step *out,
+                       struct sl_error *err)
+{
+    struct sl_step step = {.part = SL_STEP_WHOLE, .drafts = true, .blocks = true};
+    SL_ASSERT(p->sources != NULL && p->batch.n_logits <= p->batch.n_spans);
+    step.batch = make_masked(d, p);
+    put_sources(d, d->sources, &step);
     return d->dev->step(d->be, &step, forward, d, &out->ticket, err);
 }
 
@@ -396,7 +583,10 @@ static int send_blocks(struct sl_device_draft *d, struct sl_draft_pass *p, struc
 static int send_steps(struct sl_device_draft *d, struct sl_draft_pass *p, struct draft_step *out,
                       struct sl_error *err)
 {
-    struct sl_step step = {.batch = p->batch, .part = SL_STEP_WHOLE, .drafts = true};
+    struct sl_step step = {.batch = p->batch,
+                           .part = SL_STEP_WHOLE,
+                           .drafts = true,
+                           .borrows = sl_model_facts(d->cfg.model)->draft_borrows};
     SL_ASSERT(d->reads_rows == (p->sources != NULL) && p->batch.n_logits <= p->batch.n_spans);
     for (int32_t i = 0; i < p->batch.n_logits; i++)
         step.n_again = SL_MAX(step.n_again, p->wanted[i] - 1);
@@ -411,17 +601,15 @@ static int send_steps(struct sl_device_draft *d, struct sl_draft_pass *p, struct
 
 /* Drafts by the ids of all rows; ids NULL: their places. */
 static void take_drafts(const struct sl_device_draft *d, const struct sl_draft_pass *p,
-                        const struct draft_step *s, const int32_t *ids)
+                        const int32_t *ids)
 {
-    int32_t first = s->all ? first_row(d) : 0; /* of a sequence's rows in a step of blocks */
     for (int32_t i = 0; i < p->batch.n_logits; i++) {
         SL_ASSERT(p->wanted[i] >= 1 && p->wanted[i] <= SL_MAX_DRAFTED);
         for (int32_t k = 0; k < p->wanted[i]; k++) {
-            const int32_t row = d->cfg.block > 0 ? first + k : draft_row(p, i, k);
+            const int32_t row = d->cfg.block > 0 ? d->firsts[i] + k : draft_row(p, i, k);
             p->drafts[i * SL_MAX_DRAFTED + k] =
                 ids == NULL ? -1 - row : SL_MAX(ids[row], 0); /* -1: no numbers */
         }
-        first += s->all ? d->cfg.block : p->wanted[i];
     }
 }
 
@@ -451,7 +639,7 @@ static int await_drafts(struct sl_device_draft *d, struct sl_draft_pass *p,
     int rc = d->dev->wait(d->be, s->ticket, &ids, NULL, err);
     if (rc != 0)
         return rc;
-    take_drafts(d, p, s, ids);
+    take_drafts(d, p, ids);
     count_pass(d, p, s);
     return 0;
 }
@@ -459,16 +647,18 @@ static int await_drafts(struct sl_device_draft *d, struct sl_draft_pass *p,
 int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
 {
     struct draft_step s = {.from_ns = sl_now_ns()};
-    const bool blocks = d->cfg.block > 0;
+    const bool blocks = d->cfg.block > 0 && apart(d);
     uint64_t text = 0;
     memset(p->seconds, 0, sizeof p->seconds);
     d->dev->times(d->be, &s.before);
-    int rc = blocks ? send_blocks(d, p, &s, &text, err) : send_steps(d, p, &s, err);
+    int rc = blocks             ? send_blocks(d, p, &s, &text, err)
+             : d->cfg.block > 0 ? send_masked(d, p, &s, err)
+                                : send_steps(d, p, &s, err);
     if (rc != 0 || p->batch.n_logits == 0) /* then nobody waits for it */
         return rc;
     if (p->late) {
         d->late = s;
-        take_drafts(d, p, &s, NULL);
+        take_drafts(d, p, NULL);
         return 0;
     }
     rc = await_drafts(d, p, &s, err);

@@ -887,6 +887,7 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
     r->n_draft_vocab = small->n_vocab;
     r->draft_context = small->context;
     r->draft_rows = small->draft_width > 0;
+    r->draft_borrows = small->draft_borrows;
     r->draft_at_once = d->cfg.draft_block > 0;
-    r->draft_block = d->cfg.draft_block;
+    r->draft_block = small->draft_apart ? d->cfg.draft_block : 0;
 }

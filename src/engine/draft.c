@@ -24,15 +24,22 @@
 #define TRIAL_ROWS 2
 
 /* For what is written behind a sequence's blocks: all drafts of a pass, and one token more where
- * drafts are masks behind a token of the text, or a device makes spans even (device_draft.c). */
+ * drafts are masks behind a token of the text; twice as many where a device makes spans even
+ * (device_draft.c). */
 static int32_t spare_pages(int32_t n_drafts, int32_t block_size)
 {
-    return SL_CEIL_DIV(n_drafts + 1, block_size);
+    return SL_CEIL_DIV(2 * n_drafts, block_size);
 }
 
 int32_t sl_drafter_n_pages(int32_t n_pages, int32_t max_seqs, int32_t n_drafts, int32_t block_size)
 {
     return n_pages + 1 + max_seqs * spare_pages(n_drafts, block_size);
+}
+
+/* Tables of a pass's batches. */
+static size_t n_tables(const struct sl_engine *eng)
+{
+    return eng->runner.draft_borrows ? (size_t)eng->info.n_kv_groups : 1;
 }
 
 int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
@@ -45,7 +52,10 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     struct sl_drafter *d = eng->drafter = sl_calloc(1, sizeof *d);
     if (d == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts");
-    d->n_spare = spare_pages(eng->speculative.num_speculative_tokens, i->block_size);
+    d->n_spare = eng->runner.draft_borrows
+                     ? 0
+                     : spare_pages(eng->speculative.num_speculative_tokens, i->block_size);
+    SL_ASSERT(eng->runner.draft_rows || !eng->runner.draft_borrows);
     SL_ASSERT(eng->runner.draft_block <= eng->speculative.num_speculative_tokens + 1);
     const size_t n_table = (size_t)(SL_CEIL_DIV(i->max_model_len, i->block_size) + d->n_spare);
     d->pages = sl_calloc((size_t)g->cfg.n_pages, sizeof *d->pages);
@@ -58,7 +68,8 @@ int sl_drafter_init(struct sl_engine *eng, struct sl_error *err)
     d->drafts = sl_calloc(n_seqs, SL_MAX_DRAFTED * sizeof *d->drafts);
     d->odds = sl_calloc(n_seqs, SL_MAX_DRAFTED * sizeof *d->odds);
     d->of = sl_calloc(n_seqs, sizeof(struct sl_rseq *));
-    d->tables = sl_calloc(n_seqs, n_table * sizeof *d->tables);
+    d->tables = sl_calloc(n_tables(eng) * n_seqs, n_table * sizeof *d->tables);
+    d->table_stride = (int32_t)(n_seqs * n_table);
     if (d->pages == NULL || d->tokens == NULL || d->positions == NULL || d->sources == NULL ||
         d->spans == NULL || d->logit_rows == NULL || d->wanted == NULL || d->drafts == NULL ||
         d->odds == NULL || d->of == NULL || d->tables == NULL)
@@ -170,6 +181,16 @@ static int32_t drafts_most(const struct sl_engine *eng, const struct sl_rseq *rs
     return SL_MAX(SL_MIN(sl_engine_n_drafts(eng, rs), most), 0);
 }
 
+/* Nothing is made of the others. */
+static void keep_last_row(struct sl_draft_seq *m)
+{
+    if (m->n_rows == 0)
+        return;
+    m->row += m->n_rows - 1;
+    m->pos += m->n_rows - 1;
+    m->n_rows = 1;
+}
+
 /* Rows of the step that has landed, of tokens whose next one is known. */
 static void find_rows(struct sl_engine *eng, const struct sl_flight *f, int32_t n_seqs)
 {
@@ -186,6 +207,8 @@ static void find_rows(struct sl_engine *eng, const struct sl_flight *f, int32_t 
         rs->model.row = f->spans[i].first;
         rs->model.pos = fs->pos;
         rs->model.n_rows = SL_MAX(end - fs->pos, 0);
+        if (eng->runner.draft_borrows)
+            keep_last_row(&rs->model);
     }
 }
 
@@ -381,7 +404,7 @@ static void choose_drafts(struct sl_engine *eng)
         if (rs->model.most > 0) /* rows that are paid for are given, drafts or not */
             rs->model.has =
                 eng->runner.draft_rows ? sl_seq_n_known(&rs->seq) - 1 : drafter_has(eng, rs);
-        if (rs->model.most > 0 && !eng->runner.draft_rows &&
+        if (rs->model.most > 0 && (!eng->runner.draft_rows || eng->runner.draft_borrows) &&
             !drafter_affords(eng, rs, drafter_lacks(rs)))
             rs->model.most = 0;
         n_asking += rs->model.most > 0;
@@ -394,6 +417,23 @@ static void choose_drafts(struct sl_engine *eng)
 
 /* ------------------------------------------------------------------ a pass */
 
+/* The pages of rs, and of a drafter that has its own what lies behind them; i: of so many spans. */
+static void add_table(struct sl_engine *eng, const struct sl_rseq *rs, int32_t i)
+{
+    struct sl_drafter *d = eng->drafter;
+    const struct sl_kv_blocks *b = &rs->seq.blocks;
+    const int32_t n_own = eng->kv.groups[0].cfg.n_pages + 1; /* that one is of a device's padding */
+    const int32_t n_blocks =
+        eng->runner.draft_borrows ? SL_CEIL_DIV(rs->seq.n_computed, eng->info.block_size) : b->n;
+    SL_ASSERT(n_blocks <= b->n);
+    for (size_t g = 0; g < n_tables(eng); g++)
+        memcpy(d->tables + (int64_t)g * d->table_stride + d->n_table, b->pages[g],
+               (size_t)n_blocks * sizeof *d->tables);
+    for (int32_t k = 0; k < d->n_spare; k++)
+        d->tables[d->n_table + n_blocks + k] = n_own + i * d->n_spare + k;
+    d->n_table += n_blocks + d->n_spare;
+}
+
 /* The tokens of rs from position `from` on, n of them; those behind them, of a drafter of hidden
  * rows. */
 static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, int32_t n)
@@ -401,23 +441,18 @@ static void add_span(struct sl_engine *eng, struct sl_rseq *rs, int32_t from, in
     struct sl_drafter *d = eng->drafter;
     struct sl_batch *b = &d->pass.batch;
     const struct sl_seq *seq = &rs->seq;
-    const int32_t i = b->n_spans++, n_blocks = seq->blocks.n;
-    const int32_t n_own = eng->kv.groups[0].cfg.n_pages + 1; /* that one is of a device's padding */
-    int32_t *table = d->tables + d->n_table;
+    const int32_t i = b->n_spans++;
     SL_ASSERT(n > 0 && b->n_tokens + n <= eng->info.max_num_batched_tokens);
     d->of[i] = rs;
     d->spans[i] =
         (struct sl_span){.first = b->n_tokens, .n = n, .pos = from, .table_idx = d->n_table};
-    d->n_table += n_blocks + d->n_spare;
-    memcpy(table, seq->blocks.pages[0], (size_t)n_blocks * sizeof *table);
-    for (int32_t k = 0; k < d->n_spare; k++)
-        table[n_blocks + k] = n_own + i * d->n_spare + k;
+    add_table(eng, rs, i);
     for (int32_t k = 0; k < n; k++, b->n_tokens++) {
         const int32_t id = sl_seq_token(seq, from + k + eng->runner.draft_rows);
         SL_ASSERT(id >= 0);
         d->sources[b->n_tokens] = rs->model.row + k;
         d->tokens[b->n_tokens] = id < eng->runner.n_draft_vocab ? id : 0;
-        d->positions[b->n_tokens] = from + k;
+        d->positions[b->n_tokens] = from + k + eng->runner.draft_borrows;
     }
 }
 
@@ -445,6 +480,8 @@ static void add_rows(struct sl_engine *eng, bool drafts)
         SL_ASSERT(m->n_rows >= 0 && (m->n_rows > 0 || rs->n_worth == 0));
         if (m->n_rows == 0 || (rs->n_worth > 0) != drafts)
             continue;
+        if (!drafts && eng->runner.draft_borrows)
+            continue;
         add_span(eng, rs, m->pos, m->n_rows);
         if (!drafts)
             continue;
@@ -465,7 +502,8 @@ static void build_pass(struct sl_engine *eng)
                            .positions = d->positions,
                            .spans = d->spans,
                            .block_tables = d->tables,
-                           .n_tables = 1,
+                           .n_tables = (int32_t)n_tables(eng),
+                           .table_stride = d->table_stride,
                            .logit_rows = d->logit_rows};
     d->n_table = 0;
     d->pass.sources = eng->runner.draft_rows ? d->sources : NULL;
@@ -719,7 +757,8 @@ void sl_engine_draft(struct sl_engine *eng, struct sl_flight *f, int32_t n_seqs)
     }
     if (eng->runner.draft_rows) {
         find_rows(eng, f, n_seqs);
-        choose_rows(eng);
+        if (!eng->runner.draft_borrows)
+            choose_rows(eng);
     }
     choose_drafts(eng);
     build_pass(eng);
@@ -752,6 +791,8 @@ static bool awaits_drafts(struct sl_engine *eng, const struct sl_flight_seq *fs)
         return false;
     if (!sl_engine_prices_drafts(eng))
         return true;
+    if (eng->runner.draft_borrows)
+        return sl_fund_most(&eng->fund, rs->credit) > 0;
     rs->model.has = drafter_has(eng, rs);
     const int32_t n = drafter_lacks(rs) + 1;
     return n <= LACKS_USUALLY
@@ -761,7 +802,8 @@ static bool awaits_drafts(struct sl_engine *eng, const struct sl_flight_seq *fs)
 
 bool sl_engine_draft_awaits(struct sl_engine *eng, const struct sl_flight *f)
 {
-    const bool rows = eng->runner.draft_rows, priced = sl_engine_prices_drafts(eng);
+    const bool rows = eng->runner.draft_rows && !eng->runner.draft_borrows,
+               priced = sl_engine_prices_drafts(eng);
     bool awaits = rows && !priced;
     SL_ASSERT(eng->drafter != NULL && eng->n_flights == 1);
     if (!rows && sl_engine_is_plain(eng))

@@ -15,6 +15,8 @@
  *
  * Of those, some (DFlash) make all drafts of a sequence in one step: a block of the last token of
  * the text and of masks, whose entries lie behind those of the text for as long as the pass takes.
+ * Others (Gemma 4's assistant) have no pages: they read the model's, so that nothing has to be
+ * given to them but the last token of a text that is to have drafts, with the row before it.
  *
  * A pass comes when a step has landed and its tokens are known, before the next one is planned. Its
  * drafts wait in rs->drafts. Where a device has them and nobody on the host needs to know them
@@ -63,8 +65,9 @@ struct sl_drafter {
     int32_t *logit_rows, *wanted, *drafts, *sources;
     float *odds;         /* of the drafts */
     struct sl_rseq **of; /* [max_seqs] the sequence of each span */
-    int32_t *tables; /* [n_table] of [max_seqs, blocks of the longest sequence and spare ones] */
-    int32_t n_table;
+    int32_t *tables; /* [n_table] of [max_seqs, blocks of the longest sequence and spare ones]; of
+                        one that borrows for each group of the model's, table_stride apart */
+    int32_t n_table, table_stride;
     int32_t n_spare; /* pages behind a sequence's blocks, in one pass */
 };
 

@@ -158,8 +158,11 @@ static void take_drafts(const struct sl_host_runner *h, struct sl_draft_pass *p,
 }
 
 /* Those that want more than i drafts go on from their last one. */
-static struct sl_batch next_drafts(struct host_drafts *d, const struct sl_draft_pass *p, int32_t i)
+static struct sl_batch next_drafts(const struct sl_host_runner *h, const struct sl_draft_pass *p,
+                                   int32_t i)
 {
+    struct host_drafts *d = h->drafts;
+    const int32_t ahead = h->m.draft_borrows ? 0 : i;
     int32_t n = 0;
     for (int32_t k = 0; k < d->n; k++) {
         const int32_t row = d->of[k];
@@ -167,9 +170,9 @@ static struct sl_batch next_drafts(struct host_drafts *d, const struct sl_draft_
             continue;
         const struct sl_span *s = &p->batch.spans[row];
         d->tokens[n] = p->drafts[row * SL_MAX_DRAFTED + i - 1];
-        d->positions[n] = s->pos + s->n - 1 + i;
-        d->spans[n] =
-            (struct sl_span){.first = n, .n = 1, .pos = d->positions[n], .table_idx = s->table_idx};
+        d->spans[n] = (struct sl_span){
+            .first = n, .n = 1, .pos = s->pos + s->n - 1 + ahead, .table_idx = s->table_idx};
+        d->positions[n] = d->spans[n].pos + h->m.draft_borrows;
         d->sources[n] = k;
         d->rows[n] = n;
         d->of[n++] = row;
@@ -201,7 +204,7 @@ static int host_draft(void *ctx, struct sl_draft_pass *p, struct sl_error *err)
         if (rc == 0)
             take_drafts(h, p, i, rows);
         p->seconds[i] = (double)(sl_now_ns() - t0) / 1e9;
-        b = next_drafts(d, p, i + 1);
+        b = next_drafts(h, p, i + 1);
     }
     return rc;
 }
@@ -473,6 +476,7 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .draft_context = h->m.draft_context,
                             .draft_rows = h->m.draft_rows,
                             .draft_odds = h->m.draft_odds,
+                            .draft_borrows = h->m.draft_borrows,
                             .draft_at_once = h->blocks != NULL,
                             .draft_block = h->m.draft_apart ? h->m.draft_block : 0,
                             .page_out = moves ? host_page_out : NULL,

@@ -38,7 +38,8 @@ struct sl_host_model {
     bool draft_from_anchor, draft_apart;
     /* Optional: each draft depends on the one before it. rows as draft gives them. */
     void (*draft_chain)(void *ctx, const struct sl_draft_chain *c, const float **rows);
-    bool draft_odds; /* it fills odds */
+    bool draft_odds;    /* it fills odds */
+    bool draft_borrows; /* of struct sl_runner */
     /* Optional: the model's id of a column of those rows, of which there are n_draft_row then. */
     int32_t (*draft_token)(const void *ctx, int32_t idx);
     int32_t n_draft_row;

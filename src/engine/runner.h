@@ -45,7 +45,8 @@ struct sl_picked {
  */
 struct sl_draft_pass {
     /* One table, of pages of the drafter's own pool. A span that wants drafts has a row of logits,
-     * at its last token; those spans come first. Its table has room for what it drafts. */
+     * at its last token; those spans come first. Its table has room for what it drafts. Of a
+     * runner with draft_borrows: sl_model_facts.draft_borrows. */
     struct sl_batch batch;
     /* [n_tokens], of a drafter that takes hidden rows of the model: the token of the step that has
      * landed whose row goes with each token of the batch. NULL: tokens are enough for it. */
@@ -106,6 +107,8 @@ struct sl_runner {
     bool draft_rows;       /* it reads hidden rows: passes have sources */
     bool draft_odds;       /* it says how likely its drafts are */
     bool draft_at_once;    /* all drafts of a sequence come of one step, else each takes one */
+    bool draft_borrows;    /* with draft_rows: it reads the model's pages, and is given nothing but
+                              tokens to draft behind, all of whose drafts are at one position */
     int32_t draft_block;   /* which is that of blocks of so many tokens, apart from the text; 0: it
                               has the text and a token for each draft but the first */
     /* Optional: copy a page of a group out of the pool, as the steps submitted so far leave it, or

@@ -244,7 +244,7 @@ static const struct method methods[] = {
 
 /* vLLM's names of mtp by the family of the model. */
 static const char *const mtp_names[] = {"deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp",
-                                        "qwen3_5_mtp", "mimo_mtp"};
+                                        "qwen3_5_mtp",  "mimo_mtp",     "gemma4_mtp"};
 
 static const char *usual_name(const char *name)
 {

@@ -583,7 +583,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
         if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||
             is_encoder_extra(m, name) || is_other_part(m, name) || is_behind(m, name) ||
             sl_dense_is_tensor(m, name) || sl_hashed_is_tensor(m, name) ||
-            is_draft_extra(m, name) ||
+            is_draft_extra(m, name) || sl_clusters_is_tensor(m, name) ||
             ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
             n_known++;
     }

@@ -134,6 +134,7 @@ struct sl_draft_hparams {
     enum sl_chain chain;
     int32_t chain_rank;   /* values of a row of its tables */
     bool odds, odds_prev; /* it says how likely a draft is right; from the token before it, too */
+    bool borrows;         /* facts.draft_borrows */
 };
 
 struct sl_hparams {
@@ -277,6 +278,9 @@ struct sl_hparams {
     bool fp8_activations;                   /* of matrices of FP8, as config.json says */
     struct sl_draft_hparams draft;          /* of a drafter that reads hidden rows */
     bool from_gguf;
+    /* Of a drafter that looks for a token in the top_clusters likeliest of so many sets of tokens
+     * alone; 0: in all. */
+    int32_t n_clusters, top_clusters;
 };
 
 enum sl_hparam_type {
@@ -551,6 +555,11 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_DENSE_1_BIAS,
                SL_SLOT_DENSE_2,
                SL_SLOT_DENSE_2_BIAS,
+               /* of a drafter that borrows keys: the product that makes a row as the model's of its
+                  own; of sets of tokens, and of tokens in place of the head (draft_clusters.c) */
+               SL_SLOT_DRAFT_OUT,
+               SL_SLOT_CLUSTERS,
+               SL_SLOT_CLUSTER_ROWS,
                SL_SLOT_COUNT
 };
 #define SL_SLOT_FIRST_GLOBAL SL_SLOT_EMBED
@@ -559,7 +568,8 @@ enum sl_slot { /* the places a forward step reads weights from */
 static inline bool sl_slot_is_rows(enum sl_slot slot)
 {
     return slot == SL_SLOT_EMBED || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES ||
-           slot == SL_SLOT_LAYER_EMBED || slot == SL_SLOT_CHAIN_PREV;
+           slot == SL_SLOT_LAYER_EMBED || slot == SL_SLOT_CHAIN_PREV ||
+           slot == SL_SLOT_CLUSTER_ROWS;
 }
 
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
@@ -651,6 +661,9 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_TYPES,      /* token types */
               SL_DIM_LABELS,     /* of a classifier */
               SL_DIM_ONE,
+              SL_DIM_TARGET_2H, /* an embedding and a hidden row of the model drafted for, side by
+                                   side, */
+              SL_DIM_CLUSTERS,  /* sets of tokens */
 };
 
 /* How ranks divide it. Never by columns: a product whose sum is split between ranks has other bits
@@ -910,6 +923,8 @@ struct sl_rope_desc {
                                                scaling */
 };
 extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */
+/* Gemma 4's, and of what drafts for it: of full layers, of windowed ones. */
+extern const struct sl_rope_desc sl_rope_gemma4[2];
 
 /* The module of a family's checkpoints that predicts further tokens (MTP): one more layer of the
  * family's own tables, between an input and an end of its own. */
@@ -972,7 +987,7 @@ static inline int32_t sl_first_place(const struct sl_model_desc *desc, const str
 }
 
 /* Drafters, which no model is recognised as: eagle3.c, dflash.c. */
-extern const struct sl_model_desc sl_model_eagle3, sl_model_dflash;
+extern const struct sl_model_desc sl_model_eagle3, sl_model_dflash, sl_model_gemma4_assistant;
 
 #define SL_FAMILY(name) extern const struct sl_model_desc sl_model_##name;
 #include "models/registry.def"

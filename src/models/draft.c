@@ -14,10 +14,14 @@
 /* ---------------------------------------------------------------- tables */
 
 /* The family's rows that the drafter has; of a module of MTP those of layers. */
-static bool draft_takes(const struct sl_ckpt *ckpt, const struct sl_model_desc *family,
+static bool draft_takes(const struct sl_model *m, const struct sl_model_desc *family,
                         const struct sl_weight_desc *w)
 {
-    return family->mtp != NULL ? w->slot < SL_SLOT_FIRST_GLOBAL : !sl_eagle3_lacks(ckpt, w);
+    const bool clusters = m->hp.n_clusters > 0;
+    if (family->mtp != NULL)
+        return w->slot < SL_SLOT_FIRST_GLOBAL;
+    return !sl_eagle3_lacks(m->ckpt, w) &&
+           w->slot != (clusters ? SL_SLOT_HEAD : SL_SLOT_CLUSTER_ROWS);
 }
 
 static int make_desc(struct sl_model *m, const struct sl_model_desc *family, struct sl_error *err)
@@ -30,7 +34,7 @@ static int make_desc(struct sl_model *m, const struct sl_model_desc *family, str
     if (m->own_desc == NULL || m->own_weights == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a drafter");
     for (int32_t i = 0; i < family->n_weights; i++)
-        if (draft_takes(m->ckpt, family, &family->weights[i]))
+        if (draft_takes(m, family, &family->weights[i]))
             m->own_weights[n++] = family->weights[i];
     for (int32_t i = 0; mtp != NULL && i < mtp->n_weights; i++)
         m->own_weights[n++] = mtp->weights[i];
@@ -131,7 +135,7 @@ static int open_mtp(struct sl_model *m, const struct sl_model *target, struct sl
     return rc;
 }
 
-/* ---------------------------------------------------------------- EAGLE-3, DFlash */
+/* ---------------------------------------------------------------- EAGLE-3, DFlash, Gemma 4 */
 
 /* The drafters that have checkpoints of their own. */
 static const struct kind {
@@ -140,15 +144,19 @@ static const struct kind {
     const struct sl_model_name *(*name)(const struct sl_ckpt *ckpt);
     int (*read)(const struct sl_ckpt *ckpt, const struct sl_hparams *target, struct sl_hparams *hp,
                 struct sl_error *err);
-    const char *own_layers; /* another name of "layers.*.", in files that have own_tensor */
+    const char *layers;     /* what "model.layers.*." is called; NULL: that */
+    const char *own_layers; /* or this, in files that have own_tensor */
     const char *own_tensor;
 } kinds[] = {
     {"eagle3", "EAGLE-3", "LlamaForCausalLMEagle3, or speculators_model_type eagle3 or peagle",
-     &sl_model_eagle3, sl_eagle3_name, sl_eagle3_read, "midlayer.", "midlayer.hidden_norm.weight"},
+     &sl_model_eagle3, sl_eagle3_name, sl_eagle3_read, "layers.*.", "midlayer.",
+     "midlayer.hidden_norm.weight"},
     {"dflash", "DFlash", "DFlashDraftModel, or speculators_model_type dflash", &sl_model_dflash,
-     sl_dflash_name, sl_dflash_read, NULL, NULL},
+     sl_dflash_name, sl_dflash_read, "layers.*.", NULL, NULL},
     {"dspark", "DSpark", "DSparkSpeculator, or speculators_model_type dspark", &sl_model_dflash,
-     sl_dspark_name, sl_dflash_read, NULL, NULL},
+     sl_dspark_name, sl_dflash_read, "layers.*.", NULL, NULL},
+    {"gemma4_mtp", "assistant of Gemma 4", "Gemma4AssistantForCausalLM", &sl_model_gemma4_assistant,
+     sl_assistant_name, sl_assistant_read, NULL, NULL, NULL},
 };
 
 const char *sl_ckpt_draft_method(const struct sl_ckpt *ckpt)
@@ -177,13 +185,14 @@ static int open_apart(struct sl_model *m, const struct sl_model *target, const s
         return rc;
     m->hf_layers = k->own_tensor != NULL && sl_ckpt_find(m->ckpt, k->own_tensor) != NULL
                        ? k->own_layers
-                       : "layers.*.";
+                       : k->layers;
     m->hp.has |= SL_HAS_HEAD;
     sl_free(m->layers);
     m->layers = sl_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
     if (m->layers == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a drafter");
-    return sl_plan(m->desc, m->name, &m->hp, m->layers, err);
+    rc = sl_plan(m->desc, m->name, &m->hp, m->layers, err);
+    return rc == 0 && m->hp.draft.borrows ? sl_assistant_borrow(m, err) : rc;
 }
 
 /* ---------------------------------------------------------------- both */
@@ -196,7 +205,10 @@ static void draft_fill_facts(struct sl_model *m)
     m->facts.n_ranks = 1;
     m->facts.n_layers = hp->n_layers;
     m->facts.hidden = hp->hidden;
-    m->facts.draft_hidden = hp->draft.block > 0 ? 0 : hp->hidden;
+    m->facts.draft_hidden = hp->draft.block > 0 ? 0
+                            : hp->draft.borrows ? hp->draft.target_hidden
+                                                : hp->hidden;
+    m->facts.draft_borrows = hp->draft.borrows;
     m->facts.draft_block = hp->draft.block;
     m->facts.draft_mask = hp->draft.mask_token;
     m->facts.draft_from_anchor = hp->draft.from_anchor;
@@ -223,6 +235,11 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     while (!mtp && strcmp(method, kind->method) != 0)
         kind++;
     SL_ASSERT(kind < kinds + SL_COUNT(kinds) && (!mtp || ckpt == target->ckpt));
+    if (target->n_ranks > 1 && !mtp && kind->desc == &sl_model_gemma4_assistant)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: method %s reads keys of the model, which ranks have a "
+                       "part of each (tensor_parallel_size): choose ngram, suffix or draft_model",
+                       method);
     if (target->n_stages > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: method %s needs rows of layers that other stages have "

@@ -25,6 +25,7 @@ struct rows {
     int64_t ld;
     int format;
     const int32_t *idx; /* NULL: row i */
+    const float *other; /* in place of rows below 0; NULL: there are none */
 };
 
 static void draft_run_copy(struct sl_run *r, struct rows x, int32_t n, int32_t h, int format,
@@ -33,6 +34,7 @@ static void draft_run_copy(struct sl_run *r, struct rows x, int32_t n, int32_t h
     r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = x.at,
                                                                 .ld_x = x.ld,
                                                                 .rows = x.idx,
+                                                                .other = x.other,
                                                                 .n = n,
                                                                 .h = h,
                                                                 .x_act = x.format == ACTS,
@@ -76,8 +78,9 @@ void sl_run_keep(struct sl_run *r, int32_t layer, const float *x, int32_t n)
     for (int32_t i = 0; i < n_taps; i++) {
         const bool normed = r->cfg.taps[i] == SL_TAP_NORMED;
         if ((normed ? r->m->hp.n_layers : r->cfg.taps[i]) == layer)
-            draft_run_copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL},
-                           n, h, FLOATS, r->taps + i * h, (int64_t)n_taps * h);
+            draft_run_copy(
+                r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL, NULL}, n, h,
+                FLOATS, r->taps + i * h, (int64_t)n_taps * h);
     }
 }
 
@@ -107,19 +110,22 @@ static void join_taps(struct sl_run *r, int32_t n)
                 *all = sl_run_vec(r, 0, SL_SLOT_TAPS_NORM);
     const int32_t h = d->target_hidden, wide = d->n_taps * h;
     const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
-    struct rows x = {r->draft_rows, wide, FLOATS, r->draft_sources};
+    /* rows that are not known yet (P-EAGLE) have one in common */
+    struct rows x = {r->draft_rows, wide, FLOATS, r->draft_sources,
+                     sl_run_vec(r, 0, SL_SLOT_DRAFT_MASK_ROW)};
     if (all != NULL) {
         draft_run_copy(r, x, n, wide, FLOATS, r->taps_wide, wide);
         draft_run_norm(r, r->taps_wide, all, n, wide, r->taps_in);
-        x = (struct rows){r->taps_in, wide, ACTS, NULL};
+        x = (struct rows){r->taps_in, wide, ACTS, NULL, NULL};
     }
     for (int32_t i = 0; i < d->n_taps && each != NULL; i++) {
         const size_t at = (size_t)(i * h), each_bytes = x.format == ACTS ? act : sizeof(float);
         struct rows tap = x;
         tap.at = (const uint8_t *)x.at + at * each_bytes;
+        tap.other = x.other != NULL ? x.other + at : NULL;
         draft_run_copy(r, tap, n, h, FLOATS, r->taps_wide, h);
         draft_run_norm(r, r->taps_wide, each + at, n, h, r->norm);
-        draft_run_copy(r, (struct rows){r->norm, h, ACTS, NULL}, n, h, ACTS,
+        draft_run_copy(r, (struct rows){r->norm, h, ACTS, NULL, NULL}, n, h, ACTS,
                        (uint8_t *)r->taps_in + at * act, wide);
     }
     if (all == NULL && each == NULL)
@@ -132,8 +138,20 @@ static void draft_run_put_half(struct sl_run *r, int32_t idx, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
     const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
-    draft_run_copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, ACTS,
+    draft_run_copy(r, (struct rows){r->y, h, ACTS, NULL, NULL}, n, h, ACTS,
                    (uint8_t *)r->norm + (size_t)(idx * h) * act, 2 * (int64_t)h);
+}
+
+/* Of a drafter that borrows: the model's embedding, in r->taps_wide, and its row or one as it. */
+static void begin_borrowed(struct sl_run *r, int32_t n)
+{
+    const int32_t h = r->m->hp.draft.target_hidden;
+    const size_t act = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
+    draft_run_copy(r, (struct rows){r->taps_wide, h, FLOATS, NULL, NULL}, n, h, ACTS, r->taps_in,
+                   2 * (int64_t)h);
+    draft_run_copy(r, (struct rows){r->draft_rows, h, FLOATS, r->draft_sources, NULL}, n, h, ACTS,
+                   (uint8_t *)r->taps_in + (size_t)h * act, 2 * (int64_t)h);
+    draft_run_product(r, r->taps_in, SL_SLOT_DRAFT_JOIN, n, r->x);
 }
 
 void sl_draft_begin(struct sl_run *r, int32_t n)
@@ -141,30 +159,37 @@ void sl_draft_begin(struct sl_run *r, int32_t n)
     const struct sl_draft_hparams *d = &r->m->hp.draft;
     const int32_t h = r->m->hp.hidden;
     const bool joined = r->m->layers[0].joined;
+    if (d->borrows) {
+        begin_borrowed(r, n);
+        return;
+    }
     const float *w_e =
         joined ? sl_run_vec(r, 0, SL_SLOT_ATTN_NORM) : sl_run_vec(r, 0, SL_SLOT_DRAFT_EMBED_NORM);
     draft_run_norm(r, r->x, w_e, n, h, r->y);
     if (joined && !r->draft_own)
         join_taps(r, n); /* to r->x, by way of r->norm */
     else
-        draft_run_copy(r, (struct rows){r->draft_rows, h, FLOATS, r->draft_sources}, n, h, FLOATS,
-                       r->x, h);
+        draft_run_copy(r, (struct rows){r->draft_rows, h, FLOATS, r->draft_sources, NULL}, n, h,
+                       FLOATS, r->x, h);
     draft_run_put_half(r, d->hidden_first ? 1 : 0, n);
     draft_run_norm(r, r->x, sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM), n, h, r->y);
     draft_run_put_half(r, d->hidden_first ? 0 : 1, n);
     if (!joined)
         draft_run_product(r, r->norm, SL_SLOT_DRAFT_JOIN, n, r->x);
     else if (d->normed_residual)
-        draft_run_copy(r, (struct rows){r->y, h, ACTS, NULL}, n, h, FLOATS, r->x, h);
+        draft_run_copy(r, (struct rows){r->y, h, ACTS, NULL, NULL}, n, h, FLOATS, r->x, h);
 }
 
 void sl_draft_end(struct sl_run *r, const float *x, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
     const bool normed = r->m->hp.draft.normed_output;
-    if (n > 0)
-        draft_run_copy(r, (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL}, n,
-                       h, FLOATS, r->hidden, h);
+    if (n > 0 && r->m->hp.draft.borrows)
+        draft_run_product(r, r->norm, SL_SLOT_DRAFT_OUT, n, r->hidden);
+    else if (n > 0)
+        draft_run_copy(r,
+                       (struct rows){normed ? r->norm : x, h, normed ? ACTS : FLOATS, NULL, NULL},
+                       n, h, FLOATS, r->hidden, h);
 }
 
 /* Keys and values of every layer, of the target's rows. */
@@ -182,22 +207,6 @@ static void store_context(struct sl_run *r, const struct sl_batch *batch)
     }
 }
 
-/* The rows of this step, of which those of masks (sources below 0) have one in common. */
-static void put_mask_rows(struct sl_run *r, int32_t n)
-{
-    const int32_t wide = r->m->facts.draft_width;
-    const float *mask = sl_run_vec(r, 0, SL_SLOT_DRAFT_MASK_ROW);
-    SL_ASSERT(r->m->be->vt->device == NULL && mask != NULL);
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t from = r->draft_sources[i];
-        memcpy(r->taps_masked + (int64_t)i * wide,
-               from >= 0 ? r->draft_rows + (int64_t)from * wide : mask,
-               (size_t)wide * sizeof *mask);
-    }
-    r->draft_rows = r->taps_masked;
-    r->draft_sources = NULL;
-}
-
 const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch,
                                   const float *hidden, const int32_t *sources, bool own)
 {
@@ -205,8 +214,6 @@ const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch
     r->draft_rows = hidden;
     r->draft_sources = sources;
     r->draft_own = own;
-    if (r->m->hp.draft.block > 0 && !r->m->hp.draft.context && sources != NULL)
-        put_mask_rows(r, batch->n_tokens);
     if (r->m->hp.draft.context)
         store_context(r, batch);
     else

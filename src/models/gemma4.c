@@ -6,7 +6,7 @@
  * the keys and values of earlier ones.
  */
 #include "base/check.h"
-#include "models/desc.h"
+#include "models/internal.h"
 #include "models/tables.h"
 
 #define HAS (SL_HAS_QK_NORM | SL_HAS_K | SL_HAS_V | SL_HAS_LAYER_SCALE | SL_HAS_DENSE)
@@ -32,19 +32,7 @@ static const struct sl_model_name names[] = {
 static const struct sl_hparam_desc hparams[] = {
     /* A config.json leaves out what is transformers' default, so that all defaults are here. */
     SL_HPARAMS_GEMMA_BY_LAYER(2304, 30, 9216),
-    {NULL, {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads), .hf_def = 4, .min = 1,
-     .max = SL_MAX_HEADS},
-    {NULL, {"num_global_key_value_heads"}, SL_HP_INT, SL_HP_AT(full_kv_heads), .min = 1,
-     .max = SL_MAX_HEADS},
-    {"attention.key_length_swa", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,
-     .max = SL_MAX_HEAD_DIM},
-    {"attention.key_length", {"global_head_dim"}, SL_HP_INT, SL_HP_AT(full_head_dim),
-     .hf_def = 512, .min = 2, .max = SL_MAX_HEAD_DIM},
-    /* transformers 5.23 writes what differs by layer there, the hub has the two rows above */
-    {"attention.head_count_kv", {"per_layer_config"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_kv_heads),
-     .value = "num_key_value_heads", .min = 1, .max = SL_MAX_HEADS},
-    {NULL, {"per_layer_config"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_head_dims), .value = "head_dim",
-     .min = 2, .max = SL_MAX_HEAD_DIM},
+    SL_HPARAMS_GEMMA4_HEADS,
     SL_HPARAMS_GEMMA_WINDOWS(131072, 262144),
     {NULL, {"attention_k_eq_v"}, SL_HP_BOOL, SL_HP_AT(k_is_v)},
     {"attention.shared_kv_layers", {"num_kv_shared_layers"}, SL_HP_INT, SL_HP_AT(n_shared_layers),
@@ -117,21 +105,9 @@ static const struct sl_weight_desc weights[] = {
 };
 /* clang-format on */
 
-enum { FULL, LOCAL }; /* tables of rotations */
+enum { FULL, LOCAL }; /* sl_rope_gemma4 */
 
-static const struct sl_rope_desc ropes[] = {
-    [FULL] = {.kind = "full_attention",
-              .hf_theta = "rope_theta",
-              .gguf_theta = "rope.freq_base",
-              .theta = 1000000,
-              .scaled = true},
-    [LOCAL] = {.kind = "sliding_attention",
-               .hf_theta = "rope_local_base_freq",
-               .gguf_theta = "rope.freq_base_swa",
-               .theta = 10000},
-};
-
-static bool gemma4_is_windowed(const struct sl_hparams *hp, int32_t layer)
+bool sl_gemma4_windowed(const struct sl_hparams *hp, int32_t layer)
 {
     if (layer == hp->n_layers - 1)
         return false; /* whatever the list says, as in transformers */
@@ -172,8 +148,8 @@ static int gemma4_plan_layer(const struct sl_hparams *hp, int32_t idx, struct sl
     l->attn_scale = 1;
     l->rope = LOCAL;
     gemma4_plan_mlp(hp, hp->layer_intermediate[idx] * (hp->wide_shared && shared ? 2 : 1), l);
-    l->window = gemma4_is_windowed(hp, idx) ? hp->window : 0;
-    if (!gemma4_is_windowed(hp, idx))
+    l->window = sl_gemma4_windowed(hp, idx) ? hp->window : 0;
+    if (!sl_gemma4_windowed(hp, idx))
         plan_full(hp, idx, l);
     if (hp->layer_head_dims[idx] != 0)
         l->head_dim = hp->layer_head_dims[idx];
@@ -275,7 +251,7 @@ static void gemma4_tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 const struct sl_model_desc sl_model_gemma4 = {
     .id = "gemma4",
     SL_MODEL_TABLES,
-    SL_MODEL_ROPES(ropes),
+    SL_MODEL_ROPES(sl_rope_gemma4),
     .scaled_embedding = true,
     .plan = gemma4_plan,
     .tiny = gemma4_tiny,

@@ -122,6 +122,7 @@ struct sl_model {
     const char *hf_layers;              /* what "model.layers.*." is called there, or NULL; */
     int32_t first_layer;                /* the number that a file gives layer 0; */
     int32_t *draft_ids;                 /* [hp.draft.n_vocab] the target's tokens; NULL: the same */
+    int32_t *cluster_order;             /* backend memory: draft_clusters.c */
     struct sl_pooling pool;
     struct sl_st *dense_files[SL_MAX_DENSE]; /* of its modules, or NULL */
     bool yes_no; /* scores: token 1's share of the next token among these two */
@@ -367,6 +368,19 @@ SL_MUST_CHECK int sl_dflash_read(const struct sl_ckpt *ckpt, const struct sl_hpa
                                  struct sl_hparams *hp, struct sl_error *err);
 const struct sl_model_name *sl_dflash_name(const struct sl_ckpt *ckpt);
 const struct sl_model_name *sl_dspark_name(const struct sl_ckpt *ckpt);
+/* gemma4_assistant.c: likewise; then, once the layers are planned, whose keys they read. */
+SL_MUST_CHECK int sl_assistant_read(const struct sl_ckpt *ckpt, const struct sl_hparams *target,
+                                    struct sl_hparams *hp, struct sl_error *err);
+const struct sl_model_name *sl_assistant_name(const struct sl_ckpt *ckpt);
+SL_MUST_CHECK int sl_assistant_borrow(const struct sl_model *m, struct sl_error *err);
+/* gemma4.c: has the layer a window? */
+bool sl_gemma4_windowed(const struct sl_hparams *hp, int32_t layer);
+/* draft_clusters.c: the order of tokens by their sets, and logits of n rows x (activations). */
+bool sl_clusters_is_tensor(const struct sl_model *m, const char *name);
+uint64_t sl_clusters_bytes(const struct sl_model *m);
+SL_MUST_CHECK int sl_clusters_load(struct sl_model *m, struct sl_error *err);
+void sl_clusters_unload(struct sl_model *m);
+void sl_clusters_head(struct sl_run *r, const void *x, int32_t n);
 /* The rows of its table that this checkpoint has no tensors for. */
 bool sl_eagle3_lacks(const struct sl_ckpt *ckpt, const struct sl_weight_desc *w);
 /* d2t: the target's tokens of the drafter's. */
@@ -545,17 +559,21 @@ struct sl_run {
      * [n_layers] counts since the run was created. */
     void *expert_exchange;
     struct sl_expert_counts *expert_counts;
-    struct sl_rank rank;          /* if there are several */
-    float *taps;                  /* [T, n_taps * H] kept for a drafter; of a drafter: */
-    void *taps_in;                /* activations [T, n_taps * H'], */
-    float *taps_wide;             /* the same before norms, */
-    float *hidden;                /* [max_logits, H] for its next step, */
+    struct sl_rank rank; /* if there are several */
+    float *taps;         /* [T, n_taps * H] kept for a drafter; of a drafter: */
+    void *taps_in;       /* activations [T, n_taps * H'], or [T, 2 H'] of one that borrows, */
+    float *taps_wide;    /* the same before norms; of one that borrows the model's embeddings, */
+    float *hidden;       /* [max_logits, H] for its next step, or [max_logits, H'], */
     const float *draft_rows;      /* and what this step is made of: these rows, */
     const int32_t *draft_sources; /* of them these for its tokens, */
     bool draft_own;               /* its own or the target's */
-    float *taps_masked;           /* [T, n_taps * H'] the same with a row for masks */
+    float *cluster_scores;        /* [max_logits, sets of tokens], and */
+    int32_t *cluster_top;         /* which of them are looked at */
     const void *ends;             /* what the last step's logits were made of */
-    float *chain_prev, *chain_in, *chain_mix, *chain_state, *chain_logits; /* draft_chain.c */
+    /* draft_chain.c: of the tokens before, [n, rank] and as activations, or what is made of them;
+     * what is mixed and the mixture, states and one of zeros, logits and what is added to them. */
+    float *chain_prev, *chain_mix, *chain_state, *chain_zero, *chain_logits, *chain_base;
+    void *chain_act, *chain_in;
     float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;

@@ -342,7 +342,7 @@ static float embed_scale(const struct sl_model *m, enum sl_slot slot, int32_t wi
     uint8_t rounded[4];
     if ((m->hp.has & SL_HAS_ROOT_EMBED) != 0 && slot == SL_SLOT_EMBED)
         return scale; /* and those whose configs ask for it do not round */
-    if (m->target != NULL && slot == SL_SLOT_EMBED && m->desc->mtp != NULL)
+    if (m->target != NULL && slot == SL_SLOT_EMBED && (m->desc->mtp != NULL || m->hp.draft.borrows))
         return m->target->embed_scale;
     if (!m->desc->scaled_embedding || t == NULL)
         return m->hp.embed_scale != 0 ? (float)m->hp.embed_scale : 1;
@@ -402,7 +402,7 @@ void sl_model_stage_memory(const struct sl_model *m, int32_t stage, struct sl_ba
     }
     if (sl_sums_experts(m)) /* ranks may have an expert more than others */
         *allocated = (most + sl_places_spare_bytes(m, be)) * (uint64_t)m->n_ranks;
-    *allocated += sl_draft_head_bytes(m, be) + sl_hashed_bytes(m);
+    *allocated += sl_draft_head_bytes(m, be) + sl_hashed_bytes(m) + sl_clusters_bytes(m);
 }
 
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
@@ -641,6 +641,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = sl_mla_create(m, err);
     if (rc == 0)
         rc = sl_hashed_load(m, err);
+    if (rc == 0)
+        rc = sl_clusters_load(m, err);
     if (rc != 0) {
         sl_model_unload(m);
         return rc;
@@ -680,6 +682,7 @@ void sl_model_unload(struct sl_model *m)
     sl_experts_destroy(m);
     sl_mla_destroy(m);
     sl_hashed_unload(m);
+    sl_clusters_unload(m);
     sl_draft_unshare(m);
     sl_columns_unload(m);
     for (size_t i = 0; i < m->n_params; i++)

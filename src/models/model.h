@@ -54,6 +54,11 @@ struct sl_model_facts { /* what the layers above need to know */
     bool draft_chain;  /* a draft depends on the one before it: sl_run_draft_chain, */
     bool draft_odds;   /* which also says how likely it is right */
     int32_t max_input; /* tokens, where the makers say less than the context; else 0 */
+    /* Of a drafter: its layers read the target's keys and values, and it has none of its own: its
+     * run has the target's pools and layout, and its batches have all tables of the target. A span
+     * is one token, of the text's last one or of a draft, at pos of the token before the last: it
+     * attends up to there, and positions has the one behind, which it is rotated by. */
+    bool draft_borrows;
 };
 
 /* Recognises the family and checks every hyper-parameter against its range and every tensor against
@@ -189,6 +194,7 @@ struct sl_run_config {
      * enters layer taps[i] (the number of layers: as it leaves the last one), or SL_TAP_NORMED:
      * behind the final norm. */
     int32_t n_taps, taps[SL_MAX_TAPS];
+    int32_t max_chains; /* sequences in a call of sl_run_draft_chain; 0: there is none */
 };
 
 /* Of each of rank_room; be: where the model is loaded or will be. */
@@ -218,12 +224,13 @@ const float *sl_run_enqueue_draft(struct sl_run *r, const struct sl_batch *batch
 const float *sl_run_hidden(const struct sl_run *r);
 /* One draft more of each of n sequences, of a drafter whose drafts depend on those before them: of
  * row rows[i] of the last step's logits, behind the target's token prev[i]. Drafts of a sequence,
- * which seqs[i] numbers, come in their order. */
+ * which seqs[i] numbers (NULL: i), come in their order. On a device these are arrays of its. */
 struct sl_draft_chain {
     int32_t n;
     const int32_t *seqs, *rows, *prev;
     bool first;  /* they are the first ones of their blocks */
-    float *odds; /* [n] to fill: the probability that it is right if those before it are; or NULL */
+    float *odds; /* [n] to fill: the probability that it is right if those before it are; or NULL,
+                    as on a device */
 };
 /* Its logits [n, n_row], until the next step or call. */
 const float *sl_run_draft_chain(struct sl_run *r, const struct sl_draft_chain *c);

@@ -249,6 +249,10 @@ static int64_t draft_dim(const struct sl_hparams *hp, const struct sl_layer_desc
         return (l->joined ? 2 : 1) * (int64_t)hp->hidden;
     case SL_DIM_TARGET_H:
         return d->target_hidden;
+    case SL_DIM_TARGET_2H:
+        return 2 * (int64_t)d->target_hidden;
+    case SL_DIM_CLUSTERS:
+        return hp->n_clusters;
     case SL_DIM_TAP_COUNT:
         return d->n_taps;
     case SL_DIM_TAPS_H:
@@ -361,7 +365,7 @@ static bool is_of_rows(enum sl_dim dim)
 static bool is_none(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS ||
-            dim == SL_DIM_TYPES || is_of_mla(dim) || is_of_rows(dim)) &&
+            dim == SL_DIM_TYPES || dim == SL_DIM_CLUSTERS || is_of_mla(dim) || is_of_rows(dim)) &&
            sl_layer_dim(hp, l, dim) == 0;
 }
 
@@ -436,6 +440,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
     case SL_DIM_2H:
     case SL_DIM_MIX_IN:
     case SL_DIM_TARGET_H:
+    case SL_DIM_TARGET_2H:
+    case SL_DIM_CLUSTERS:
     case SL_DIM_TAP_COUNT:
     case SL_DIM_TAPS_H:
     case SL_DIM_DRAFT_V:

@@ -22,6 +22,18 @@ const struct sl_rope_desc sl_rope_one[1] = {
     {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true},
 };
 
+const struct sl_rope_desc sl_rope_gemma4[2] = {
+    {.kind = "full_attention",
+     .hf_theta = "rope_theta",
+     .gguf_theta = "rope.freq_base",
+     .theta = 1000000,
+     .scaled = true},
+    {.kind = "sliding_attention",
+     .hf_theta = "rope_local_base_freq",
+     .gguf_theta = "rope.freq_base_swa",
+     .theta = 10000},
+};
+
 /* ---------------------------------------------------------------- config.json */
 
 struct dict { /* rope_parameters or rope_scaling */

@@ -44,7 +44,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 }
 
 enum {
-    N_DRAFT_CUTS = 10,
+    N_DRAFT_CUTS = 14,
     N_MLA_CUTS = 12,
     N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
@@ -187,21 +187,26 @@ static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
 {
     const struct sl_draft_hparams *d = &m->hp.draft;
     const uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)m->hp.hidden, f = sizeof(float);
-    const uint64_t rows = (uint64_t)cfg->max_logits, chain = (uint64_t)d->chain_rank;
+    const uint64_t rows = (uint64_t)cfg->max_logits, n_row = (uint64_t)m->facts.n_row,
+                   chains = (uint64_t)cfg->max_chains, chain = (uint64_t)d->chain_rank;
     const uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
     const uint64_t wide = t * (uint64_t)m->facts.draft_width;
     const struct cut list[N_DRAFT_CUTS] = {
         {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * h * f},
-        {offsetof(struct sl_run, taps_in), wide * act},
-        {offsetof(struct sl_run, taps_wide), sl_draft_norms_taps(m) ? wide * f : 0},
-        {offsetof(struct sl_run, taps_masked), d->block > 0 && !d->context ? wide * f : 0},
+        {offsetof(struct sl_run, taps_in), (d->borrows ? 2 : 1) * wide * act},
+        {offsetof(struct sl_run, taps_wide), sl_draft_norms_taps(m) || d->borrows ? wide * f : 0},
+        {offsetof(struct sl_run, cluster_scores), rows * (uint64_t)m->hp.n_clusters * f},
+        {offsetof(struct sl_run, cluster_top),
+         rows * (uint64_t)m->hp.top_clusters * sizeof(int32_t)},
         {offsetof(struct sl_run, hidden), rows * (uint64_t)m->facts.draft_hidden * f},
-        {offsetof(struct sl_run, chain_prev), rows * chain * f},
-        {offsetof(struct sl_run, chain_in), chain > 0 ? rows * (2 * chain + h) * f : 0},
-        {offsetof(struct sl_run, chain_mix), rows * 3 * chain * f},
-        {offsetof(struct sl_run, chain_state), rows * chain * f},
-        {offsetof(struct sl_run, chain_logits),
-         chain > 0 ? rows * (uint64_t)m->facts.n_row * f : 0},
+        {offsetof(struct sl_run, chain_prev), chains * chain * f},
+        {offsetof(struct sl_run, chain_act), chains * chain * act},
+        {offsetof(struct sl_run, chain_in), chain > 0 ? chains * (2 * chain + h) * act : 0},
+        {offsetof(struct sl_run, chain_mix), chains * 3 * chain * f},
+        {offsetof(struct sl_run, chain_state), chains * chain * f},
+        {offsetof(struct sl_run, chain_zero), chain * f},
+        {offsetof(struct sl_run, chain_logits), chain > 0 ? chains * n_row * f : 0},
+        {offsetof(struct sl_run, chain_base), chain > 0 ? chains * n_row * f : 0},
     };
     memcpy(cuts, list, sizeof list);
 }
@@ -370,6 +375,20 @@ static int check_taps(const struct sl_model *m, const struct sl_run_config *cfg,
     return 0;
 }
 
+/* States of a chain before its first draft. */
+static int put_zeros(struct sl_run *r, struct sl_error *err)
+{
+    const size_t n = (size_t)r->m->hp.draft.chain_rank;
+    if (n == 0)
+        return 0;
+    float *zeros = sl_calloc(n, sizeof *zeros);
+    if (zeros == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a run");
+    r->m->be->vt->upload(r->m->be, r->chain_zero, zeros, n * sizeof *zeros);
+    sl_free(zeros);
+    return 0;
+}
+
 int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, struct sl_run **out,
                   struct sl_error *err)
 {
@@ -424,6 +443,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     }
     r->pooled = r->logits;
     rc = sl_places_counts(m, &r->expert_counts, err);
+    if (rc == 0)
+        rc = put_zeros(r, err);
     if (rc == 0)
         rc = sl_host_create(r, err);
     if (rc != 0) {
@@ -481,7 +502,7 @@ static void check_batch(const struct sl_run *r, const struct sl_batch *b)
         SL_DCHECK(s->n_drafts >= 0 && s->n_drafts < s->n);
         check_tables(r, b, s);
         for (int32_t t = 0; t < s->n; t++)
-            SL_DCHECK(b->positions[s->first + t] == s->pos + t);
+            SL_DCHECK(b->positions[s->first + t] == s->pos + t + r->m->facts.draft_borrows);
         next += s->n;
     }
     SL_DCHECK(next == b->n_tokens);
@@ -660,7 +681,7 @@ static void run_embed(struct sl_run *r, const struct sl_batch *b)
                                                .n = b->n_tokens,
                                                .w = words,
                                                .scale = m->embed_scale,
-                                               .out = r->x});
+                                               .out = m->hp.draft.borrows ? r->taps_wide : r->x});
         return;
     }
     vt->embed_positions(m->be, &(struct sl_op_embed_positions){
@@ -1099,7 +1120,9 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     r->ends = ends;
     if (m->facts.draft_hidden > 0)
         sl_draft_end(r, x, n);
-    if (n > 0 && m->facts.task == SL_TASK_GENERATE)
+    if (n > 0 && m->hp.n_clusters > 0)
+        sl_clusters_head(r, ends, n);
+    else if (n > 0 && m->facts.task == SL_TASK_GENERATE)
         run_head(r, ends, n);
     else if (n > 0)
         sl_run_pool(r, r->norm, all ? batch->spans : NULL,

@@ -327,6 +327,22 @@
     {"attention.sliding_window_pattern", {"layer_types"}, SL_HP_LAYER_TYPES,                      \
      SL_HP_AT(layer_types)}
 
+/* Gemma 4, whose heads differ between windowed layers and full ones: transformers 5.23 writes what
+ * differs by layer into per_layer_config, the hub has the rows before those. */
+#define SL_HPARAMS_GEMMA4_HEADS                                                                   \
+    {NULL, {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads), .hf_def = 4, .min = 1,       \
+     .max = SL_MAX_HEADS},                                                                        \
+    {NULL, {"num_global_key_value_heads"}, SL_HP_INT, SL_HP_AT(full_kv_heads), .min = 1,          \
+     .max = SL_MAX_HEADS},                                                                        \
+    {"attention.key_length_swa", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,           \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"attention.key_length", {"global_head_dim"}, SL_HP_INT, SL_HP_AT(full_head_dim),             \
+     .hf_def = 512, .min = 2, .max = SL_MAX_HEAD_DIM},                                            \
+    {"attention.head_count_kv", {"per_layer_config"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_kv_heads), \
+     .value = "num_key_value_heads", .min = 1, .max = SL_MAX_HEADS},                              \
+    {NULL, {"per_layer_config"}, SL_HP_LAYER_INTS, SL_HP_AT(layer_head_dims), .value = "head_dim",\
+     .min = 2, .max = SL_MAX_HEAD_DIM}
+
 /* EXAONE, dense and with experts. */
 #define SL_HPARAMS_EXAONE_WINDOWS                                                                 \
     {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, \

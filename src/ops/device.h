@@ -120,6 +120,9 @@ struct sl_step {
     bool drafts;
     /* Of such a step, where drafts come in blocks: no row is wanted, or several of each span. */
     bool blocks;
+    /* Of such a step: its pages are those of the model drafted for, so that it has all groups'
+     * tables; steps that follow it are at its own positions. */
+    bool borrows;
     /* Of such a step: so many steps follow it of one token of each span with a wanted row, at the
      * position behind that row: the token that the row, then that the step before chose. */
     int32_t n_again;

@@ -663,10 +663,36 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     void *out; /* [n] rows */
 };
 
+#define SL_MAX_CLUSTERS     8192
+#define SL_MAX_TOP_CLUSTERS 256
+
+struct sl_op_cluster_logits {     /* logits of the tokens of each row's top_k clusters, those of the
+                                     largest scores (of equal ones the lower index); of all other
+                                     tokens -FLT_MAX */
+    const void *x;                /* [T, H] activations */
+    const float *scores;          /* [T, n_clusters] */
+    int32_t n, n_clusters, top_k; /* at most SL_MAX_CLUSTERS and SL_MAX_TOP_CLUSTERS */
+    const int32_t *order;      /* [V] tokens, each once, V / n_clusters of a cluster side by side */
+    const struct sl_weight *w; /* [V, H], made for SL_USE_ROWS: a token's row */
+    int32_t *top;              /* [T, top_k] scratch */
+    float *out;                /* [T, V] */
+};
+
+struct sl_op_chain_state { /* a step of a recurrence of each row: with [a, b, c] of it in mix and s
+                              the sigmoid of a, state = s state + (1 - s) tanh(b); out = tanh(c) */
+    const float *mix;      /* [n, 3, width] */
+    int32_t n, width;
+    bool first;          /* states are 0 before it, whatever is there */
+    const int32_t *rows; /* [n] different rows of state; NULL: row i */
+    float *state;        /* [rows, width] */
+    void *out;           /* [n, width] activations */
+};
+
 struct sl_op_copy_rows { /* out[i] = x[rows[i]], between rows of different widths and formats */
     const void *x;       /* rows of h floats, or x_act activations, ld_x apart */
     int64_t ld_x;
     const int32_t *rows; /* [n]; NULL: row i */
+    const float *other;  /* [h] the row where rows[i] < 0, of floats; NULL: none is */
     int32_t n, h;
     bool x_act, out_act;
     void *out; /* [n, h], rows ld_out apart; not x */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Blocks of drafts (DFlash) on the GPU, mostly the simulated one, against the same goldens as on
- * the CPU (tests/models/test_drafts.c): keys and values of the model's rows, which come in chunks,
- * then blocks whose rows see the text and one another. However rows come, in steps of one sequence
- * or two, recorded or not, a block's logits have the same bits.
+ * Blocks of drafts (DFlash, DSpark) on the GPU, mostly the simulated one, against the same goldens
+ * as on the CPU (tests/models/test_drafts.c): keys and values of the model's rows, which come in
+ * chunks, then blocks whose rows see the text and one another; of DSpark also each draft behind the
+ * right one before it. However rows come, in steps of one sequence or two, recorded or not, the
+ * logits have the same bits.
  */
 #include <cuda_runtime.h>
 
@@ -41,7 +42,25 @@ struct golden {
     int32_t n, width, n_vocab, block, n_anchors;
     const int32_t *ids, *anchors;
     const float *rows, *logits;
+    /* of drafts one behind another, or 0 */
+    char *chain;
+    int32_t n_chain;
+    const int32_t *drafts;
+    const float *chain_logits;
 };
+
+static void read_chain(golden *g, const char *name)
+{
+    struct sl_error err = {};
+    size_t n = 0;
+    const std::string path = std::string(DRAFTS) + name + "/chain.bin";
+    must(sl_read_file(path.c_str(), 1 << 20, &g->chain, &n, &err), &err, name);
+    const int32_t *head = reinterpret_cast<const int32_t *>(g->chain);
+    assert_int_equal(head[0], g->n_anchors);
+    g->n_chain = head[1];
+    g->drafts = head + 2;
+    g->chain_logits = reinterpret_cast<const float *>(g->drafts + g->n_anchors * g->n_chain);
+}
 
 static golden read_golden(const char *name)
 {
@@ -61,6 +80,8 @@ static golden read_golden(const char *name)
     g.rows = reinterpret_cast<const float *>(g.anchors + g.n_anchors);
     g.logits = g.rows + g.n * g.width;
     assert_ptr_equal(g.logits + g.n_anchors * g.block * g.n_vocab, g.data + n);
+    if (strncmp(name, "dspark", 6) == 0)
+        read_chain(&g, name);
     return g;
 }
 
@@ -77,7 +98,12 @@ struct rig {
     float *rows; /* device: the model's, of the text */
     size_t rows_bytes;
     const float *logits;
+    int32_t n_chain, n_vocab;
+    int32_t *chain;   /* device: the rows of logits of a chain, then the tokens before them */
+    float *chain_out; /* device: its logits */
 };
+
+enum { CHAIN_BYTES = 2 * N_MAX * sizeof(int32_t), CHAIN_OUT = N_MAX * 128 * sizeof(float) };
 
 static void make_steps(rig *r, const golden &g, bool graphs)
 {
@@ -107,11 +133,13 @@ static rig open_rig(const char *name, const golden &g, bool graphs)
     must(sl_ckpt_open(DRAFTS "llama", &r.ckpt[0], &err), &err, "model");
     must(sl_ckpt_open(path.c_str(), &r.ckpt[1], &err), &err, name);
     must(sl_model_open(r.ckpt[0], &r.target, &err), &err, "model");
-    must(sl_model_open_draft(r.ckpt[1], r.target, "dflash", &r.model, &err), &err, name);
+    must(sl_model_open_draft(r.ckpt[1], r.target, sl_ckpt_draft_method(r.ckpt[1]), &r.model, &err),
+         &err, name);
     must(sl_model_load(r.target, r.be, nullptr, nullptr, &err), &err, "model");
     must(sl_model_load(r.model, r.be, nullptr, nullptr, &err), &err, name);
     must(r.dev->load_end(r.be, &err), &err, name);
     rc.max_tokens = rc.max_logits = N_MAX;
+    rc.max_chains = 1;
     must(sl_model_kv_layout(r.model, r.be, "auto", r.be->vt->kv_dtype, BLOCK, &rc.kv, &err), &err,
          name);
     must(sl_kv_layout_merge(&rc.kv, &err), &err, name);
@@ -119,7 +147,12 @@ static rig open_rig(const char *name, const golden &g, bool graphs)
     r.pool = static_cast<uint8_t *>(r.be->vt->alloc(r.be, r.pool_bytes));
     r.rows_bytes = static_cast<size_t>(g.n * g.width) * sizeof(float);
     r.rows = static_cast<float *>(r.be->vt->alloc(r.be, r.rows_bytes));
+    r.n_chain = g.n_chain;
+    r.n_vocab = g.n_vocab;
+    r.chain = static_cast<int32_t *>(r.be->vt->alloc(r.be, CHAIN_BYTES));
+    r.chain_out = static_cast<float *>(r.be->vt->alloc(r.be, CHAIN_OUT));
     assert_true(r.pool != nullptr && r.rows != nullptr);
+    assert_true(r.chain != nullptr && r.chain_out != nullptr && g.n_vocab <= 128);
     r.be->vt->upload(r.be, r.rows, g.rows, r.rows_bytes);
     sl_kv_pools(&rc.kv, r.pool, N_PAGES + 1, rc.kv_pool);
     must(sl_run_create(r.model, &rc, &r.run, &err), &err, name);
@@ -131,6 +164,8 @@ static void close_rig(rig *r)
 {
     r->dev->forget(r->be, r);
     sl_run_destroy(r->run);
+    r->be->vt->free(r->be, r->chain_out, CHAIN_OUT);
+    r->be->vt->free(r->be, r->chain, CHAIN_BYTES);
     r->be->vt->free(r->be, r->rows, r->rows_bytes);
     r->be->vt->free(r->be, r->pool, r->pool_bytes);
     sl_model_close(r->model);
@@ -140,11 +175,29 @@ static void close_rig(rig *r)
     sl_ckpt_close(r->ckpt[1]);
 }
 
+/* Of the last sequence. */
+static void chain(rig *r)
+{
+    for (int32_t k = 0; k < r->n_chain; k++) {
+        struct sl_draft_chain c = {};
+        c.n = 1;
+        c.rows = r->chain + k;
+        c.prev = r->chain + N_MAX + k;
+        c.first = k == 0;
+        struct sl_op_copy_rows copy = {};
+        copy.x = sl_run_draft_chain(r->run, &c);
+        copy.ld_x = copy.ld_out = copy.h = r->n_vocab;
+        copy.n = 1;
+        copy.out = r->chain_out + k * r->n_vocab;
+        r->be->vt->copy_rows(r->be, &copy);
+    }
+}
+
 static void forward(void *arg, const struct sl_step *step)
 {
     rig *r = static_cast<rig *>(arg);
     if (step->batch.n_logits > 0)
-        r->logits = sl_run_enqueue(r->run, &step->batch);
+        r->logits = sl_run_enqueue(r->run, &step->batch), chain(r);
     else
         (void)sl_run_enqueue_draft(r->run, &step->batch, r->rows,
                                    static_cast<const int32_t *>(step->extra), false);
@@ -198,9 +251,25 @@ static std::vector<float> run_step(rig *r, const golden &g, const int32_t *token
     return out;
 }
 
-/* All blocks, each behind the rows before its anchor; written over by the rows behind that. */
-static std::vector<float> run_blocks(rig *r, const golden &g, int32_t chunk, int32_t n_seqs)
+/* What the chain of block i of the last sequence is made of. */
+static void put_chain(rig *r, const golden &g, int32_t i, int32_t n_seqs)
 {
+    std::vector<int32_t> all(2 * N_MAX);
+    for (int32_t k = 0; k < g.n_chain; k++) {
+        all[static_cast<size_t>(k)] = n_seqs * g.block - g.n_chain + k;
+        all[static_cast<size_t>(N_MAX + k)] =
+            k == 0 ? g.ids[g.anchors[i]] : g.drafts[i * g.n_chain + k - 1];
+    }
+    r->be->vt->upload(r->be, r->chain, all.data(), CHAIN_BYTES);
+}
+
+/* All blocks, each behind the rows before its anchor; written over by the rows behind that. Then
+ * what chains said, in `chains`. */
+static std::vector<float> run_blocks(rig *r, const golden &g, int32_t chunk, int32_t n_seqs,
+                                     std::vector<float> *chains)
+{
+    struct sl_error err = {};
+    std::vector<float> said(static_cast<size_t>(g.n_chain * g.n_vocab));
     std::vector<float> out;
     int32_t at = 0;
     for (int32_t i = 0; i < g.n_anchors; i++) {
@@ -212,8 +281,14 @@ static std::vector<float> run_blocks(rig *r, const golden &g, int32_t chunk, int
             n = anchor - at < chunk ? anchor - at : chunk;
             (void)run_step(r, g, g.ids + at + 1, at, n, n_seqs, false);
         }
+        put_chain(r, g, i, n_seqs);
         const std::vector<float> x = run_step(r, g, block.data(), anchor, g.block, n_seqs, true);
         out.insert(out.end(), x.begin(), x.end());
+        if (g.n_chain > 0)
+            must(r->dev->download(r->be, said.data(), r->chain_out, said.size() * sizeof said[0],
+                                  &err),
+                 &err, "download");
+        chains->insert(chains->end(), said.begin(), said.end());
     }
     return out;
 }
@@ -235,20 +310,31 @@ static void test_goldens(void **)
         bool graphs;
         int32_t chunk, n_seqs;
     } ways[] = {{false, 40, 1}, {false, 3, 1}, {true, 3, 1}, {true, 4, 2}};
-    for (const char *name : {"dflash", "dflash_windows", "dflash_speculators"}) {
+    for (const char *name : {"dflash", "dflash_windows", "dflash_speculators", "dspark",
+                             "dspark_gated", "dspark_rnn"}) {
         const golden g = read_golden(name);
-        std::vector<float> first;
+        std::vector<float> first, first_chains;
         for (const auto &way : ways) {
             rig r = open_rig(name, g, way.graphs);
-            const std::vector<float> have = run_blocks(&r, g, way.chunk, way.n_seqs);
+            std::vector<float> chains;
+            const std::vector<float> have = run_blocks(&r, g, way.chunk, way.n_seqs, &chains);
             const double e = nmse(have.data(), g.logits, have.size());
             printf("%s, %s, rows by %d, %d at once: NMSE %.2e\n", name,
                    way.graphs ? "recorded" : "enqueued", way.chunk, way.n_seqs, e);
             assert_true(e < bar);
+            if (g.n_chain > 0) {
+                const double of_chains = nmse(chains.data(), g.chain_logits, chains.size());
+                printf("  drafts behind one another: NMSE %.2e\n", of_chains);
+                assert_true(of_chains < bar);
+                first_chains = first_chains.empty() ? chains : first_chains;
+                assert_memory_equal(chains.data(), first_chains.data(),
+                                    chains.size() * sizeof chains[0]);
+            }
             first = first.empty() ? have : first;
             assert_memory_equal(have.data(), first.data(), have.size() * sizeof have[0]);
             close_rig(&r);
         }
+        sl_free(g.chain);
         sl_free(g.data);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Drafters that read hidden rows of the model (MTP, EAGLE-3, P-EAGLE, DFlash, DSpark), from
- * checkpoints to tokens: no bit of any output changes, and where model and drafter say the same,
- * every draft is right.
+ * Drafters that read hidden rows of the model (MTP, EAGLE-3, P-EAGLE, DFlash, DSpark, Gemma 4's
+ * assistant), from checkpoints to tokens: no bit of any output changes, and where model and drafter
+ * say the same, every draft is right.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -150,6 +150,17 @@ static const struct pair {
     {DRAFTS "copy", "{\"model\":\"" DRAFTS "peagle_copy\",\"num_speculative_tokens\":2}", true},
     {DRAFTS "llama", "{\"model\":\"" DRAFTS "peagle_speculators\",\"num_speculative_tokens\":7}",
      false},
+    {DRAFTS "gemma4",
+     "{\"method\":\"mtp\",\"model\":\"" DRAFTS "gemma4_assistant\",\"num_speculative_tokens\":3}",
+     false},
+    {DRAFTS "gemma4",
+     "{\"model\":\"" DRAFTS "gemma4_assistant_ordered\",\"num_speculative_tokens\":4}", false},
+    {DRAFTS "gemma4_copy",
+     "{\"method\":\"gemma4_mtp\",\"model\":\"" DRAFTS "gemma4_copy_window\","
+     "\"num_speculative_tokens\":5}",
+     true},
+    {DRAFTS "gemma4_copy",
+     "{\"model\":\"" DRAFTS "gemma4_copy_full\",\"num_speculative_tokens\":2}", true},
 };
 
 static void no_bit_changes(void **state)
@@ -275,11 +286,19 @@ static void what_cannot_be_is_refused(void **state)
         {DRAFTS "copy",
          "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":3}",
          "target_layer_ids[1] must be a layer of the model, 0 to 1"},
+        {DRAFTS "gemma4",
+         "{\"method\":\"mtp\",\"model\":\"" DRAFTS "eagle3\",\"num_speculative_tokens\":3}",
+         "is no assistant of Gemma 4"},
+        {DRAFTS "llama", "{\"model\":\"" DRAFTS "gemma4_assistant\",\"num_speculative_tokens\":3}",
+         "the model has no windowed layer whose keys layer 1 of the drafter could read"},
+        {DRAFTS "gemma4", "{\"model\":\"" DRAFTS "gemma4_assistant\",\"num_speculative_tokens\":3}",
+         "which ranks have a part of each"},
     };
     (void)state;
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
         struct sl_engine_config cfg = {.model = bad[i][0], .speculative_config = bad[i][1]};
         cfg.pipeline_parallel_size = strstr(bad[i][2], "stages") != NULL ? 2 : 1;
+        cfg.tensor_parallel_size = strstr(bad[i][2], "ranks") != NULL ? 2 : 1;
         cfg.device = "cpu";
         struct sl_engine *eng = NULL;
         struct sl_error err = {0};

@@ -7,6 +7,7 @@
 #include "models/model_rig.h"
 #include "synth/synth.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -91,17 +92,24 @@ static void open_pair(struct pair *p, const char *model, const char *drafter, co
     if (sl_model_open_draft(drafter != NULL ? p->ckpt : t->ckpt, t->model,
                             drafter != NULL ? sl_ckpt_draft_method(p->ckpt) : "mtp", &d->model,
                             &err) != 0 ||
-        sl_model_load(d->model, t->be, NULL, NULL, &err) != 0 ||
-        sl_model_kv_layout(d->model, t->be, "f32", t->be->vt->kv_dtype, 16, &d->kv, &err) != 0)
+        sl_model_load(d->model, t->be, NULL, NULL, &err) != 0)
         fail_msg("%s: %s", model, err.msg);
     d->be = t->be;
     d->n_ranks = 1;
-    d->n_pages = 16;
-    d->pool_bytes = (size_t)d->n_pages * sl_kv_block_bytes(&d->kv);
-    d->pool = d->be->vt->alloc(d->be, d->pool_bytes);
-    memset(d->pool, 0xFF, d->pool_bytes);
-    struct sl_run_config cfg = {.max_tokens = 64, .max_logits = 64, .kv = d->kv};
-    sl_kv_pools(&d->kv, d->pool, d->n_pages, cfg.kv_pool);
+    struct sl_run_config cfg = {.max_tokens = 64, .max_logits = 64, .max_chains = 4};
+    if (sl_model_facts(d->model)->draft_borrows) {
+        cfg.kv = t->kv;
+        sl_kv_pools(&t->kv, t->pool, t->n_pages, cfg.kv_pool);
+    } else {
+        if (sl_model_kv_layout(d->model, t->be, "f32", t->be->vt->kv_dtype, 16, &d->kv, &err) != 0)
+            fail_msg("%s: %s", model, err.msg);
+        d->n_pages = 16;
+        d->pool_bytes = (size_t)d->n_pages * sl_kv_block_bytes(&d->kv);
+        d->pool = d->be->vt->alloc(d->be, d->pool_bytes);
+        memset(d->pool, 0xFF, d->pool_bytes);
+        cfg.kv = d->kv;
+        sl_kv_pools(&d->kv, d->pool, d->n_pages, cfg.kv_pool);
+    }
     assert_int_equal(sl_run_create(d->model, &cfg, &d->run, &err), 0);
     /* the model's run, once more, with what the drafter reads */
     sl_run_destroy(t->run);
@@ -115,7 +123,8 @@ static void open_pair(struct pair *p, const char *model, const char *drafter, co
 static void close_pair(struct pair *p)
 {
     sl_run_destroy(p->draft.run);
-    p->draft.be->vt->free(p->draft.be, p->draft.pool, p->draft.pool_bytes);
+    if (p->draft.pool != NULL)
+        p->draft.be->vt->free(p->draft.be, p->draft.pool, p->draft.pool_bytes);
     sl_model_close(p->draft.model);
     rig_close(&p->target);
     if (p->ckpt != NULL)
@@ -194,6 +203,93 @@ static void check_pair(struct pair *p, const struct golden *g, int32_t chunk, do
         check_rows(logits, g->more + i * v, 1, v, "an entry of the drafter's own row", worst);
         hidden = sl_run_hidden(p->draft.run);
     }
+}
+
+/* Of one that looks at some tokens alone the others have transformers' least logit, less than all
+ * that are looked at, and ours. */
+static void check_some(const float *have, const float *want, int32_t v, int32_t n, double *worst)
+{
+    float a[128], b[128];
+    float least = want[0];
+    int32_t k = 0;
+    for (int32_t i = 1; i < v; i++)
+        least = fminf(least, want[i]);
+    assert_true(v <= (int32_t)SL_COUNT(a));
+    for (int32_t i = 0; i < v; i++) {
+        assert_true((have[i] == -FLT_MAX) == (n < v && want[i] == least));
+        if (have[i] == -FLT_MAX)
+            continue;
+        a[k] = have[i];
+        b[k++] = want[i];
+    }
+    assert_int_equal(k, n);
+    check_rows(a, b, 1, k, "an entry", worst);
+}
+
+/* The entry of a token at `pos` that reads the model's keys before it. */
+static const float *borrowed_entry(struct pair *p, const int32_t *token, int32_t pos,
+                                   const float *row, bool own)
+{
+    struct sl_batch b = batch_of(token, pos - 1, 1, true);
+    b.positions = &pos;
+    return sl_run_enqueue_draft(p->draft.run, &b, row, NULL, own);
+}
+
+/* looked_at: tokens, of which a row has logits */
+static void check_assistant(struct pair *p, const struct golden *g, int32_t chunk,
+                            int32_t looked_at, double *worst)
+{
+    const int32_t v = g->n_vocab;
+    const float *logits = NULL;
+    float rows[64 * 128];
+    assert_int_equal(sl_model_facts(p->draft.model)->draft_width, g->h);
+    assert_int_equal(sl_model_facts(p->draft.model)->draft_hidden, g->h);
+    for (int32_t at = 0; at < g->n; at += chunk) {
+        const int32_t n = SL_MIN(chunk, g->n - at);
+        const struct sl_batch b = batch_of(g->ids + at, at, n, false);
+        sl_run_enqueue(p->target.run, &b);
+        memcpy(rows + at * g->h, sl_run_taps(p->target.run), (size_t)(n * g->h) * sizeof *rows);
+    }
+    check_rows(rows, g->rows, g->n, g->h, "rows of the model", worst);
+    for (int32_t i = 0; i < g->n - 1; i++) {
+        logits = borrowed_entry(p, g->ids + i + 1, i + 1, rows + i * g->h, false);
+        check_some(logits, g->logits + i * v, v, looked_at, worst);
+    }
+    for (int32_t i = 0; i < g->n_more; i++) {
+        int32_t best = 0;
+        for (int32_t k = 1; k < v; k++)
+            best = logits[k] > logits[best] ? k : best;
+        assert_int_equal(best, g->drafts[i]);
+        logits = borrowed_entry(p, g->drafts + i, g->n - 1, sl_run_hidden(p->draft.run), true);
+        check_some(logits, g->more + i * v, v, looked_at, worst);
+    }
+}
+
+static void test_assistants(void **state)
+{
+    static const struct {
+        const char *name;
+        int32_t looked_at;
+    } assistants[] = {{"gemma4_assistant", 96}, {"gemma4_assistant_ordered", 3 * 96 / 12}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(assistants); i++)
+        for (size_t k = 0; k < SL_COUNT(isas); k++) {
+            struct golden g;
+            struct pair p;
+            char folder[64];
+            double worst = 0;
+            if (!rig_has_isa(isas[k]))
+                continue;
+            read_golden(&g, assistants[i].name);
+            snprintf(folder, sizeof folder, "tests/golden/drafts/%s", assistants[i].name);
+            open_pair(&p, "tests/golden/drafts/gemma4", folder, isas[k]);
+            assert_string_equal(sl_ckpt_draft_method(p.ckpt), "gemma4_mtp");
+            check_assistant(&p, &g, g.n, assistants[i].looked_at, &worst);
+            check_assistant(&p, &g, 5, assistants[i].looked_at, &worst);
+            close_pair(&p);
+            sl_free(g.data);
+            printf("%s, %s: worst NMSE %.2e\n", assistants[i].name, isas[k], worst);
+        }
 }
 
 static const struct {
@@ -438,6 +534,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_block_goldens),
+        cmocka_unit_test(test_assistants),
         cmocka_unit_test(test_large_heads),
     };
     return cmocka_run_group_tests_name("drafts", tests, NULL, NULL);

@@ -16,6 +16,7 @@ struct copy_args {
     const void *x;
     int64_t ld_x;
     const int32_t *rows;
+    const float *other; /* in place of rows below 0 */
     int32_t h;
     void *out;
     int64_t ld_out;
@@ -79,14 +80,17 @@ static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(copy_args a)
     if (i >= a.h)
         return;
     const int32_t n = a.h - i < 4 ? a.h - i : 4;
-    copy_load<IN, WIDE>(x, i, n, v);
+    if (at < 0)
+        copy_load<false, WIDE>(a.other, i, n, v);
+    else
+        copy_load<IN, WIDE>(x, i, n, v);
     copy_store<OUT, WIDE>(out, i, n, v);
 }
 
 template <bool IN, bool OUT>
 static void copy(struct sl_cuda *cu, const struct sl_op_copy_rows *a, bool wide)
 {
-    const copy_args k = {a->x, a->ld_x, a->rows, a->h, a->out, a->ld_out};
+    const copy_args k = {a->x, a->ld_x, a->rows, a->other, a->h, a->out, a->ld_out};
     const dim3 grid(static_cast<unsigned>(a->n),
                     static_cast<unsigned>(SL_CEIL_DIV(a->h, COPY_COLS)));
     sl_launch(cu, wide ? copy_kernel<IN, OUT, true> : copy_kernel<IN, OUT, false>, grid,
@@ -96,9 +100,10 @@ static void copy(struct sl_cuda *cu, const struct sl_op_copy_rows *a, bool wide)
 extern "C" void sl_cuda_copy_rows(struct sl_backend *be, const struct sl_op_copy_rows *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
-    const bool wide =
-        ((reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->out)) & 15) == 0 &&
-        ((a->ld_x | a->ld_out) & 7) == 0 && a->h % 4 == 0;
+    const bool wide = ((reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->other) |
+                        reinterpret_cast<uintptr_t>(a->out)) &
+                       15) == 0 &&
+                      ((a->ld_x | a->ld_out) & 7) == 0 && a->h % 4 == 0;
     if (a->x_act)
         a->out_act ? copy<true, true>(cu, a, wide) : copy<true, false>(cu, a, wide);
     else

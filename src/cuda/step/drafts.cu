@@ -2,9 +2,9 @@
  * The steps of one token each that follow a step of a model that drafts.
  *
  * They have a block of their own on the device, which is sent once, before the first of them.
- * Behind each one a kernel moves it on by a position and keeps what was chosen, so that no step
- * waits for the host or for a copy, and the ids of all go back in one copy. Each of them is the
- * same graph.
+ * Behind each one a kernel moves it on by a position, unless all stay at one (sl_step.borrows), and
+ * keeps what was chosen, so that no step waits for the host or for a copy, and the ids of all go
+ * back in one copy. Each of them is the same graph.
  */
 #include "cuda/step/step.h"
 
@@ -25,7 +25,7 @@ struct again_args {
     struct again_head *head;
     const int32_t *ids; /* chosen by the step before */
     int32_t *kept;      /* [steps, n] by all */
-    int32_t *positions;
+    int32_t *positions; /* NULL: they stay */
     struct sl_span *spans;
 };
 
@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(AGAIN_THREADS) again_kernel(again_args 
     __syncthreads();
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += AGAIN_THREADS) {
         a.kept[done * n + i] = a.ids[i];
-        if (done > 0) {
+        if (done > 0 && a.positions != nullptr) {
             a.positions[i]++;
             a.spans[i].pos++;
         }
@@ -68,7 +68,8 @@ static struct again_layout again_layout_of(int32_t n_spans, int32_t n_table)
 
 size_t sl_cuda_again_bytes(const struct sl_step_limits *lim)
 {
-    return lim->max_again > 0 ? again_layout_of(lim->max_spans, lim->max_table + 1).n_bytes : 0;
+    const int32_t n_table = SL_MAX(lim->n_groups, 1) * (lim->max_table + 1);
+    return lim->max_again > 0 ? again_layout_of(lim->max_spans, n_table).n_bytes : 0;
 }
 
 size_t sl_cuda_kept_bytes(const struct sl_step_limits *lim)
@@ -84,10 +85,37 @@ static int32_t again_n_table(const struct sl_cuda_steps *s, const struct sl_step
     const struct sl_batch *b = &first->batch;
     int32_t n = 0;
     for (int32_t i = 0; i < b->n_logits; i++) {
-        const int32_t end = b->positions[b->logit_rows[i]] + first->n_again + 1;
+        const int32_t end = first->borrows ? b->spans[i].pos + 1
+                                           : b->positions[b->logit_rows[i]] + first->n_again + 1;
         n = SL_MAX(n, b->spans[i].table_idx + SL_CEIL_DIV(end, s->lim.block_size));
     }
     return n;
+}
+
+/* Page ids of each group lie as far apart whatever a pass has, since the steps are recorded. */
+static int32_t again_stride(const struct sl_cuda_steps *s)
+{
+    return s->lim.max_table + 1;
+}
+
+/* Each group's page ids and the page of its padding, n_table + 1 in all; then the block is sent. */
+static void again_send_block(struct sl_cuda *cu, const struct sl_step *first, int32_t n_tables,
+                             int32_t n_table, const struct again_layout *l, uint8_t *in)
+{
+    const struct sl_cuda_steps *s = cu->steps;
+    const size_t each = (static_cast<size_t>(n_table) + 1) * sizeof(int32_t);
+    for (int32_t g = 0; g < n_tables; g++) {
+        const size_t at =
+            l->tables + static_cast<size_t>(g) * static_cast<size_t>(again_stride(s)) * 4;
+        int32_t *tables = reinterpret_cast<int32_t *>(in + at);
+        memcpy(tables, sl_batch_tables(&first->batch, g), each - sizeof *tables);
+        tables[n_table] = s->lim.scratch_pages[g];
+        const size_t from = g == 0 ? 0 : at;
+        sl_cuda_check(cu,
+                      cudaMemcpyAsync(s->again + from, in + from, at + each - from,
+                                      cudaMemcpyHostToDevice, cu->stream),
+                      "cudaMemcpyAsync of the steps behind a step");
+    }
 }
 
 void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t *in,
@@ -105,7 +133,6 @@ void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t
     int32_t *tokens = reinterpret_cast<int32_t *>(in + l.tokens);
     int32_t *positions = reinterpret_cast<int32_t *>(in + l.positions);
     int32_t *rows = reinterpret_cast<int32_t *>(in + l.logit_rows);
-    int32_t *tables = reinterpret_cast<int32_t *>(in + l.tables);
     struct sl_span *spans = reinterpret_cast<struct sl_span *>(in + l.spans);
     *head = {n, 0};
     for (int32_t i = 0; i < padded; i++) {
@@ -113,16 +140,16 @@ void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t
         SL_ASSERT(!real || (b->logit_rows[i] >= b->spans[i].first &&
                             b->logit_rows[i] < b->spans[i].first + b->spans[i].n));
         tokens[i] = real ? -1 - i : 0;
-        positions[i] = real ? b->positions[b->logit_rows[i]] + 1 : 0;
+        positions[i] = real ? b->positions[b->logit_rows[i]] + !first->borrows : 0;
         rows[i] = i;
-        spans[i] = {i, 1, positions[i], real ? b->spans[i].table_idx : n_table, 0};
+        spans[i] = {i, 1, real && first->borrows ? b->spans[i].pos : positions[i],
+                    real ? b->spans[i].table_idx : n_table, 0};
     }
-    memcpy(tables, sl_batch_tables(b, 0), static_cast<size_t>(n_table) * sizeof *tables);
-    tables[n_table] = s->lim.scratch_pages[0];
-    sl_cuda_check(cu, cudaMemcpyAsync(s->again, in, l.n_bytes, cudaMemcpyHostToDevice, cu->stream),
-                  "cudaMemcpyAsync of the steps behind a step");
+    const int32_t n_tables = first->borrows ? SL_MAX(s->lim.n_groups, 1) : 1;
+    again_send_block(cu, first, n_tables, n_table, &l, in);
     dev->part = SL_STEP_AGAIN;
     dev->drafts = true;
+    dev->borrows = first->borrows;
     dev->variant = first->variant;
     dev->batch.n_tokens = dev->batch.n_spans = dev->batch.n_logits = padded;
     dev->batch.span_sizes = sl_batch_sizes_of(spans, padded);
@@ -131,7 +158,8 @@ void sl_cuda_again_send(struct sl_cuda *cu, const struct sl_step *first, uint8_t
     dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->again + l.logit_rows);
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->again + l.spans);
     dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->again + l.tables);
-    dev->batch.n_tables = 1;
+    dev->batch.n_tables = n_tables;
+    dev->batch.table_stride = again_stride(s);
     dev->extra = s->extra;
     dev->ids = reinterpret_cast<int32_t *>(s->out);
 }
@@ -143,7 +171,7 @@ void sl_cuda_again_keep(struct sl_cuda *cu, const struct sl_step *dev)
     k.head = reinterpret_cast<struct again_head *>(s->again);
     k.ids = dev->ids;
     k.kept = reinterpret_cast<int32_t *>(s->kept);
-    if (dev->part == SL_STEP_AGAIN) {
+    if (dev->part == SL_STEP_AGAIN && !dev->borrows) {
         k.positions = const_cast<int32_t *>(dev->batch.positions);
         k.spans = const_cast<struct sl_span *>(dev->batch.spans);
     }

@@ -455,7 +455,7 @@ static void put_adapters(struct sl_cuda_steps *s, const struct sl_batch *b,
 /* Groups of pages that the step has. */
 static int32_t n_tables_of(const struct sl_cuda_steps *s, const struct sl_step *step)
 {
-    return step->drafts ? 1 : SL_MAX(s->lim.n_groups, 1);
+    return step->drafts && !step->borrows ? 1 : SL_MAX(s->lim.n_groups, 1);
 }
 
 /* Tokens that are not known yet are those of the step's slot. */
@@ -533,6 +533,7 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     dev->part = step->part;
     dev->drafts = step->drafts;
     dev->blocks = step->blocks;
+    dev->borrows = step->borrows;
     dev->ids = reinterpret_cast<int32_t *>(s->out);
     dev->results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
     return l.n_bytes;

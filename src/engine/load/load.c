@@ -370,6 +370,7 @@ static int load_host_runner(struct sl_loaded *l, struct sl_error *err)
         m.draft_apart = sl_model_facts(l->draft.model)->draft_apart;
         m.draft_chain = sl_model_facts(l->draft.model)->draft_chain ? draft_chain : NULL;
         m.draft_odds = sl_model_facts(l->draft.model)->draft_odds;
+        m.draft_borrows = sl_model_facts(l->draft.model)->draft_borrows;
         struct sl_run_config draft;
         sl_memory_plan_draft_run(&l->plan, l->draft.model, &draft);
         m.draft_tokens = draft.max_tokens;
@@ -427,7 +428,7 @@ int sl_loaded_run(struct sl_loaded *l, struct sl_error *err)
     if (rc == 0 && l->ranks != NULL)
         rc = sl_ranks_start(l->ranks, &run, &l->plan, l->run, err);
     if (rc == 0)
-        rc = sl_load_draft_start(&l->draft, &l->plan, l->backend, err);
+        rc = sl_load_draft_start(&l->draft, &l->plan, l->kv_pool, l->backend, err);
     if (rc != 0)
         return rc;
     return l->backend->vt->device != NULL ? load_device_runner(l, err) : load_host_runner(l, err);

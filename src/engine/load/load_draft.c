@@ -71,8 +71,9 @@ static int open_drafter(const struct sl_speculative *how, const struct sl_model 
                         const struct sl_tokenizer *tok, struct sl_load_draft *out,
                         struct sl_error *err)
 {
-    const char *method =
-        how->method == SL_DRAFT_MODEL ? sl_ckpt_draft_method(out->ckpt) : sl_speculative_name(how);
+    const char *method = how->method == SL_DRAFT_MODEL ? sl_ckpt_draft_method(out->ckpt)
+                         : how->method == SL_DRAFT_MTP ? "gemma4_mtp"
+                                                       : sl_speculative_name(how);
     if (method == NULL)
         return open_model(tok, out, err);
     int rc = sl_model_open_draft(out->ckpt, model, method, &out->model, err);
@@ -126,8 +127,11 @@ int sl_load_draft_open(const struct sl_engine_config *cfg, const struct sl_model
     int rc = sl_speculative_parse(cfg->speculative_config, cfg->speculative_model, &how, err);
     if (rc != 0 || !sl_speculative_loads(&how))
         return rc;
-    rc = how.method == SL_DRAFT_MTP ? sl_model_open_draft(ckpt, model, "mtp", &out->model, err)
-                                    : open_other(&how, model, tok, out, err);
+    /* vLLM's mtp is also what has a checkpoint of its own, if the model's has no module */
+    const bool own =
+        how.method == SL_DRAFT_MTP && (how.model[0] == '\0' || sl_model_has_mtp(model));
+    rc = own ? sl_model_open_draft(ckpt, model, "mtp", &out->model, err)
+             : open_other(&how, model, tok, out, err);
     if (rc == 0)
         rc = check_context(&how, out->model, err);
     if (rc != 0)
@@ -165,19 +169,23 @@ int sl_load_draft_weights(struct sl_load_draft *d, const struct sl_engine_config
 }
 
 int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *plan,
-                        struct sl_backend *be, struct sl_error *err)
+                        uint8_t *const *pools, struct sl_backend *be, struct sl_error *err)
 {
     if (d->model == NULL)
         return 0;
     const uint64_t n_bytes = sl_memory_plan_draft_bytes(plan);
     SL_ASSERT(d->run == NULL && d->pool == NULL && plan->draft_kv.n_groups == 1);
+    struct sl_run_config run;
+    sl_memory_plan_draft_run(plan, d->model, &run);
+    if (sl_model_facts(d->model)->draft_borrows) {
+        memcpy(run.kv_pool, pools, sizeof run.kv_pool);
+        return sl_run_create(d->model, &run, &d->run, err);
+    }
     d->pool = be->vt->alloc(be, n_bytes);
     if (d->pool == NULL)
         return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages of a model that drafts",
                        (double)n_bytes / 1e9);
     d->pool_bytes = n_bytes;
-    struct sl_run_config run;
-    sl_memory_plan_draft_run(plan, d->model, &run);
     run.kv_pool[0] = d->pool;
     return sl_run_create(d->model, &run, &d->run, err);
 }

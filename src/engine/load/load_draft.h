@@ -28,7 +28,8 @@ SL_MUST_CHECK int sl_load_draft_weights(struct sl_load_draft *d, const struct sl
                                         struct sl_error *err);
 /* Pages and activations. */
 SL_MUST_CHECK int sl_load_draft_start(struct sl_load_draft *d, const struct sl_memory_plan *plan,
-                                      struct sl_backend *be, struct sl_error *err);
+                                      uint8_t *const *pools, struct sl_backend *be,
+                                      struct sl_error *err);
 /* Does it read hidden rows of the model? */
 bool sl_load_draft_reads_rows(const struct sl_load_draft *d);
 void sl_load_draft_stop(struct sl_load_draft *d, struct sl_backend *be);

@@ -555,15 +555,22 @@ void sl_memory_plan_draft_run(const struct sl_memory_plan *p, const struct sl_mo
     const int32_t block = sl_memory_plan_draft_block(p, draft);
     *out = (struct sl_run_config){
         .max_tokens = p->max_num_batched_tokens, .max_logits = p->max_num_seqs, .kv = p->draft_kv};
+    if (sl_model_facts(draft)->draft_borrows) {
+        out->max_tokens = p->max_num_seqs;
+        out->kv = p->kv;
+    }
     if (block == 0)
         return;
     /* as many drafts as a step of the model has room for, of as many sequences at most */
-    out->max_logits = sl_memory_plan_max_logits(p) - p->max_num_seqs;
-    const int32_t n_blocks = block * SL_MIN(p->max_num_seqs, out->max_logits);
+    const struct sl_model_facts *f = sl_model_facts(draft);
+    const int32_t n_rows = sl_memory_plan_max_logits(p) - p->max_num_seqs,
+                  n_seqs = SL_MIN(p->max_num_seqs, n_rows), n_blocks = block * n_seqs;
+    out->max_logits = n_rows;
     if (p->on_device) /* a step is recorded if all rows of its blocks are wanted */
-        out->max_logits = SL_MIN(SL_ROUND_UP(out->max_logits, block), n_blocks);
-    out->max_tokens = sl_model_facts(draft)->draft_apart ? SL_MAX(out->max_tokens, n_blocks)
-                                                         : out->max_tokens + n_blocks;
+        out->max_logits = f->draft_chain ? n_blocks : SL_MIN(SL_ROUND_UP(n_rows, block), n_blocks);
+    out->max_chains = f->draft_chain ? n_seqs : 0;
+    out->max_tokens =
+        f->draft_apart ? SL_MAX(out->max_tokens, n_blocks) : out->max_tokens + n_blocks;
 }
 
 /* What a model that drafts takes besides pages, on top of what is planned. */
@@ -680,6 +687,31 @@ static enum sl_dtype auto_kv_dtype(const struct sl_model_facts *f, const struct 
     return exact ? SL_DTYPE_F32 : be->vt->kv_dtype;
 }
 
+/* Of a drafter that borrows pages and has none. Rows of windowed layers stay as long as it sees
+ * them: two more than the model does, which is one step further (sl_model_facts.draft_borrows). */
+static void plan_borrowed(struct sl_memory_plan *p)
+{
+    p->draft_kv = p->kv;
+    p->draft_kv.n_groups = 1;
+    p->draft_kv.groups[0].page_bytes = 0;
+    for (int32_t g = 0; g < p->kv.n_groups; g++)
+        if (p->kv.groups[g].window > 0)
+            p->kv.groups[g].window += 2;
+}
+
+/* Pages of its own. */
+static int plan_draft_pages(const struct sl_model *draft, const struct sl_engine_config *cfg,
+                            struct sl_backend *be, struct sl_memory_plan *p, struct sl_error *err)
+{
+    int rc = sl_model_kv_layout(draft, be, cfg->kv_cache_dtype, be->vt->kv_dtype, p->block_size,
+                                &p->draft_kv, err);
+    if (rc == 0 && p->draft_kv.groups[p->draft_kv.n_groups - 1].state)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a model with recurrent layers cannot draft: what it "
+                       "computed for wrong drafts cannot be taken back");
+    return rc == 0 ? sl_kv_layout_merge(&p->draft_kv, err) : rc;
+}
+
 /* Its layers use the pages' numbers of the target's first group, which must see everything. */
 static int plan_draft_model(const struct sl_model *draft, const struct sl_engine_config *cfg,
                             struct sl_backend *be, struct sl_memory_plan *p, struct sl_error *err)
@@ -690,22 +722,15 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
                        "(tensor_parallel_size) yet: choose method ngram or suffix");
     SL_ASSERT(p->n_stages == 1 || !p->on_device); /* sl_memory_plan_make says so */
     const struct sl_model_facts *f = sl_model_facts(draft);
-    if (be->vt->device != NULL && f->draft_block > 0 && (!f->draft_apart || f->draft_chain))
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: dspark and P-EAGLE do not run on a GPU yet: choose "
-                       "device cpu, or another method");
     if (!sl_kv_layers_full(&p->kv.groups[0]))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: a model drafts only for one with layers that see all "
                        "positions: this one has none (method ngram works)");
-    int rc = sl_model_kv_layout(draft, be, cfg->kv_cache_dtype, be->vt->kv_dtype, p->block_size,
-                                &p->draft_kv, err);
-    if (rc == 0 && p->draft_kv.groups[p->draft_kv.n_groups - 1].state)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "speculative-config: a model with recurrent layers cannot draft: what it "
-                       "computed for wrong drafts cannot be taken back");
-    if (rc == 0)
-        rc = sl_kv_layout_merge(&p->draft_kv, err);
+    int rc = 0;
+    if (f->draft_borrows)
+        plan_borrowed(p);
+    else
+        rc = plan_draft_pages(draft, cfg, be, p, err);
     if (rc != 0)
         return rc;
     sl_model_weight_memory(draft, be, &p->draft_packed_bytes, &p->draft_mapped_bytes);
