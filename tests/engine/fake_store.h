@@ -204,6 +204,23 @@ void sl_store_cancel(struct sl_store *s, uint8_t *page)
     fake_reserved(s, page)->key.group = -1;
 }
 
+void sl_store_disown(struct sl_store *s, const uint8_t *page)
+{
+    fake_reserved(s, page)->key.group = -1;
+    s->n_open++; /* until it is cancelled */
+}
+
+uint8_t *sl_store_memory(const struct sl_store *s, size_t *n_bytes)
+{
+    *n_bytes = s->room_bytes;
+    return s->room;
+}
+
+void sl_store_leave(struct sl_store *s)
+{
+    SL_ASSERT(s->opened); /* its memory stays anyway */
+}
+
 static inline void fake_answer(struct sl_store_get *g)
 {
     struct fake_page *p = fake_find(&g->key);
