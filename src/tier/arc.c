@@ -40,6 +40,7 @@ struct sl_arrival sl_arc_arrive(struct sl_slots *s, const struct sl_store_key *k
 int sl_arc_victim(const struct sl_slots *s, int32_t group, const struct sl_arrival *arrival)
 {
     const struct sl_slot_group *g = &s->groups[group];
+    SL_ASSERT(group >= 0 && group < s->n_groups);
     if (s->policy != SL_POLICY_ARC)
         return 0;
     const double t1 = g->n_pages[0];
@@ -72,6 +73,7 @@ void sl_arc_trim(struct sl_slots *s, int32_t group)
 {
     struct sl_slot_group *g = &s->groups[group];
     const int32_t c = capacity_of(s, group);
+    SL_ASSERT(group >= 0 && group < s->n_groups && c >= 0);
     if (s->policy != SL_POLICY_ARC)
         return;
     g->target = SL_MIN(g->target, (double)c);

@@ -85,6 +85,7 @@ static int largest_share(const struct shares *s)
 static void find_shares(struct shares *s, size_t n)
 {
     uint32_t sum = 0;
+    SL_ASSERT(n > 0);
     s->n_values = 0;
     for (int b = 0; b < 256; b++) {
         const uint64_t share = ((uint64_t)s->n[b] * ONE + n / 2) / n;
@@ -171,6 +172,7 @@ static size_t code_plane(const uint8_t *plane, size_t n, const struct shares *s,
     uint32_t x[SL_CODE_LANES];
     uint8_t set[SET] = {0};
     const size_t n_table = SET + 2 * (size_t)s->n_values + sizeof x;
+    SL_ASSERT(s->n_values > 1 && s->n_values <= 256);
     if (room < n_table)
         return 0;
     const size_t at = code_words(plane, n, s->f, out + n_table, room - n_table, x);

@@ -20,6 +20,7 @@ static size_t code_rounds(struct sl_code_stream *s, uint8_t *out, size_t n)
     const __m512i mask = _mm512_set1_epi32(MASK), least = _mm512_set1_epi32(1 << 16);
     const uint8_t *at = s->at;
     size_t done = 0;
+    SL_ASSERT(s->at <= s->end && s->table != NULL);
     for (; done < n && (size_t)(s->end - at) >= 2 * SL_CODE_LANES; done++) {
         for (int v = 0; v < 2; v++) {
             const __m512i e = _mm512_i32gather_epi32(_mm512_and_si512(x[v], mask), s->table, 4);
@@ -77,6 +78,7 @@ static size_t code_rounds(struct sl_code_stream *s, uint8_t *out, size_t n)
     __m256i x[4], b[4];
     const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     size_t done = 0;
+    SL_ASSERT(s->at <= s->end && s->table != NULL);
     order_words(order);
     for (int v = 0; v < 4; v++)
         x[v] = _mm256_loadu_si256((const __m256i *)(const void *)(s->x + 8 * v));
@@ -98,6 +100,7 @@ static size_t code_rounds(struct sl_code_stream *s, uint8_t *out, size_t n)
 static size_t code_rounds(struct sl_code_stream *s, uint8_t *out, size_t n)
 {
     size_t done = 0;
+    SL_ASSERT(s->at <= s->end && s->table != NULL);
     for (; done < n && (size_t)(s->end - s->at) >= 2 * SL_CODE_LANES; done++) {
         for (int i = 0; i < SL_CODE_LANES; i++) {
             const uint32_t e = s->table[s->x[i] & MASK];

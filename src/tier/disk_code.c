@@ -110,6 +110,7 @@ size_t sl_disk_code_page(struct sl_disk_code *c, struct sl_disk_room *room, cons
     const size_t n =
         sl_code_page(page, n_bytes, room->coded, stride - SL_SLAB_ALIGN, room->scratch);
     const size_t n_whole = SL_ROUND_UP(n, SL_SLAB_ALIGN);
+    SL_ASSERT(n_whole < stride);
     memset(room->coded + n, 0, n_whole - n);
     pthread_mutex_lock(&c->lock);
     c->n_plain = KEEP * c->n_plain + (double)stride;

@@ -71,6 +71,7 @@ void sl_news_again(struct sl_news *w, const struct sl_slots *s)
 bool sl_news_next(struct sl_news *w, const struct sl_slots *s, struct sl_store_key *key,
                   bool *removed)
 {
+    SL_ASSERT(w->n_gone >= 0 && w->n_came >= 0);
     *removed = w->n_gone > 0;
     if (*removed) {
         *key = w->gone[w->first_gone];
