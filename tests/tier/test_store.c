@@ -118,6 +118,35 @@ static void a_page_being_filled_is_waited_for(void **state)
     rig_close(&r);
 }
 
+/* Somebody may still write to the place of a page that will not come: it is found by nobody, and
+ * is nobody else's, until it is cancelled. */
+static void a_disowned_place_is_out_of_use(void **state)
+{
+    (void)state;
+    struct rig r = rig_plain(64);
+    struct sl_store_get get;
+    const struct sl_store_key key = rig_key(1, 0);
+    rig_open(&r);
+    uint8_t *page = sl_store_reserve(r.store, &key);
+    assert_non_null(page);
+    rig_begin(&r, 1, 0, &get);
+    assert_int_equal(rig_state(&get), SL_STORE_PENDING);
+    sl_store_disown(r.store, page);
+    assert_int_equal(rig_state(&get), SL_STORE_MISS);
+    sl_store_end(r.store, &get);
+    assert_false(sl_store_has(r.store, &key));
+    assert_true(rig_put(&r, 1, 0)); /* the same page, at another place */
+    for (uint64_t i = 2; i < 400; i++)
+        rig_put(&r, i, 0); /* more than there is room for */
+    memset(page, 0x55, RIG_PAGE);
+    for (uint64_t i = 1; i < 400; i++)
+        (void)rig_get(&r, i, 0); /* right, or not there */
+    const uint64_t n = rig_stats(&r, SL_TIER_HOST).n_pages;
+    sl_store_cancel(r.store, page);
+    assert_int_equal(rig_stats(&r, SL_TIER_HOST).n_pages, n - 1);
+    rig_close(&r);
+}
+
 static void a_store_without_room_is_refused(void **state)
 {
     (void)state;
@@ -647,6 +676,7 @@ int main(void)
         cmocka_unit_test(the_least_recently_used_goes),
         cmocka_unit_test(what_is_held_stays),
         cmocka_unit_test(a_page_being_filled_is_waited_for),
+        cmocka_unit_test(a_disowned_place_is_out_of_use),
         cmocka_unit_test(a_store_without_room_is_refused),
         cmocka_unit_test(pages_outlive_the_store),
         cmocka_unit_test(calls_allocate_nothing),
