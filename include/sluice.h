@@ -117,7 +117,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
                              several ranks "cuda:N,N,.." */
     const char *chat_template;  /* file path or template text; overrides the model's */
     const char *kv_cache_dtype; /* "auto" (bf16, on a GPU f16), "f32", "f16", "bf16", "q8_0",
-                                   "fp8", "turboquant_4bit_nc", on a CPU "turboquant_k8v4" */
+                                   "fp8", "turboquant_4bit_nc"; on a CPU "nvfp4",
+                                   "int4_per_token_head", "turboquant_k8v4", "turboquant_3bit_nc" */
     /* Layers that have "auto" pages all the same, besides the first and last ones in the formats
      * of TurboQuant: numbers from 0 on, "sliding_window", separated by commas; "none". */
     const char *kv_cache_dtype_skip_layers;

@@ -24,8 +24,9 @@ static const char help[] = "usage: kv_bench [SEQUENCES [CONTEXT [ROUNDS [ISA]]]]
 
 enum { NQ = 32, NKV = 8, HD = 128, BS = 16, MAX_ROUNDS = 64 };
 
-static const enum sl_dtype formats[] = {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_FP8_E4M3, SL_KV_K8V4,
-                                        SL_KV_TURBO4};
+static const enum sl_dtype formats[] = {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_FP8_E4M3,
+                                        SL_KV_K8V4,    SL_KV_NVFP4,   SL_KV_INT4_HEAD,
+                                        SL_KV_TURBO4,  SL_KV_TURBO3};
 
 struct bench {
     struct sl_backend *be;

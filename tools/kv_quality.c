@@ -40,8 +40,14 @@ enum {
     MAX_PAGES = MAX_CONTEXT / BLOCK
 };
 
-static const char *const all_formats[] = {"f32", "q8_0", "fp8", "turboquant_k8v4",
-                                          "turboquant_4bit_nc"};
+static const char *const all_formats[] = {"f32",
+                                          "q8_0",
+                                          "fp8",
+                                          "turboquant_k8v4",
+                                          "nvfp4",
+                                          "int4_per_token_head",
+                                          "turboquant_4bit_nc",
+                                          "turboquant_3bit_nc"};
 
 struct rig {
     struct sl_ckpt *ckpt;

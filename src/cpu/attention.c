@@ -152,7 +152,7 @@ static void load_queries(const struct job *j, const struct block *b, struct sl_a
                          (int64_t)attention_head_of(j, b, i) * hd;
         memcpy(query, q, (size_t)hd * sizeof(float));
         memset(query + hd, 0, (size_t)(j->dim - hd) * sizeof(float));
-        if (sl_kv4_of(j->keys) != NULL) /* as the keys are */
+        if (sl_attn_rotated(j->keys)) /* as the keys are */
             sl_kv4_rotate(query, j->dim);
         if (narrow) {
             j->cpu->attn.narrow(query, j->dim, query16);
@@ -329,10 +329,8 @@ static void add_values(const struct job *j, struct sl_attn_scratch *s, const uin
     struct sl_attn_tiles t = {tiles, n_tiles, j->v_dim, s->kv, &s->shape};
     int at = q * SL_CPU_SPLIT + column;
     const void *p = k->p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
-    if (j->values == SL_DTYPE_FP8_E4M3)
-        sl_attn_fp8_values(k, &t, s->wide, p, n_q, o + q * j->v_dim);
-    else if (sl_kv4_of(j->values) != NULL)
-        sl_attn_kv4_values(k, j->values, &t, s->wide, p, n_q, o + q * j->v_dim);
+    if (sl_attn_coded(j->values))
+        sl_attn_coded_values(k, j->values, &t, s->wide, p, n_q, o + q * j->v_dim);
     else
         k->values[dtype](&t, p, n_q, o + q * j->v_dim);
 }
@@ -407,10 +405,8 @@ static void group_scores(const struct job *j, struct sl_attn_scratch *s,
     const void *query = k->query16[dtype] ? (const void *)(s->query16 + q * SL_ATTN_LD16(j->dim))
                                           : s->query + q * j->dim;
     float *score = s->score + q * SL_CPU_SPLIT + column;
-    if (j->keys == SL_DTYPE_FP8_E4M3)
-        sl_attn_fp8_scores(k, keys, s->wide, query, n_q, score);
-    else if (sl_kv4_of(j->keys) != NULL)
-        sl_attn_kv4_scores(k, j->keys, keys, s->wide, query, n_q, score);
+    if (sl_attn_coded(j->keys))
+        sl_attn_coded_scores(k, j->keys, keys, s->wide, query, n_q, score);
     else
         k->scores[dtype](keys, query, n_q, score);
 }
@@ -503,7 +499,7 @@ static void query_finish(const struct job *j, const struct block *b, int32_t q, 
     const struct sl_op_attention *a = j->a;
     const int32_t n = sl_v_dim(a->head_dim, a->v_dim);
     int64_t head = attention_head_of(j, b, q);
-    if (sl_kv4_of(j->values) != NULL)
+    if (sl_attn_rotated(j->values))
         sl_kv4_rotate_back(state + q * j->v_dim, j->v_dim);
     j->cpu->k.finish(ml + 2 * q, state + q * j->v_dim, a->sinks != NULL ? a->sinks + head : NULL, n,
                      (float *)a->out + attention_row_of(b, q) * a->ld_out + head * n);

@@ -2,8 +2,8 @@
  * attn.h - the two products of attention over tiles of the KV pages, one function per format of the
  * pages, and what one thread works in.
  *
- * Pages of FP8 and of four-bit codes are made pages of BF16, which hold the same values, a few
- * tiles at a time, and go the way of those (attn_fp8.c, attn_kv4.c).
+ * Pages of codes (FP8, quant/kv_codec.h) are made pages of BF16, which hold the same values, a few
+ * tiles at a time, and go the way of those (attn_coded.c).
  *
  * Three routes. On the float route pages become floats (in registers, or in L1 for many queries)
  * and every number is one chain of fma: the same bits in C, AVX2 and AVX-512. On the BF16 routes
@@ -18,7 +18,7 @@
 
 #include "base/limits.h"
 #include "cpu/kernels.h"
-#include "quant/kv4.h"
+#include "quant/kv_codec.h"
 
 #define SL_ATTN_TILES  (SL_CPU_SPLIT / SL_KV_TILE) /* of a split */
 #define SL_ATTN_QUERY  64                          /* query vectors of a block at most */
@@ -40,6 +40,12 @@ struct sl_attn_tiles {
         *shape; /* of the matrix registers, the kernels' own from one call to the next; 0: none */
 };
 
+/* A tile of four-bit codes, those of three bits as the same. */
+struct sl_attn_codes {
+    const uint8_t *codes, *scales;
+    int dim; /* padded */
+};
+
 struct sl_attn_kernels {
     const char *name[SL_DTYPE_COUNT]; /* of the route: "float", "bf16-dot", "bf16-amx" */
     bool query16[SL_DTYPE_COUNT];     /* queries are BF16: a BF16 route */
@@ -57,18 +63,21 @@ struct sl_attn_kernels {
     void (*end)(uint32_t *shape);
     /* A tile of FP8 to one of BF16; keys: of K. ahead is a tile that will be wanted soon. */
     void (*widen_fp8)(bool keys, const uint8_t *tile, const uint8_t *ahead, int dim, uint16_t *out);
-    /* The same of four-bit codes. Keys are without their scales, */
-    void (*widen_kv4)(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
-                      const uint8_t *ahead, int dim, uint16_t *out);
+    /* The same of the codes of quant/kv_codec.h, by the kind of their scales. Keys of
+     * SL_KV_VECTOR_* are without their scales, */
+    void (*widen_codes[SL_KV_SCALE_KINDS])(const struct sl_kv_codec *c, bool keys,
+                                           const struct sl_attn_codes *t, uint16_t *out);
     /* which the scores of a tile [n_q, SL_CPU_SPLIT] take. */
-    void (*scale_kv4)(const uint8_t *scales, int n_q, float *score);
+    void (*scale_codes)(const struct sl_kv_codec *c, const uint8_t *scales, int n_q, float *score);
+    /* Rows of codes of three bits to rows of 2 n words of four-bit codes (attn_coded.c). */
+    void (*codes_of_three)(const uint8_t *codes, int n_rows, int n, uint8_t *out);
 };
 
 /* The format whose products a format's pages take. */
 static inline enum sl_dtype sl_attn_format(enum sl_dtype dtype)
 {
-    const bool widened = dtype == SL_DTYPE_FP8_E4M3 || dtype > SL_DTYPE_COUNT;
-    return widened ? SL_DTYPE_BF16 : dtype;
+    const bool coded = dtype == SL_DTYPE_FP8_E4M3 || dtype > SL_DTYPE_COUNT;
+    return coded ? SL_DTYPE_BF16 : dtype;
 }
 
 struct sl_attn_scratch {
@@ -96,29 +105,38 @@ void sl_attn_kernels_avx512bf16(struct sl_attn_kernels *k);
 void sl_attn_q8_avx512bf16(struct sl_attn_kernels *k); /* the part of it for Q8_0 */
 void sl_attn_kernels_amx(struct sl_attn_kernels *k);
 
-/* scores and values of pages of FP8, by the kernels of BF16; wide: room for SL_ATTN_GROUP tiles. */
-void sl_attn_fp8_scores(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
-                        uint16_t *wide, const void *query, int n_q, float *score);
-void sl_attn_fp8_values(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
-                        uint16_t *wide, const void *p, int n_q, float *o);
-
-/* The same of pages of four-bit codes: dtype is that of keys, or of values. */
-void sl_attn_kv4_scores(const struct sl_attn_kernels *k, enum sl_dtype dtype,
-                        const struct sl_attn_tiles *t, uint16_t *wide, const void *query, int n_q,
-                        float *score);
-void sl_attn_kv4_values(const struct sl_attn_kernels *k, enum sl_dtype dtype,
-                        const struct sl_attn_tiles *t, uint16_t *wide, const void *p, int n_q,
-                        float *o);
-void sl_attn_kv4_widen_c(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
-                         const uint8_t *ahead, int dim, uint16_t *out);
-void sl_attn_kv4_scale_c(const uint8_t *scales, int n_q, float *score);
-/* Bytes of the codes of a tile; behind them are its scales. */
-static inline int sl_attn_kv4_codes(int dim)
+/* scores and values of pages of codes, by the kernels of BF16; dtype is the format of keys, or of
+ * values. wide: room for SL_ATTN_GROUP tiles. */
+void sl_attn_coded_scores(const struct sl_attn_kernels *k, enum sl_dtype dtype,
+                          const struct sl_attn_tiles *t, uint16_t *wide, const void *query, int n_q,
+                          float *score);
+void sl_attn_coded_values(const struct sl_attn_kernels *k, enum sl_dtype dtype,
+                          const struct sl_attn_tiles *t, uint16_t *wide, const void *p, int n_q,
+                          float *o);
+static inline bool sl_attn_coded(enum sl_dtype dtype)
 {
-    return SL_KV_TILE * dim / 2;
+    return dtype == SL_DTYPE_FP8_E4M3 || sl_kv_codec_of(dtype) != NULL;
 }
-void sl_attn_kv4_store(enum sl_dtype dtype, bool keys, const float *row, int dim, uint8_t *tile,
-                       int slot);
+static inline bool sl_attn_rotated(enum sl_dtype dtype)
+{
+    const struct sl_kv_codec *c = sl_kv_codec_of(dtype);
+    return c != NULL && c->rotated;
+}
+void sl_attn_coded_store(const struct sl_kv_codec *c, bool keys, const float *row, int dim,
+                         uint8_t *tile, int slot);
+/* Scale i of a position, behind the codes of the tile. */
+static inline uint8_t *sl_attn_coded_scale(const struct sl_kv_codec *c, uint8_t *tile, int dim,
+                                           int i, int slot)
+{
+    return tile + SL_KV_TILE * sl_kv_codec_code_bytes(c, dim) +
+           (i * SL_KV_TILE + slot) * c->scale_bytes;
+}
+/* In plain C; widening is of any kind. */
+void sl_attn_codes_of_three_c(const uint8_t *codes, int n_rows, int n, uint8_t *out);
+void sl_attn_codes_widen_c(const struct sl_kv_codec *c, bool keys, const struct sl_attn_codes *t,
+                           uint16_t *out);
+void sl_attn_codes_scale_c(const struct sl_kv_codec *c, const uint8_t *scales, int n_q,
+                           float *score);
 
 /* Skip-softmax, attn_skip.c. By how much a tile must be below a row's best to be left out: less
  * than 0, -inf where none is. */

@@ -58,7 +58,7 @@ static inline void load_code_pair(const uint8_t *p, v16 *x, v16 *y)
 
 #include "cpu/attn_fp8_tmpl.c"
 
-/* ---------------------------------------------------------------- codes of four bits */
+/* ---------------------------------------------------------------- codes with levels */
 
 /* Magnitudes as BF16, for the lower halves of words and for the upper ones. */
 struct kv4_tables {
@@ -86,7 +86,7 @@ INLINE __m256i kv4_magnitudes(__m256 levels, const uint8_t *scale)
     return _mm256_srli_epi32(x, 16);
 }
 
-static void widen_kv4_keys(__m256i levels, const uint8_t *tile, int dim, uint16_t *out)
+static void widen_level_keys(__m256i levels, const uint8_t *tile, int dim, uint16_t *out)
 {
     const struct kv4_tables t = {levels, _mm256_slli_epi32(levels, 16)};
     for (int i = 0; i < dim / 8 * SL_KV_TILE; i += 8) {
@@ -97,9 +97,10 @@ static void widen_kv4_keys(__m256i levels, const uint8_t *tile, int dim, uint16_
     }
 }
 
-static void widen_kv4_values(__m256i levels, const uint8_t *tile, int dim, uint16_t *out)
+static void widen_level_values(__m256i levels, const struct sl_attn_codes *t4, uint16_t *out)
 {
-    const uint8_t *scales = tile + sl_attn_kv4_codes(dim);
+    const uint8_t *tile = t4->codes, *scales = t4->scales;
+    const int dim = t4->dim;
     const __m256 x = _mm256_castsi256_ps(_mm256_slli_epi32(levels, 16));
     for (int i = 0; i < SL_KV_TILE; i += 2) {
         const struct kv4_tables t = {kv4_magnitudes(x, scales + 2 * i),
@@ -117,22 +118,37 @@ static void widen_kv4_values(__m256i levels, const uint8_t *tile, int dim, uint1
     }
 }
 
-static void widen_kv4(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
-                      const uint8_t *ahead, int dim, uint16_t *out)
+static void widen_levels(const struct sl_kv_codec *c, bool keys, const struct sl_attn_codes *t,
+                         uint16_t *out)
 {
-    const __m256i levels = _mm256_cvtepu16_epi32(load_bytes16((const uint8_t *)kv4->levels));
-    for (int i = 0; i < sl_attn_kv4_codes(dim); i += 64)
-        __builtin_prefetch(ahead + i, 0, 2);
+    const __m256i levels = _mm256_cvtepu16_epi32(load_bytes16((const uint8_t *)c->levels->levels));
     if (keys)
-        widen_kv4_keys(levels, tile, dim, out);
+        widen_level_keys(levels, t->codes, t->dim, out);
     else
-        widen_kv4_values(levels, tile, dim, out);
+        widen_level_values(levels, t, out);
 }
+
+/* ---------------------------------------------------------------- other codes */
+
+#define code_shift vi_srl
+
+/* Numbers of a table of sixteen, by the lowest four bits of codes. */
+INLINE __m256 look_half(v16 table, __m256i codes)
+{
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.a, codes),
+                            _mm256_permutevar8x32_ps(table.b, codes),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+}
+
+INLINE v16 code_look(v16 table, v16i codes)
+{
+    return (v16){look_half(table, codes.a), look_half(table, codes.b)};
+}
+
+#include "cpu/attn_codes_tmpl.c"
 
 void sl_attn_kernels_avx2(struct sl_attn_kernels *k)
 {
     fill_attn(k);
-    k->widen_fp8 = widen_fp8;
-    k->widen_kv4 = widen_kv4;
-    k->scale_kv4 = scale_kv4;
+    fill_codes(k);
 }

@@ -43,7 +43,7 @@ static inline void load_code_pair(const uint8_t *p, v16 *x, v16 *y)
 
 #include "cpu/attn_fp8_tmpl.c"
 
-/* ---------------------------------------------------------------- codes of four bits */
+/* ---------------------------------------------------------------- codes with levels */
 
 /* What sixteen codes stand for, in the lower halves of words: sign and magnitude. */
 INLINE __m512i kv4_codes(__m512i magnitudes)
@@ -62,7 +62,7 @@ INLINE __m256i kv4_scaled(__m512 levels, const uint8_t *scale)
 
 /* The look-up takes the low five bits of an index, so both halves of a table of 32 are the same
  * sixteen numbers. */
-static void widen_kv4_keys(__m512i codes, const uint8_t *tile, int dim, uint16_t *out)
+static void widen_level_keys(__m512i codes, const uint8_t *tile, int dim, uint16_t *out)
 {
     const __m512i table = _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(codes));
     for (int d = 0; d < dim; d += 8, tile += 64, out += 8 * SL_KV_TILE) {
@@ -76,9 +76,10 @@ static void widen_kv4_keys(__m512i codes, const uint8_t *tile, int dim, uint16_t
 
 /* Of a pair of positions one's sixteen numbers are the lower half of the table, the other's the
  * upper one. */
-static void widen_kv4_values(__m512i codes, const uint8_t *tile, int dim, uint16_t *out)
+static void widen_level_values(__m512i codes, const struct sl_attn_codes *t, uint16_t *out)
 {
-    const uint8_t *scales = tile + sl_attn_kv4_codes(dim);
+    const uint8_t *tile = t->codes, *scales = t->scales;
+    const int dim = t->dim;
     const __m512 x = v_from_bits(vi_sll(codes, 16));
     const __m512i index = vi_set1(0x000F000F), second = vi_set1(0x00100000);
     for (int i = 0; i < SL_KV_TILE; i += 2) {
@@ -100,23 +101,27 @@ static void widen_kv4_values(__m512i codes, const uint8_t *tile, int dim, uint16
     }
 }
 
-static void widen_kv4(const struct sl_kv4 *kv4, bool keys, const uint8_t *tile,
-                      const uint8_t *ahead, int dim, uint16_t *out)
+static void widen_levels(const struct sl_kv_codec *c, bool keys, const struct sl_attn_codes *t,
+                         uint16_t *out)
 {
-    const __m128i levels = _mm_loadu_si128((const __m128i *)(const void *)kv4->levels);
+    const __m128i levels = _mm_loadu_si128((const __m128i *)(const void *)c->levels->levels);
     const __m512i codes = kv4_codes(_mm512_cvtepu16_epi32(_mm256_broadcastsi128_si256(levels)));
-    for (int i = 0; i < sl_attn_kv4_codes(dim); i += 64)
-        __builtin_prefetch(ahead + i, 0, 2);
     if (keys)
-        widen_kv4_keys(codes, tile, dim, out);
+        widen_level_keys(codes, t->codes, t->dim, out);
     else
-        widen_kv4_values(codes, tile, dim, out);
+        widen_level_values(codes, t, out);
 }
+
+/* ---------------------------------------------------------------- other codes */
+
+#define code_shift(words, n) _mm512_srli_epi32((words), (unsigned)(n))
+/* Numbers of a table of sixteen, by the lowest four bits of codes. */
+#define code_look(table, codes) _mm512_permutexvar_ps((codes), (table))
+
+#include "cpu/attn_codes_tmpl.c"
 
 void sl_attn_kernels_avx512(struct sl_attn_kernels *k)
 {
     fill_attn(k);
-    k->widen_fp8 = widen_fp8;
-    k->widen_kv4 = widen_kv4;
-    k->scale_kv4 = scale_kv4;
+    fill_codes(k);
 }

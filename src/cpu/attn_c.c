@@ -72,6 +72,8 @@ void sl_attn_kernels_c(struct sl_attn_kernels *k)
 {
     fill_attn(k);
     k->widen_fp8 = attn_c_widen_fp8;
-    k->widen_kv4 = sl_attn_kv4_widen_c;
-    k->scale_kv4 = sl_attn_kv4_scale_c;
+    for (int i = 0; i < SL_KV_SCALE_KINDS; i++)
+        k->widen_codes[i] = sl_attn_codes_widen_c;
+    k->scale_codes = sl_attn_codes_scale_c;
+    k->codes_of_three = sl_attn_codes_of_three_c;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * A tile of FP8 to one of BF16 in terms of the lanes of vec_avx2.h and vec_avx512.h, included by
  * attn_avx2.c and attn_avx512.c. A value is a BF16 number, so the upper half of its float is it.
- * And the scales of keys of four bits, which their scores take.
  */
 
 /* Sixteen numbers of two rows, times s and t, as pairs. */
@@ -26,11 +25,4 @@ static void widen_fp8(bool keys, const uint8_t *tile, const uint8_t *ahead, int 
         for (int d = 0; d < dim; d += 16)
             pair_rows(tile + i * dim + d, tile + (i + 1) * dim + d, s, t, out + i * dim + 2 * d);
     }
-}
-
-static void scale_kv4(const uint8_t *scales, int n_q, float *score)
-{
-    const v16 s = v_load_f16(scales);
-    for (int q = 0; q < n_q; q++, score += SL_CPU_SPLIT)
-        v_store(score, v_mul(v_load(score), s));
 }

@@ -78,8 +78,9 @@ static void quantize_fp8(const float *x, int dim, uint8_t *tile, int slot, uint8
 
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
 {
-    if (sl_kv4_of(dtype) != NULL) {
-        sl_attn_kv4_store(dtype, true, row, dim, tile, slot);
+    const struct sl_kv_codec *codec = sl_kv_codec_of(dtype);
+    if (codec != NULL) {
+        sl_attn_coded_store(codec, true, row, dim, tile, slot);
     } else if (dtype == SL_DTYPE_F32) {
         for (int d = 0; d < dim; d++)
             memcpy(tile + (d * SL_KV_TILE + slot) * 4, (const float *)row + d, 4);
@@ -102,8 +103,9 @@ void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
 void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
 {
     uint8_t *pair = tile + slot % 2 * (dtype == SL_DTYPE_Q8_0 ? 1 : 2);
-    if (sl_kv4_of(dtype) != NULL) {
-        sl_attn_kv4_store(dtype, false, row, dim, tile, slot);
+    const struct sl_kv_codec *codec = sl_kv_codec_of(dtype);
+    if (codec != NULL) {
+        sl_attn_coded_store(codec, false, row, dim, tile, slot);
     } else if (dtype == SL_DTYPE_F32) {
         memcpy(tile + slot * dim * 4, row, (size_t)dim * 4);
     } else if (dtype == SL_DTYPE_Q8_0) {
@@ -236,6 +238,7 @@ bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
 {
     uint64_t mask = 0x7C007C007C007C00u, one = 0x0400040004000400u, carry = 0x8000800080008000u;
     size_t n = (size_t)(SL_KV_TILE * dim) * 2;
+    const struct sl_kv_codec *codec = sl_kv_codec_of(dtype);
     if (dtype == SL_DTYPE_F32) {
         mask = 0x7F8000007F800000u, one = 0x0080000000800000u, carry = 0x8000000080000000u;
         n *= 2;
@@ -250,9 +253,13 @@ bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
     } else if (dtype == SL_DTYPE_Q8_0) { /* its scales alone */
         tile += SL_KV_TILE * dim;
         n = SL_CEIL_DIV((size_t)dim, SL_KV_SCALE) * SL_KV_TILE * 2;
-    } else if (sl_kv4_of(dtype) != NULL) {
-        tile += sl_attn_kv4_codes(dim);
-        n = SL_KV_TILE * 2;
+    } else if (codec != NULL) { /* the same */
+        n = SL_KV_TILE * (size_t)sl_kv_codec_scales(codec, dim) * codec->scale_bytes;
+        tile += SL_KV_TILE * sl_kv_codec_code_bytes(codec, dim);
+        if (codec->kind == SL_KV_BLOCK_E4M3)
+            return fp8_codes_finite(tile, n);
+        if (codec->kind == SL_KV_VECTOR_ZERO)
+            mask = 0x7F8000007F800000u, one = 0x0080000000800000u, carry = 0x8000000080000000u;
     }
     uint64_t seen = 0;
     for (size_t i = 0; i < n; i += 32) {
@@ -266,6 +273,7 @@ bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
 
 void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, int hi, uint8_t *out)
 {
+    const struct sl_kv_codec *codec = sl_kv_codec_of(dtype);
     memcpy(out, tile, sl_kv_tile_bytes(dtype, dim));
     for (int slot = 0; slot < SL_KV_TILE; slot++) {
         if (lo <= slot && slot < hi)
@@ -275,8 +283,9 @@ void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, in
         else if (dtype == SL_DTYPE_Q8_0) /* any code times zero */
             for (int b = 0; b * SL_KV_SCALE < dim; b++)
                 sl_store_u16(attn_store_scale_at(out, dim, b, slot), 0);
-        else if (sl_kv4_of(dtype) != NULL) /* the same */
-            sl_store_u16(out + sl_attn_kv4_codes(dim) + 2 * slot, 0);
+        else if (codec != NULL) /* the same */
+            for (int b = 0; b < sl_kv_codec_scales(codec, dim); b++)
+                memset(sl_attn_coded_scale(codec, out, dim, b, slot), 0, codec->scale_bytes);
         else if (dtype == SL_DTYPE_FP8_E4M3) {
             memset(out + slot * dim, 0, (size_t)dim);
             sl_store_u16(fp8_scale_at(out, dim, slot), 0);

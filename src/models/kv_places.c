@@ -14,10 +14,17 @@
 static const struct {
     const char *name;
     enum sl_dtype dtype;
-} formats[] = {{"f32", SL_DTYPE_F32},           {"f16", SL_DTYPE_F16},
-               {"bf16", SL_DTYPE_BF16},         {"q8_0", SL_DTYPE_Q8_0},
-               {"fp8", SL_DTYPE_FP8_E4M3},      {"fp8_e4m3", SL_DTYPE_FP8_E4M3},
-               {"turboquant_k8v4", SL_KV_K8V4}, {"turboquant_4bit_nc", SL_KV_TURBO4}};
+} formats[] = {{"f32", SL_DTYPE_F32},
+               {"f16", SL_DTYPE_F16},
+               {"bf16", SL_DTYPE_BF16},
+               {"q8_0", SL_DTYPE_Q8_0},
+               {"fp8", SL_DTYPE_FP8_E4M3},
+               {"fp8_e4m3", SL_DTYPE_FP8_E4M3},
+               {"nvfp4", SL_KV_NVFP4},
+               {"int4_per_token_head", SL_KV_INT4_HEAD},
+               {"turboquant_k8v4", SL_KV_K8V4},
+               {"turboquant_4bit_nc", SL_KV_TURBO4},
+               {"turboquant_3bit_nc", SL_KV_TURBO3}};
 
 int sl_kv_format_of(const char *name, enum sl_dtype auto_dtype, enum sl_dtype *out,
                     struct sl_error *err)
@@ -32,7 +39,8 @@ int sl_kv_format_of(const char *name, enum sl_dtype auto_dtype, enum sl_dtype *o
         }
     return sl_fail(err, SL_EINVAL,
                    "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16, bf16, q8_0, fp8, "
-                   "turboquant_k8v4 or turboquant_4bit_nc)",
+                   "nvfp4, int4_per_token_head, turboquant_k8v4, turboquant_4bit_nc or "
+                   "turboquant_3bit_nc)",
                    name);
 }
 

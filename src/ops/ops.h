@@ -17,7 +17,7 @@
 #include "ops/batch.h"
 #include "ops/experts.h"
 #include "ops/lora.h"
-#include "quant/dtype.h"
+#include "quant/kv_codec.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -83,11 +83,16 @@ enum sl_weight_use {
  *               position; a value is code * scale
  *   FP8_E4M3    K [D, 16]         V [16, D] in bytes, then scales bf16 [16]: one for a position, a
  *               power of two, so that every value is a BF16 number (quant/fp8_e4m3.h)
- *   KV_TURBO4   codes of four bits (quant/kv4.h) of rotated vectors, then scales f16 [16]: one for
- * a position. K [D / 8, 16] words of 32 bits, whose bits from 4 j and 4 j + 16 on are dimensions 2
- * j and 2 j + 1 of eight. V [8, D / 4] words of two positions, 16 bits each; W words, 16 or what is
- * left of D / 4, hold 4 W dimensions: bits from 4 j on of word l are dimension W j + l KV_K8V4 K as
- * FP8_E4M3     V as KV_TURBO4
+ *   KV_TURBO4   codes of four bits (quant/kv_codec.h), then scales f16 [16]: one for a position.
+ *               K [D / 8, 16] words of 32 bits, whose bits from 4 j and 4 j + 16 on are dimensions
+ *               2 j and 2 j + 1 of eight. V [8, D / 4] words of two positions, 16 bits each; W
+ *               words, 16 or what is left of D / 4, hold 4 W dimensions: bits from 4 j on of word l
+ *               are dimension W j + l
+ *   KV_K8V4     K as FP8_E4M3, V as KV_TURBO4
+ *   KV_INT4_HEAD  as KV_TURBO4, with scales f32 [16]
+ *   KV_NVFP4    as KV_TURBO4, with scales of E4M3 [D / 16, 16]: one for 16 dimensions of a position
+ *   KV_TURBO3   as KV_TURBO4 with codes of three bits: rows of 2 n words of it, of K [D / 16, 2,
+ * 16] and of V [8, 2, D / 8], are n words, then n bytes for each half of these (cpu/attn_coded.c)
  *
  * That is the CPU's order; a device may have another in the same number of bytes.
  */
@@ -126,8 +131,9 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
         return SL_KV_TILE * (dim + (dim + SL_KV_SCALE - 1) / SL_KV_SCALE * 2);
     if (dtype == SL_DTYPE_FP8_E4M3)
         return SL_KV_TILE * (dim + 2);
-    if (dtype == SL_KV_TURBO4)
-        return SL_KV_TILE * (dim / 2 + 2);
+    const struct sl_kv_codec *codec = sl_kv_codec_of(dtype);
+    if (codec != NULL)
+        return SL_KV_TILE * sl_kv_codec_bytes(codec, (int32_t)dim);
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
 }
 

@@ -52,6 +52,9 @@ static const struct sl_dtype_info dtypes[SL_KV_DTYPES_END] = {
     {"unsupported", 1, 0, -1, NULL, NULL, NULL, NULL},
     [SL_KV_TURBO4] = {"turboquant_4bit_nc", 1, 0, -1, NULL, NULL, NULL, NULL},
     [SL_KV_K8V4] = {"turboquant_k8v4", 1, 0, -1, NULL, NULL, NULL, NULL},
+    [SL_KV_TURBO3] = {"turboquant_3bit_nc", 1, 0, -1, NULL, NULL, NULL, NULL},
+    [SL_KV_INT4_HEAD] = {"int4_per_token_head", 1, 0, -1, NULL, NULL, NULL, NULL},
+    [SL_KV_NVFP4] = {"nvfp4", 1, 0, -1, NULL, NULL, NULL, NULL},
 };
 
 const struct sl_dtype_info *sl_dtype_info(enum sl_dtype t)

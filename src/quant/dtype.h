@@ -19,9 +19,13 @@ enum sl_dtype {
 #include "quant/dtypes.def"
 #undef SL_DTYPE
     SL_DTYPE_COUNT,
-    /* Of KV pages only (ops.h); no tensor has them, and they have a name and no conversions. */
-    SL_KV_TURBO4, /* keys and values of four bits, rotated (quant/kv4.h) */
-    SL_KV_K8V4,   /* keys of FP8, values as those */
+    /* Of KV pages only (ops.h); no tensor has them, and they have a name and no conversions. Their
+     * codes are rows of quant/kv_codec.h. */
+    SL_KV_TURBO4,    /* keys and values of four bits, rotated */
+    SL_KV_K8V4,      /* keys of FP8, values as those */
+    SL_KV_TURBO3,    /* of three bits, rotated */
+    SL_KV_INT4_HEAD, /* whole numbers of four bits, rotated, a scale for a vector */
+    SL_KV_NVFP4,     /* E2M1, a scale for 16 numbers */
     SL_KV_DTYPES_END
 };
 

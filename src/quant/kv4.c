@@ -9,11 +9,11 @@
 
 #define CHUNK 16 /* numbers that a loop of constant length takes */
 
-static const struct sl_kv4 turbo4 = {SL_KV4_TURBO4};
+const struct sl_kv4 sl_kv4_turbo4 = {SL_KV4_TURBO4, 8}, sl_kv4_turbo3 = {SL_KV4_TURBO3, 4};
 
 const struct sl_kv4 *sl_kv4_of(enum sl_dtype dtype)
 {
-    return dtype == SL_KV_TURBO4 ? &turbo4 : NULL;
+    return dtype == SL_KV_TURBO4 ? &sl_kv4_turbo4 : dtype == SL_KV_TURBO3 ? &sl_kv4_turbo3 : NULL;
 }
 
 /* ---------------------------------------------------------------- codes */
@@ -31,12 +31,12 @@ static double sum_of_squares(const float *x, int n)
 }
 
 /* Codes of sixteen numbers: how many of the borders between magnitudes they reach, and the sign. */
-static void encode_chunk(const float *restrict x, const float borders[SL_KV4_LEVELS - 1],
+static void encode_chunk(const float *restrict x, const float *borders, int n_borders,
                          int32_t *restrict codes)
 {
     for (int j = 0; j < CHUNK; j++)
         codes[j] = (int32_t)(sl_f32_bits(x[j]) >> 31) * SL_KV4_SIGN;
-    for (int b = 0; b < SL_KV4_LEVELS - 1; b++)
+    for (int b = 0; b < n_borders; b++)
         for (int j = 0; j < CHUNK; j++)
             codes[j] += fabsf(x[j]) >= borders[b];
 }
@@ -50,16 +50,16 @@ uint16_t sl_kv4_encode(const struct sl_kv4 *kv4, const float *x, int n, uint8_t 
     if (!(power <= 1e300)) /* of finite floats it is less */
         return sl_f32_to_f16(NAN);
     const float unit = (float)sqrt(power / n);
-    for (int i = 0; i < SL_KV4_LEVELS; i++)
+    for (int i = 0; i < kv4->n; i++)
         levels[i] = sl_kv4_level(kv4, (uint8_t)i);
-    for (int i = 0; i < SL_KV4_LEVELS - 1; i++)
+    for (int i = 0; i < kv4->n - 1; i++)
         borders[i] = (levels[i] + levels[i + 1]) * 0.5f * unit;
     if (unit == 0.0f)
         return 0;
     double of_codes = 0; /* exact: every square is a multiple of 2^-20 and less than 8 */
     for (int i = 0; i < n; i += CHUNK) {
         int32_t c[CHUNK];
-        encode_chunk(x + i, borders, c);
+        encode_chunk(x + i, borders, kv4->n - 1, c);
         for (int j = 0; j < CHUNK; j++) {
             const float level = levels[c[j] % SL_KV4_LEVELS];
             codes[i + j] = (uint8_t)c[j];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * kv4.h - four-bit codes of the vectors in KV pages: a sign and one of eight magnitudes, times a
- * scale for the vector. The layout in pages is ops.h's.
+ * kv4.h - codes of up to four bits of the vectors in KV pages: a sign and one of up to eight
+ * magnitudes, times a scale for the vector. The formats that have them are rows of kv_codec.h, the
+ * layout in pages is ops.h's.
  *
  * TurboQuant (arXiv 2504.19874) without its residual: a vector is rotated by signs and Hadamard
  * matrices, after which its numbers are nearly normal, and each takes the nearest of the levels
@@ -30,9 +31,18 @@ extern "C" {
         0x3E03, 0x3EC7, 0x3F28, 0x3F71, 0x3FA1, 0x3FCF, 0x4004, 0x402F \
     }
 
+/* The same of SL_KV_TURBO3: 0.24509, 0.75601, 1.34391, 2.15195. */
+#define SL_KV4_TURBO3                  \
+    {                                  \
+        0x3E7B, 0x3F42, 0x3FAC, 0x400A \
+    }
+
 struct sl_kv4 {
-    uint16_t levels[SL_KV4_LEVELS]; /* BF16, ascending, positive */
+    uint16_t levels[SL_KV4_LEVELS]; /* BF16, ascending, none below 0; zeros from n on */
+    int32_t n;
 };
+
+extern const struct sl_kv4 sl_kv4_turbo4, sl_kv4_turbo3;
 
 /* Of the vectors of a format, or NULL if their codes are none of these. */
 const struct sl_kv4 *sl_kv4_of(enum sl_dtype dtype);

@@ -5,7 +5,7 @@
  * cache hit and missed, on every instruction set, and after preemption. Each case first proves that
  * it exercised what it claims to. The same for random models with recurrent layers, which begin at
  * states that the cache kept, and for one with latent attention; and for the bundled model where
- * rows attend to some of the pages (sparse_topk_pages), and with pages of four bits.
+ * rows attend to some of the pages (sparse_topk_pages), and with pages of codes.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -486,14 +486,16 @@ static int end_top_pages(void **state)
     return 0;
 }
 
-static int setup_four_bits(void **state)
+static const char *coded; /* pages of the next group */
+
+static int setup_coded(void **state)
 {
     model = NULL;
-    pages = "turboquant_4bit_nc";
+    pages = coded;
     return setup(state);
 }
 
-static int teardown_four_bits(void **state)
+static int teardown_coded(void **state)
 {
     (void)state;
     pages = NULL;
@@ -533,20 +535,23 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks),
         cmocka_unit_test(pages_are_refused),
     };
-    const struct CMUnitTest four_bits[] = {
+    const struct CMUnitTest of_codes[] = {
         cmocka_unit_test(chunk_sizes),
         cmocka_unit_test(preemption),
         cmocka_unit_test(prefix_cache_hit_and_miss),
         cmocka_unit_test(ranks),
         cmocka_unit_test(stages),
     };
+    static const char *const formats[] = {"turboquant_4bit_nc", "turboquant_3bit_nc",
+                                          "int4_per_token_head", "nvfp4"};
     (void)argv;
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
     if (argc <= 1)
         n_failed += cmocka_run_group_tests_name("pages", chosen, setup_top_pages, end_top_pages);
-    if (argc <= 1)
-        n_failed += cmocka_run_group_tests_name("pages of four bits", four_bits, setup_four_bits,
-                                                teardown_four_bits);
+    for (size_t i = 0; argc <= 1 && i < SL_COUNT(formats); i++) {
+        coded = formats[i];
+        n_failed += cmocka_run_group_tests_name(coded, of_codes, setup_coded, teardown_coded);
+    }
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
     n_failed += cmocka_run_group_tests_name("sparse attention", recurrent, setup_index, NULL);

@@ -63,12 +63,13 @@ def test_a_server_that_starts_again_finds_its_prefixes(tmp_path):
         assert a[2] < b[2] == (b[3] - 1) // 16 * 16
 
 
-def test_pages_of_other_formats_are_not_found(tmp_path):
-    """Four-bit pages come back with the same bits; where one layer has another format, none is found."""
+@pytest.mark.parametrize("dtype", ["turboquant_4bit_nc", "turboquant_3bit_nc", "int4_per_token_head", "nvfp4"])
+def test_pages_of_other_formats_are_not_found(tmp_path, dtype):
+    """Pages of codes come back with the same bits; where one layer has another format, none is found."""
     args = [*ARGS, "--kv-cache-dir", str(tmp_path / "kv"), "--kv-cache-disk-size", "0.5", "--kv-cache-dtype"]
-    ways = {"4": ["turboquant_4bit_nc", "--kv-cache-dtype-skip-layers", "4"],
-            "again": ["turboquant_4bit_nc", "--kv-cache-dtype-skip-layers", "4"],
-            "5": ["turboquant_4bit_nc", "--kv-cache-dtype-skip-layers", "5"]}
+    ways = {"4": [dtype, "--kv-cache-dtype-skip-layers", "4"],
+            "again": [dtype, "--kv-cache-dtype-skip-layers", "4"],
+            "5": [dtype, "--kv-cache-dtype-skip-layers", "5"]}
     got = {}
     for name, way in ways.items():
         with Server(MODEL, *args, *way) as s:
