@@ -120,7 +120,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
                                    "fp8", "turboquant_4bit_nc"; on a CPU "nvfp4",
                                    "int4_per_token_head", "turboquant_k8v4", "turboquant_3bit_nc" */
     /* Layers that have "auto" pages all the same, besides the first and last ones in the formats
-     * of TurboQuant: numbers from 0 on, "sliding_window", separated by commas; "none". */
+     * of codes (nvfp4, int4, TurboQuant): numbers from 0 on, "sliding_window", separated by commas;
+     * "none". */
     const char *kv_cache_dtype_skip_layers;
     const char *cpu_isa;          /* "auto", or the highest instruction set to use: "avx2" */
     const char *numa;             /* "auto": threads stay on the node of their weights; "off" */

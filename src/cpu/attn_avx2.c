@@ -110,9 +110,13 @@ static void widen_level_values(__m256i levels, const struct sl_attn_codes *t4, u
             for (int l = 0; l < n; l += 8) {
                 const __m256i some = mask_n(n - l);
                 const __m256i w = _mm256_maskload_epi32((const int *)(const void *)tile + l, some);
-                for (int j = 0; j < 4; j++)
-                    _mm256_maskstore_epi32((int *)(void *)out + i / 2 * dim + d + n * j + l, some,
-                                           kv4_pairs(t, w, j));
+                int *to = (int *)(void *)out + i / 2 * dim + d + l;
+                if (n - l < 8)
+                    for (int j = 0; j < 4; j++)
+                        _mm256_maskstore_epi32(to + n * j, some, kv4_pairs(t, w, j));
+                else /* a store with a mask takes long on some processors */
+                    for (int j = 0; j < 4; j++)
+                        _mm256_storeu_si256((__m256i *)(void *)(to + n * j), kv4_pairs(t, w, j));
             }
         }
     }

@@ -11,15 +11,18 @@ INLINE v16i code_words(const uint8_t *p, int n)
     return v_bits(n < 16 ? v_load_n(words, n) : v_load(words));
 }
 
+INLINE void store_code_words(void *to, v16i words, int n)
+{
+    if (n < 16) /* a store with a mask takes long on some processors */
+        v_store_n(to, v_from_bits(words), n);
+    else
+        v_store(to, v_from_bits(words));
+}
+
 /* n pairs of numbers. */
 INLINE void store_code_pairs(uint16_t *out, v16 x, v16 y, int n)
 {
-    float *to = (float *)(void *)out;
-    const v16 pairs = v_from_bits(vi_or(vi_srl(v_bits(x), 16), v_bits(y)));
-    if (n < 16)
-        v_store_n(to, pairs, n);
-    else
-        v_store(to, pairs);
+    store_code_words(out, vi_or(vi_srl(v_bits(x), 16), v_bits(y)), n);
 }
 
 /* ---------------------------------------------------------------- whole numbers */
@@ -139,18 +142,16 @@ static void codes_of_three(const uint8_t *codes, int n_rows, int n, uint8_t *out
     for (; n_rows > 0; n_rows--, codes += 6 * n, out += 8 * n)
         for (int i = 0; i < n; i += 16) {
             const int some = SL_MIN(16, n - i);
-            float *to = (float *)(void *)(out + 4 * i);
             const v16i m = code_words(codes + 4 * i, some);
             /* behind the last row's signs are 32 bytes of scales */
             const v16i b = v_bits(v_load_bf16(codes + 4 * n + 2 * i));
             v16i s = vi_or(vi_and(vi_srl(b, 16), vi_set1(0xFF)),
                            vi_and(vi_srl(b, 8), vi_set1(0xFF0000)));
             s = vi_or(s, vi_sll(s, 10));
-            v_store_n(to, v_from_bits(vi_or(vi_and(m, magnitude), vi_and(s, sign))), some);
-            v_store_n(
-                to + n,
-                v_from_bits(vi_or(vi_and(vi_srl(m, 2), magnitude), vi_and(vi_sll(s, 1), sign))),
-                some);
+            store_code_words(out + 4 * i, vi_or(vi_and(m, magnitude), vi_and(s, sign)), some);
+            store_code_words(out + 4 * (n + i),
+                             vi_or(vi_and(vi_srl(m, 2), magnitude), vi_and(vi_sll(s, 1), sign)),
+                             some);
         }
 }
 
