@@ -322,8 +322,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_INT, 0, "max-state-slots", "max-mamba-cache-size", ENGINE(max_state_slots), 2,
      SL_MAX_STATE_SLOTS, "N", "recurrent states kept, 2 a sequence (default: by the pool)"},
     {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
-     "auto, f32, f16, bf16, q8_0, fp8, nvfp4, int4_per_token_head, "
-     "turboquant_4bit_nc, .._3bit_nc, .._k8v4"},
+     "auto, f32, f16, bf16, q8_0, fp8, nvfp4, turboquant_4bit_nc, .."},
     {SL_FLAG_STR, 0, "kv-cache-dtype-skip-layers", NULL, ENGINE(kv_cache_dtype_skip_layers), 0, 0,
      "LIST", "layers of auto: numbers, sliding_window, or none"},
     {SL_FLAG_FLOAT, 0, "kv-offloading-size", NULL, ENGINE(kv_offloading_size), 0, 1048576, "GIB",
