@@ -10,9 +10,6 @@
  * nothing beside the matrix that is read, and such steps are recorded. Where a draft of a block
  * depends on the one before it (DSpark), the second step goes on draft by draft: what was chosen is
  * looked up and changes the next row of logits.
- *
- * Blocks that are the rest of the text (P-EAGLE) are in one step with it: behind what a text has
- * there are masks, and where texts are short as many of them as make spans even.
  */
 #include "engine/device_draft.h"
 
@@ -77,12 +74,6 @@ static size_t map_bytes(const struct sl_device_draft_config *cfg)
     return ((size_t)sl_model_facts(cfg->model)->n_row + 1) * sizeof(int32_t);
 }
 
-/* Are its blocks apart from the text? */
-static bool apart(const struct sl_device_draft *d)
-{
-    return sl_model_facts(d->cfg.model)->draft_apart;
-}
-
 /* Sequences whose drafts are made one behind another in a step. */
 static int32_t n_chains(const struct sl_device_draft_config *cfg)
 {
@@ -93,13 +84,6 @@ static int32_t n_chains(const struct sl_device_draft_config *cfg)
 static size_t chain_bytes(const struct sl_device_draft_config *cfg)
 {
     return (size_t)n_chains(cfg) * (2 + 3 * (size_t)cfg->block) * sizeof(int32_t);
-}
-
-/* Tokens of an even span of a text and its masks: as many as it may have, and a mask for each draft
- * but the first. */
-static int32_t masked_width(const struct sl_device_draft_config *cfg)
-{
-    return 2 * cfg->max_drafts;
 }
 
 /* Has it a numbering of tokens of its own? */
@@ -129,15 +113,12 @@ void sl_device_draft_limits(const struct sl_device_draft_config *cfg, struct sl_
 {
     if (cfg->model == NULL)
         return;
-    const bool masks = cfg->block > 0 && !sl_model_facts(cfg->model)->draft_apart;
-    const int64_t ahead = 2 * (int64_t)cfg->max_drafts; /* spare_pages in draft.c */
+    const int64_t ahead = cfg->max_drafts + 1;
     const int64_t each =
         SL_CEIL_DIV(cfg->max_model_len, lim->block_size) + SL_CEIL_DIV(ahead, lim->block_size);
     add_kinds(cfg->model, lim);
     lim->max_again = cfg->block > 0 ? 0 : cfg->max_drafts - 1;
     lim->max_block_rows = cfg->block > 0 ? cfg->max_rows : 0;
-    if (masks)
-        lim->max_width = SL_MAX(lim->max_width, masked_width(cfg));
     lim->max_tokens = SL_MAX(lim->max_tokens, cfg->max_tokens);
     lim->max_logits = SL_MAX(lim->max_logits, cfg->max_rows);
     lim->max_context = (int32_t)SL_MIN(cfg->max_model_len + ahead, INT32_MAX);
@@ -363,7 +344,7 @@ static void forward(void *arg, const struct sl_step *step)
 {
     struct sl_device_draft *d = arg;
     const bool own = step->part == SL_STEP_AGAIN;
-    if (!d->reads_rows || (step->blocks && apart(d) && step->batch.n_logits > 0))
+    if (!d->reads_rows || (step->blocks && step->batch.n_logits > 0))
         (void)sl_run_enqueue(d->cfg.run, &step->batch);
     else if (own)
         (void)sl_run_enqueue_draft(d->cfg.run, &step->batch, sl_run_hidden(d->cfg.run), NULL, true);
@@ -513,71 +494,6 @@ static int send_blocks(struct sl_device_draft *d, struct sl_draft_pass *p, struc
     return d->dev->step(d->be, &step, forward, d, &out->ticket, err);
 }
 
-/* ------------------------------------------------------------------ texts with masks */
-
-/* Of span i of a pass its text, then masks up to n tokens. */
-static void add_masked(struct sl_device_draft *d, const struct sl_draft_pass *p, int32_t i,
-                       int32_t n, struct sl_batch *b)
-{
-    const int32_t mask = sl_model_facts(d->cfg.model)->draft_mask;
-    const struct sl_span *text = &p->batch.spans[i];
-    const int32_t first = b->n_tokens;
-    SL_ASSERT(n >= text->n && first + n <= d->cfg.max_tokens);
-    d->spans[b->n_spans++] =
-        (struct sl_span){.first = first, .n = n, .pos = text->pos, .table_idx = text->table_idx};
-    for (int32_t k = 0; k < n; k++, b->n_tokens++) {
-        const bool known = k < text->n;
-        d->tokens[first + k] = known ? p->batch.tokens[text->first + k] : mask;
-        d->sources[first + k] = known ? p->sources[text->first + k] : -1;
-        d->positions[first + k] = text->pos + k;
-    }
-}
-
-/* Spans of so many tokens, all rows of which are wanted; 0: each has what it needs. */
-static int32_t masked_even(const struct sl_device_draft *d, const struct sl_draft_pass *p)
-{
-    const int32_t width = masked_width(&d->cfg), n = p->batch.n_spans;
-    if (p->batch.n_logits != n || (int64_t)n * width > SL_MIN(EVEN_TOKENS, d->cfg.max_rows))
-        return 0;
-    for (int32_t i = 0; i < n; i++)
-        if (p->batch.spans[i].n > d->cfg.max_drafts + 1)
-            return 0;
-    return width;
-}
-
-static struct sl_batch make_masked(struct sl_device_draft *d, const struct sl_draft_pass *p)
-{
-    struct sl_batch b = p->batch;
-    const int32_t width = masked_even(d, p);
-    b.n_tokens = b.n_spans = b.n_logits = 0;
-    b.tokens = d->tokens;
-    b.positions = d->positions;
-    b.spans = d->spans;
-    b.logit_rows = d->logit_rows;
-    for (int32_t i = 0; i < p->batch.n_spans; i++) {
-        const int32_t n_text = p->batch.spans[i].n, first = b.n_tokens;
-        const int32_t wanted = i < p->batch.n_logits ? p->wanted[i] : 0;
-        const int32_t from = width > 0 ? 0 : n_text - 1, n = width > 0 ? width : wanted;
-        add_masked(d, p, i, width > 0 ? width : n_text + SL_MAX(wanted - 1, 0), &b);
-        if (wanted > 0)
-            d->firsts[i] = b.n_logits + n_text - 1 - from;
-        SL_ASSERT(b.n_logits + n <= d->cfg.max_rows);
-        for (int32_t k = 0; k < n; k++)
-            d->logit_rows[b.n_logits++] = first + from + k;
-    }
-    return b;
-}
-
-static int send_masked(struct sl_device_draft *d, struct sl_draft_pass *p, struct draft_step *out,
-                       struct sl_error *err)
-{
-    struct sl_step step = {.part = SL_STEP_WHOLE, .drafts = true, .blocks = true};
-    SL_ASSERT(p->sources != NULL && p->batch.n_logits <= p->batch.n_spans);
-    step.batch = make_masked(d, p);
-    put_sources(d, d->sources, &step);
-    return d->dev->step(d->be, &step, forward, d, &out->ticket, err);
-}
-
 /* ------------------------------------------------------------------ any pass */
 
 static int send_steps(struct sl_device_draft *d, struct sl_draft_pass *p, struct draft_step *out,
@@ -647,13 +563,11 @@ static int await_drafts(struct sl_device_draft *d, struct sl_draft_pass *p,
 int sl_device_draft_run(struct sl_device_draft *d, struct sl_draft_pass *p, struct sl_error *err)
 {
     struct draft_step s = {.from_ns = sl_now_ns()};
-    const bool blocks = d->cfg.block > 0 && apart(d);
+    const bool blocks = d->cfg.block > 0;
     uint64_t text = 0;
     memset(p->seconds, 0, sizeof p->seconds);
     d->dev->times(d->be, &s.before);
-    int rc = blocks             ? send_blocks(d, p, &s, &text, err)
-             : d->cfg.block > 0 ? send_masked(d, p, &s, err)
-                                : send_steps(d, p, &s, err);
+    int rc = blocks ? send_blocks(d, p, &s, &text, err) : send_steps(d, p, &s, err);
     if (rc != 0 || p->batch.n_logits == 0) /* then nobody waits for it */
         return rc;
     if (p->late) {

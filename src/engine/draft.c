@@ -24,11 +24,10 @@
 #define TRIAL_ROWS 2
 
 /* For what is written behind a sequence's blocks: all drafts of a pass, and one token more where
- * drafts are masks behind a token of the text; twice as many where a device makes spans even
- * (device_draft.c). */
+ * drafts are masks behind a token of the text, or a device makes spans even (device_draft.c). */
 static int32_t spare_pages(int32_t n_drafts, int32_t block_size)
 {
-    return SL_CEIL_DIV(2 * n_drafts, block_size);
+    return SL_CEIL_DIV(n_drafts + 1, block_size);
 }
 
 int32_t sl_drafter_n_pages(int32_t n_pages, int32_t max_seqs, int32_t n_drafts, int32_t block_size)

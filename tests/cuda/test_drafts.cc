@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Models that draft, on the GPU, mostly the simulated one, through the public API: a small model,
- * modules of the model's own checkpoint (MTP), EAGLE-3, P-EAGLE, DFlash, DSpark, Gemma 4's
+ * modules of the model's own checkpoint (MTP), EAGLE-3, DFlash, DSpark, Gemma 4's
  * assistant. An argument: only pairs whose configuration has it.
  *
  * Who drafts changes no bit of any output. A model that drafts for itself must be right in every
@@ -155,8 +155,6 @@ static const struct pair pairs[] = {
     {DRAFTS "llama", FLASH("dflash_windows", "3"), false, false},
     {DRAFTS "llama", FLASH("dflash_speculators", "6"), false, true},
     {DRAFTS "copy", FLASH("dflash_copy", "1"), true, false},
-    {DRAFTS "copy", EAGLE("peagle_copy", "2"), true, false},
-    {DRAFTS "llama", EAGLE("peagle", "4"), false, true},
     {DRAFTS "llama", SPARK("dspark", "6"), false, true},
     {DRAFTS "llama", SPARK("dspark_gated", "3"), false, false},
     {DRAFTS "llama", SPARK("dspark_rnn", "4"), false, false},

@@ -55,7 +55,6 @@ static const struct pair {
      "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":5}"},
     {"dflash, always right", DRAFTS "copy",
      "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash_copy\",\"num_speculative_tokens\":1}"},
-    {"peagle", DRAFTS "copy", "{\"model\":\"" DRAFTS "peagle_copy\",\"num_speculative_tokens\":2}"},
     {"dspark", DRAFTS "llama",
      "{\"method\":\"dspark\",\"model\":\"" DRAFTS "dspark\",\"num_speculative_tokens\":6}"},
     {"gemma4 assistant", DRAFTS "gemma4",
@@ -64,10 +63,12 @@ static const struct pair {
      "{\"method\":\"mtp\",\"model\":\"" DRAFTS "gemma4_copy_window\","
      "\"num_speculative_tokens\":3}"},
     {"mtp, GLM-4.5", DRAFTS "glm4_moe", "{\"method\":\"mtp\",\"num_speculative_tokens\":2}"},
+    {"peagle", DRAFTS "copy", "{\"model\":\"" DRAFTS "peagle_copy\",\"num_speculative_tokens\":2}"},
 };
 
-/* That small model behind these runs on the CPU only, as experts of 12 columns do. */
-enum { N_ON_DEVICE = 15 };
+/* Those behind these run on the CPU only: P-EAGLE, and that small model, as experts of 12 columns
+ * do. */
+enum { N_ON_DEVICE = 14 };
 
 /* ------------------------------------------------------------------ requests */
 
