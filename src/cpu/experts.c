@@ -151,8 +151,10 @@ static int32_t sort_pairs(const struct sl_op_experts *a, const struct room *r)
     const int32_t n_pairs = a->n * a->top_k, n_experts = a->gate->n;
     memset(r->first, 0, (size_t)(n_experts + 1) * sizeof *r->first);
     for (int32_t p = 0; p < n_pairs; p++) {
-        SL_ASSERT(a->experts[p] >= 0 && a->experts[p] < n_experts);
-        r->first[a->experts[p] + 1] += pair_is_here(a, r, p);
+        const bool here = pair_is_here(a, r, p);
+        SL_ASSERT(a->experts[p] >= 0 && (a->experts[p] < n_experts || !here));
+        if (here)
+            r->first[a->experts[p] + 1]++;
     }
     for (int32_t e = 0; e < n_experts; e++)
         r->first[e + 1] += r->first[e];

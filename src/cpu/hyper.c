@@ -50,22 +50,35 @@ static void hyper_balance(const struct sl_cpu *cpu, float *mix, int32_t n, int32
     }
 }
 
+/* Every stream is itself. */
+static void hyper_keep(float *mix, int32_t n)
+{
+    for (int32_t i = 0; i < n * n; i++)
+        mix[i] = i / n == i % n ? 1 : 0;
+}
+
 static void hyper_read_row(void *arg, uint32_t t, int thread_idx)
 {
     const struct hyper_job *j = arg;
     const struct sl_op_hyper_read *a = j->a;
-    const int32_t n = a->n_streams, n_w = a->last ? n : sl_hyper_weights(n);
+    const int32_t n = a->n_streams, step = a->last ? n : sl_hyper_weights(n);
+    const int32_t n_w = a->last || a->n_iters > 0 ? step : 2 * n;
+    const bool mixes = !a->last && a->n_iters > 0;
     const float *x = a->x + (int64_t)t * n * a->h;
-    float *w = a->w + (int64_t)t * n_w;
+    const float post = a->n_iters > 0 ? 2 : a->post_scale, more = a->n_iters > 0 ? 0 : a->eps;
+    float *w = a->w + (int64_t)t * step;
     (void)thread_idx;
     const float mean = j->cpu->k.squares(x, (int64_t)n * a->h) / (float)((int64_t)n * a->h);
     const float rms = 1.0f / sqrtf(mean + a->norm_eps);
     for (int32_t i = 0; i < n_w; i++) {
         w[i] = w[i] * rms * a->scale[i < n ? 0 : i < 2 * n ? 1 : 2] + a->base[i];
         if (i < 2 * n)
-            w[i] = i < n ? hyper_sigmoid(j->cpu, w[i]) + a->eps : 2 * hyper_sigmoid(j->cpu, w[i]);
+            w[i] = i < n ? hyper_sigmoid(j->cpu, w[i]) + a->eps
+                         : post * hyper_sigmoid(j->cpu, w[i]) + more;
     }
-    if (!a->last)
+    if (!mixes && !a->last)
+        hyper_keep(w + 2 * n, n);
+    if (mixes)
         hyper_balance(j->cpu, w + 2 * n, n, a->n_iters, a->eps);
     j->cpu->k.hyper_read(x, w, n, a->h, a->out + (int64_t)t * a->h);
 }
@@ -74,7 +87,7 @@ void sl_cpu_hyper_read(struct sl_backend *be, const struct sl_op_hyper_read *a)
 {
     struct hyper_job j = {sl_cpu(be), a};
     SL_ASSERT(a->n_streams >= 2 && a->n_streams <= SL_MAX_STREAMS && a->h > 0);
-    SL_ASSERT(a->last || a->n_iters >= 1);
+    SL_ASSERT(a->n_iters >= 1 || (a->n_iters == 0 && a->post_scale > 0));
     sl_cpu_run(sl_cpu(be), hyper_read_row, &j, a->n, 2 * (int64_t)a->n * a->n_streams * a->h);
 }
 

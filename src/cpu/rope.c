@@ -240,7 +240,7 @@ static void index_row(void *arg, uint32_t t, int thread_idx)
         if (a->q_norm != NULL)
             j->cpu->k.rmsnorm(q, a->q_norm, a->eps, a->dim, q);
         if (cs != NULL)
-            rope_rotate(a->rope, cs, q);
+            rope_rotate(a->rope, cs, q + a->rope_from);
     }
     const float *k = a->k + (int64_t)t * a->dim;
     if (a->norm_bias != NULL)
@@ -248,7 +248,7 @@ static void index_row(void *arg, uint32_t t, int thread_idx)
     else
         j->cpu->k.rmsnorm(k, a->norm, a->eps, a->dim, row);
     if (cs != NULL)
-        rope_rotate(a->rope, cs, row);
+        rope_rotate(a->rope, cs, row + a->rope_from);
     memset(row + a->dim, 0, (size_t)(dim - a->dim) * sizeof *row);
     sl_attn_store_k(a->kv.dtype, rope_encode(j->cpu, a->kv.dtype, row, dim, scratch->query16), dim,
                     place.page + a->kv.k_offset +
@@ -259,7 +259,7 @@ static void index_row(void *arg, uint32_t t, int thread_idx)
 void sl_cpu_index_store(struct sl_backend *be, const struct sl_op_index_store *a)
 {
     SL_ASSERT(a->dim > 0 && a->dim <= SL_MAX_HEAD_DIM && a->n_heads >= 0);
-    SL_ASSERT(a->rope == NULL || a->rope->n_dims <= a->dim);
+    SL_ASSERT(a->rope == NULL || a->rope_from + a->rope->n_dims <= a->dim);
     struct index_job j = {sl_cpu(be), a};
     const int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads + 4) * a->dim;
     sl_cpu_run(sl_cpu(be), index_row, &j, a->batch->n_tokens, 2 * work);

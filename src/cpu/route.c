@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Which experts a row goes to, and what each of them weighs.
+ * Which experts a row goes to, and what each of them weighs; and what those give that give back
+ * what they read.
  */
 #include "cpu/backend.h"
 
@@ -163,4 +164,23 @@ void sl_cpu_route(struct sl_backend *be, const struct sl_op_route *a)
     SL_ASSERT(a->of_token == NULL || (a->tokens != NULL && a->bias == NULL &&
                                       a->rule.n_groups == 1 && a->rule.score != SL_ROUTE_MIXER));
     sl_cpu_run(sl_cpu(be), route_row, &j, a->n, (int64_t)a->n * a->n_experts * a->top_k);
+}
+
+static void pass_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct sl_op_pass_experts *a = arg;
+    const float *x = (const float *)a->x + (int64_t)t * a->h;
+    float *out = a->out + (int64_t)t * a->h, sum = 0;
+    (void)thread_idx;
+    for (int64_t s = (int64_t)t * a->top_k; s < (int64_t)(t + 1) * a->top_k; s++)
+        sum += a->experts[s] >= a->first ? a->weights[s] : 0;
+    for (int32_t d = 0; d < a->h; d++)
+        out[d] = sum * x[d];
+}
+
+void sl_cpu_pass_experts(struct sl_backend *be, const struct sl_op_pass_experts *a)
+{
+    struct sl_op_pass_experts own = *a;
+    SL_ASSERT(a->first > 0 && a->top_k >= 1 && a->h > 0);
+    sl_cpu_run(sl_cpu(be), pass_row, &own, a->n, (int64_t)a->n * a->h);
 }

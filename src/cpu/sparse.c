@@ -352,7 +352,7 @@ void sl_cpu_sparse_attention(struct sl_backend *be, const struct sl_op_sparse_at
         sparse_attend_blocks(sl_cpu(be), a);
         return;
     }
-    SL_ASSERT(all->v_in_k && all->window == 0 && !all->whole && all->sinks == NULL);
+    SL_ASSERT(all->v_in_k && all->window == 0 && !all->whole);
     SL_ASSERT(a->top_k > 0 && a->room_bytes >= one);
     j.n_most = (int32_t)SL_MIN(a->room_bytes / one, (size_t)SL_MAX_STEP_TOKENS);
     j.tile_bytes = sl_kv_tile_bytes(all->kv.dtype, all->head_dim);

@@ -266,6 +266,7 @@ static const struct sl_device_vt device_vtable = {
 #define HAS_wkv7                 nullptr
 #define HAS_wkv7_out             nullptr
 #define HAS_cut_gate             nullptr
+#define HAS_pass_experts         nullptr
 #define HAS_heads_linear         nullptr
 #define HAS_latent_store         nullptr
 #define HAS_index_store          sl_cuda_index_store

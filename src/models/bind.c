@@ -17,6 +17,9 @@ void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out)
     for (const char *at = pattern; n < SL_MAX_TENSOR_NAME - 1 && *at != '\0'; at++) {
         if (*at == '*' || *at == '#')
             n += (size_t)snprintf(out + n, SL_MAX_TENSOR_NAME - n, "%d", *at == '*' ? layer : mat);
+        else if (*at == '%' || *at == '@')
+            n += (size_t)snprintf(out + n, SL_MAX_TENSOR_NAME - n, "%d",
+                                  *at == '%' ? layer / 2 : layer % 2);
         else if (*at == '{' || *at == '}')
             word = *at == '{' ? 0 : -1;
         else if (word >= 0 && *at == ',')
@@ -72,14 +75,12 @@ static enum sl_wrap wrap_of(const struct sl_model *m)
     return SL_WRAP_NONE;
 }
 
-/* A layer's tensor in a module that has a name of its own. */
-static const char *of_module(const struct sl_model *m, const char *pattern,
-                             char out[SL_MAX_TENSOR_NAME])
+const char *sl_bind_layers(const char *hf_layers, const char *pattern, char out[SL_MAX_TENSOR_NAME])
 {
     static const char layers[] = "model.layers.*.";
-    if (m->hf_layers == NULL || strncmp(pattern, layers, strlen(layers)) != 0)
+    if (hf_layers == NULL || strncmp(pattern, layers, strlen(layers)) != 0)
         return pattern;
-    snprintf(out, SL_MAX_TENSOR_NAME, "%s%s", m->hf_layers, pattern + strlen(layers));
+    snprintf(out, SL_MAX_TENSOR_NAME, "%s%s", hf_layers, pattern + strlen(layers));
     return out;
 }
 
@@ -89,7 +90,7 @@ static const struct sl_ckpt_tensor *bind_find(const struct sl_model *m, const ch
 {
     const struct sl_ckpt *c = m->ckpt;
     char renamed[SL_MAX_TENSOR_NAME];
-    sl_bind_name(of_module(m, pattern, renamed), m->first_layer + layer, mat, name);
+    sl_bind_name(sl_bind_layers(m->hf_layers, pattern, renamed), m->first_layer + layer, mat, name);
     wrap_name(m->wrap, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
     size_t n = sl_bind_optional_prefix(name);

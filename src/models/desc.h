@@ -167,9 +167,10 @@ struct sl_hparams {
     int32_t expert_gating;               /* GGUF: 1 softmax, SL_GGUF_SIGMOID; 0: not given */
     int32_t n_expert_groups, top_expert_groups;    /* 0: there are none */
     int32_t n_shared_experts, shared_intermediate; /* of one expert's size each; of all together */
-    int32_t latent;                                /* width of what goes into experts; 0: hidden */
-    int32_t rope_dims;                             /* rotated dimensions of a head; 0: not said */
-    int32_t v_dim;                                 /* read only to refuse what is not built */
+    int32_t n_pass_experts; /* beside these, of a layer: they give back what they read */
+    int32_t latent;         /* width of what goes into experts; 0: hidden */
+    int32_t rope_dims;      /* rotated dimensions of a head; 0: not said */
+    int32_t v_dim;          /* read only to refuse what is not built */
     int32_t window_pattern; /* else the last of so many layers is not windowed */
     int32_t query_scalar;   /* scores are divided by its root; 0: by head_dim's */
     double attn_softcap, logit_softcap;
@@ -186,6 +187,7 @@ struct sl_hparams {
     int32_t nope_dim;        /* of a head, what is not rotated */
     int32_t mla_dim;         /* GGUF: of a head's keys, as they would be */
     double mla_norm_eps;     /* of norms of latent rows */
+    int32_t norm_rank;       /* of gates of norms (sl_layer_desc.attn_norm_rank) */
     /* Of the index of sparse attention; by layer SL_LAYER_ON: it has one of its own, OFF: it takes
      * an earlier one's choice. BY_INDEX: every index_step-th layer has one, counted from
      * index_offset on. */
@@ -213,6 +215,8 @@ struct sl_hparams {
     /* Streams of hyper-connections, 0: there are none; how often what mixes them is balanced. */
     int32_t n_hyper, hyper_iters;
     double hyper_eps;
+    double hyper_post; /* without iterations, where streams are not mixed: post_scale of
+                          struct sl_op_hyper_read */
     /* Of attention to rows that stand for several tokens each: enum sl_rows_kind by layer, or how
      * many tokens make one, -1: no list says so; of the kinds SPARSE and HEAVY; groups of heads and
      * rank of the output's first product; layers in front whose experts tokens choose. */
@@ -320,6 +324,7 @@ struct sl_hparam_desc {
     double def;           /* when absent or null; ONLY: 0 or 1, what it must be */
     double hf_def;        /* when config.json does not even say null; 0 = as def */
     double min, max;      /* inclusive, INT and FLOAT */
+    int32_t times;        /* INT of config.json: what is read counts so many times; 0: once */
     unsigned has;         /* HAS, HAS_NOT */
     const char *value;    /* CHOICE, LAYER_INTS */
     const char *words[4]; /* EITHER; LAYER_TYPES: of a layer that is OFF, of one that is ON; NULL:
@@ -407,12 +412,16 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_MLA_Q_NORM,
                SL_SLOT_MLA_C, /* what is kept of a token, normed, */
                SL_SLOT_MLA_C_NORM,
-               SL_SLOT_MLA_K_ROPE, /* and of its keys what is rotated; */
-               SL_SLOT_MLA_K_UP,   /* for each head: queries to the space of what is kept, */
-               SL_SLOT_MLA_V_UP,   /* and values out of it */
-               SL_SLOT_INDEX_Q,    /* of the index of sparse attention: its queries, of the row
-                                      queries are made of, */
-               SL_SLOT_INDEX_K,    /* its key, */
+               SL_SLOT_MLA_K_ROPE,     /* and of its keys what is rotated; */
+               SL_SLOT_MLA_K_UP,       /* for each head: queries to the space of what is kept, */
+               SL_SLOT_MLA_V_UP,       /* and values out of it */
+               SL_SLOT_ATTN_NORM_DOWN, /* of gates of norms */
+               SL_SLOT_ATTN_NORM_UP,
+               SL_SLOT_FFN_NORM_DOWN,
+               SL_SLOT_FFN_NORM_UP,
+               SL_SLOT_INDEX_Q, /* of the index of sparse attention: its queries, of the row
+                                   queries are made of, */
+               SL_SLOT_INDEX_K, /* its key, */
                SL_SLOT_INDEX_K_NORM,
                SL_SLOT_INDEX_K_NORM_BIAS,
                SL_SLOT_INDEX_W,      /* how much each of its queries counts, */
@@ -578,17 +587,20 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_ADAPTER,  /* of the thin matrices beside a shared block's */
               SL_DIM_I,        /* intermediate, of a layer: of each expert where it has some */
               SL_DIM_E,        /* experts, of a layer */
+              SL_DIM_ROUTED,   /* these and those that give back what they read */
               SL_DIM_S,        /* intermediate of its shared expert */
               SL_DIM_EXPERT_H, /* width of what goes into an expert and comes out */
               SL_DIM_LATENT,   /* the same, where it is not hidden; else there is no tensor */
-              SL_DIM_V,        /* vocabulary */
-              SL_DIM_Q,        /* n_heads * head_dim, of a layer */
-              SL_DIM_K,        /* n_kv_heads * head_dim, of a layer */
-              SL_DIM_VALUES,   /* n_kv_heads * v_dim, of a layer */
-              SL_DIM_ATT,      /* what a layer's mixer gives; attention: n_heads * v_dim */
-              SL_DIM_HD,       /* head_dim, of a layer */
-              SL_DIM_HEADS,    /* n_heads, of a layer */
-              SL_DIM_KV_HEADS, /* n_kv_heads, of a layer, */
+              SL_DIM_ATTN_NORM_RANK, /* of gates of norms; 0: there are none */
+              SL_DIM_FFN_NORM_RANK,
+              SL_DIM_V,              /* vocabulary */
+              SL_DIM_Q,              /* n_heads * head_dim, of a layer */
+              SL_DIM_K,              /* n_kv_heads * head_dim, of a layer */
+              SL_DIM_VALUES,         /* n_kv_heads * v_dim, of a layer */
+              SL_DIM_ATT,            /* what a layer's mixer gives; attention: n_heads * v_dim */
+              SL_DIM_HD,             /* head_dim, of a layer */
+              SL_DIM_HEADS,          /* n_heads, of a layer */
+              SL_DIM_KV_HEADS,       /* n_kv_heads, of a layer, */
               SL_DIM_MODEL_KV_HEADS, /* of the model, where those of some layers differ */
               SL_DIM_ROPE,           /* frequencies of the model's first table of rotations */
               SL_DIM_FULL_HD_HALF,   /* half head_dim of layers without a window */
@@ -621,6 +633,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_WKV_GATE,
               SL_DIM_WKV_VALUE_BIAS, /* and so is this; else heads * values of a head */
               SL_DIM_MLA_Q_RANK, /* of latent attention: of the row queries are made of, 0: none; */
+              SL_DIM_MLA_Q_IN,   /* what these read: that row, or both forms of it; */
               SL_DIM_MLA_RANK,   /* of what is kept of a token for all heads, */
               SL_DIM_MLA_NOPE,   /* of a head's queries and keys: what is not rotated */
               SL_DIM_MLA_ROPE,   /* and what is, */
@@ -684,6 +697,8 @@ enum sl_weight_flags {
     SL_W_TRANSPOSED = 1 << 3,   /* the fused tensor is [cols, rows]; not where it is MXFP4 */
     SL_W_OVER_ROOT = 1 << 4,    /* a vector that is divided by the root of the width */
     SL_W_OVER_WIDTH = 1 << 7,   /* likewise, by the width */
+    SL_W_TO_WIDTH = 1 << 15,    /* a vector that is multiplied by the root of the width divided by
+                                   its own length */
     SL_W_FOLDER_TURNS = 1 << 6, /* `turns` are those of folders; GGUF files have the parts one after
                                    another */
     SL_W_VALUES = 1 << 8,       /* a matrix kept as float32, column by column (kernels read a value
@@ -707,7 +722,8 @@ enum { SL_MAX_PIECES = 6 }; /* tensors of a weight */
 struct sl_weight_desc {
     enum sl_slot slot;
     const char *hf;   /* '*' stands for the layer, '#' for the matrix of a stack, "{q,k,v}" for
-                         the word of a piece; a leading "model." may be absent in a file */
+                         the word of a piece, '%' and '@' for half the layer and the rest of that
+                         (hf_layers); a leading "model." may be absent in a file */
     const char *gguf; /* NULL: not in that container */
     /* A fused tensor, which a file may have in place of one for each part. NULL: there is none. */
     const char *hf_fused, *gguf_fused;
@@ -822,6 +838,8 @@ struct sl_mla_desc {
     int32_t rank;                      /* of what is kept of a token */
     int32_t nope_dim, rope_dim, v_dim; /* of a head */
     float norm_eps;                    /* of the norms of both rows */
+    bool both_q; /* queries, and what gates the output, are made of the row of q_rank values as it
+                    is normed and, behind that, as it was */
 };
 
 /* The shape of attention to a window and to rows made of several tokens (MIX_ROWS), of which mla
@@ -839,8 +857,9 @@ struct sl_index_desc {
     int32_t block, n_local; /* of struct sl_op_index_select; 0: positions are chosen */
     int32_t n_heads, dim;   /* its queries; n_heads 0: the layer has none of its own, but sees what
                                the nearest one before it with an index has chosen */
-    enum sl_rope_pairing pairing; /* of the first values of queries and keys, as many as the layer
-                                     rotates of its own */
+    enum sl_rope_pairing pairing; /* of values of queries and keys, as many as the layer rotates of
+                                     its own, */
+    int32_t rope_from;            /* from this one on */
     float norm_eps;
 };
 
@@ -859,7 +878,10 @@ struct sl_layer_desc {
     enum sl_act act;
     enum sl_norm_kind norm;
     unsigned norms; /* enum sl_norm_place */
-    bool parallel;  /* x + attention(norm(x)) + mlp(norm(x)), by one norm or one for each */
+    /* What such a norm gives is multiplied by a gate that comes of it: y sigmoid(up silu(down y)),
+     * by way of so many values; 0: it is not. */
+    int32_t attn_norm_rank, ffn_norm_rank;
+    bool parallel; /* x + attention(norm(x)) + mlp(norm(x)), by one norm or one for each */
     enum sl_qk_norm qk_norm;
     bool qk_norm_after; /* they are rotated; of heads only */
     float clip; /* q, k and v are kept within it, before they are rotated; 0: they are not */
@@ -868,19 +890,23 @@ struct sl_layer_desc {
     int32_t head_dim, v_dim;        /* of q and k, of v */
     int32_t intermediate;           /* of one MLP, of each expert */
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
-    float router_softcap;           /* of the logits that score them; 0: none */
-    struct sl_route_rule route;     /* by which they are chosen */
-    bool weigh_input;               /* weights multiply what goes into an expert */
-    bool plain_experts;             /* down(relu2(up x)), without a gate; the shared one as well */
-    int32_t latent;                 /* width of what goes into them, a projection; 0: hidden */
-    int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
-    struct sl_swiglu swiglu;        /* of experts; with a limit: in place of act */
-    struct sl_swiglu mlp_swiglu;    /* likewise, of one MLP or the shared expert */
-    struct sl_xielu xielu;          /* of act SL_ACT_XIELU, after loading */
-    int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
-    bool whole;        /* a token sees all of its text, else itself and those before it */
-    int32_t window;    /* how many of them, with itself; 0: all */
-    bool chunks;       /* or those of its own chunk of so many */
+    int32_t n_pass;                 /* experts behind these, without matrices: they give back what
+                                       they read */
+    bool late_experts; /* what experts give is added to the stream behind the next layer, and only
+                          what the shared one gives behind this */
+    float router_softcap;        /* of the logits that score them; 0: none */
+    struct sl_route_rule route;  /* by which they are chosen */
+    bool weigh_input;            /* weights multiply what goes into an expert */
+    bool plain_experts;          /* down(relu2(up x)), without a gate; the shared one as well */
+    int32_t latent;              /* width of what goes into them, a projection; 0: hidden */
+    int32_t shared_intermediate; /* of the shared expert; 0: there is none */
+    struct sl_swiglu swiglu;     /* of experts; with a limit: in place of act */
+    struct sl_swiglu mlp_swiglu; /* likewise, of one MLP or the shared expert */
+    struct sl_xielu xielu;       /* of act SL_ACT_XIELU, after loading */
+    int32_t rope;                /* which of the model's tables; -1: positions are not rotated in */
+    bool whole;                  /* a token sees all of its text, else itself and those before it */
+    int32_t window;              /* how many of them, with itself; 0: all */
+    bool chunks;                 /* or those of its own chunk of so many */
     int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
                           done with them */
     int32_t tied_to;   /* the layer whose weights with SL_W_TIED it has: itself, or one before it */
@@ -967,6 +993,8 @@ struct sl_model_desc {
     const struct sl_rope_desc *ropes;
     int32_t n_names, n_hparams, n_weights, n_ropes;
     const struct sl_draft_desc *mtp; /* NULL: none that can be loaded */
+    const char *hf_layers;           /* what "model.layers.*." is called; NULL: that. Where two
+                                        layers are one of the file's: "model.layers.%." */
     bool encoder;                    /* whole texts in one step, no tokens come out */
     bool behind_pad;       /* places begin behind the padding token's id; one type of token */
     bool scaled_embedding; /* embeddings are multiplied by the root of the width, */

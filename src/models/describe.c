@@ -99,7 +99,9 @@ static bool describe_alike(const struct sl_layer_desc *a, const struct sl_layer_
            a->gate_deviations == b->gate_deviations && a->attn_scale == b->attn_scale &&
            a->softcap == b->softcap && a->index.top_k == b->index.top_k &&
            a->index.block == b->index.block && a->index.n_heads == b->index.n_heads &&
-           a->rows.ratio == b->rows.ratio && a->hashed == b->hashed;
+           a->rows.ratio == b->rows.ratio && a->hashed == b->hashed && a->n_pass == b->n_pass &&
+           a->late_experts == b->late_experts && a->attn_norm_rank == b->attn_norm_rank &&
+           a->ffn_norm_rank == b->ffn_norm_rank;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -253,6 +255,10 @@ static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
     sl_buf_printf(out, "; %d of %d experts, %s %s of %d, %s router", l->top_experts, l->n_experts,
                   l->plain_experts ? "plain" : "gated", act_names[l->act], l->intermediate,
                   score_names[l->route.score]);
+    if (l->n_pass > 0)
+        sl_buf_printf(out, ", and %d that give back what they read", l->n_pass);
+    if (l->late_experts)
+        sl_buf_puts(out, ", added behind the next layer");
     if (l->latent > 0)
         sl_buf_printf(out, ", in a space of %d", l->latent);
     if (l->swiglu.limit > 0)
@@ -297,6 +303,10 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         else
             sl_buf_printf(out, "; %s %s of %d", ffn_names[l->ffn], act_names[l->act],
                           l->intermediate);
+        if (l->attn_norm_rank > 0 || l->ffn_norm_rank > 0)
+            sl_buf_puts(out, l->ffn_norm_rank == 0    ? "; gated norm of attention"
+                             : l->attn_norm_rank == 0 ? "; gated norm of the MLP"
+                                                      : "; gated norms");
         if (l->norms != SL_NORM_IN)
             sl_buf_printf(out, "; norms %s", norms_name(l));
         if (sl_has_attention(l))

@@ -24,14 +24,14 @@ static void choose_experts(struct sl_run *r, int32_t layer, const void *x, int32
         });
     if (l->router_softcap > 0)
         be->vt->scale_logits(be, &(struct sl_op_scale_logits){.x = r->route,
-                                                              .n = (int64_t)n * l->n_experts,
+                                                              .n = (int64_t)n * router->n_rows,
                                                               .scale = 1,
                                                               .cap = l->router_softcap});
     be->vt->route(be, &(struct sl_op_route){
                           .logits = r->route,
                           .bias = sl_run_vec(r, layer, SL_SLOT_CHOICE_BIAS),
                           .n = n,
-                          .n_experts = l->n_experts,
+                          .n_experts = l->n_experts + l->n_pass,
                           .top_k = l->top_experts,
                           .rule = l->route,
                           .of_token = l->hashed ? r->m->hashed[layer].of_token : NULL,
@@ -65,7 +65,9 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .up = &s->up,
                               .down = &s->down,
                               .from = some ? (int32_t)own.first : 0,
-                              .until = some ? (int32_t)(own.first + own.n) : 0,
+                              .until = some            ? (int32_t)(own.first + own.n)
+                                       : l->n_pass > 0 ? l->n_experts
+                                                       : 0,
                               .gate_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_GATE_BIAS),
                               .up_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_UP_BIAS),
                               .down_bias = sl_run_vec(r, layer, SL_SLOT_EXPERTS_DOWN_BIAS),
@@ -183,11 +185,35 @@ static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     sum_ranks(r, layer, part, n, y);
 }
 
+/* Experts whose sum is added behind the next layer, to r->late; y: what the shared one gives. */
+static void run_late(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    SL_ASSERT(r->m->n_ranks == 1 && l->latent == 0 && !sl_experts_on_host(r->m, layer));
+    if (l->n_pass > 0)
+        r->m->be->vt->pass_experts(r->m->be, &(struct sl_op_pass_experts){
+                                                 .x = x,
+                                                 .n = n,
+                                                 .h = r->m->hp.hidden,
+                                                 .top_k = l->top_experts,
+                                                 .first = l->n_experts,
+                                                 .experts = r->top,
+                                                 .weights = r->top_weight,
+                                                 .out = r->passed,
+                                             });
+    run_chosen(r, layer, x, n, l->n_pass > 0 ? r->passed : NULL, r->late, NULL);
+    sl_ffn_shared(r, layer, x, n, y);
+}
+
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
     float *sum = r->m->n_ranks > 1 ? r->expert_sum : y;
     choose_experts(r, layer, x, n);
+    if (r->m->layers[layer].late_experts) {
+        run_late(r, layer, x, n, y);
+        return;
+    }
     if (sl_experts_on_host(r->m, layer)) {
         run_on_host(r, layer, x, n, y);
         return;

@@ -197,7 +197,8 @@ static int hparams_read_number(const struct source *src, const struct sl_hparam_
     if (row->type == SL_HP_FLOAT)
         *(double *)(void *)at = x;
     else
-        *(int32_t *)(void *)at = (int32_t)x;
+        *(int32_t *)(void *)at =
+            (int32_t)x * (src->config != NULL && row->times > 0 ? row->times : 1);
     return 0;
 }
 

@@ -20,21 +20,25 @@ static void hyper_mixture(struct sl_run *r, int32_t layer, enum sl_slot w, enum 
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *mat = sl_run_mat(r, layer, w);
+    const bool last = w == SL_SLOT_HYPER_HEAD;
+    const int32_t n_weights = sl_hyper_weights(m->hp.n_hyper); /* with those that mix streams, */
+    /* of which some models have none */
     m->be->vt->linear(m->be, &(struct sl_op_linear){.x = act,
                                                     .ld_x = hyper_width(r),
                                                     .w = mat,
                                                     .n = n,
                                                     .out = r->hyper_w,
-                                                    .ld_out = mat->n_rows});
+                                                    .ld_out = last ? mat->n_rows : n_weights});
     m->be->vt->hyper_read(m->be, &(struct sl_op_hyper_read){
                                      .x = x,
                                      .w = r->hyper_w,
                                      .base = sl_run_vec(r, layer, (enum sl_slot)(w + 1)),
                                      .scale = sl_run_vec(r, layer, (enum sl_slot)(w + 2)),
-                                     .last = w == SL_SLOT_HYPER_HEAD,
+                                     .last = last,
                                      .norm_eps = (float)m->hp.norm_eps,
                                      .eps = (float)m->hp.hyper_eps,
                                      .n_iters = m->hp.hyper_iters,
+                                     .post_scale = (float)m->hp.hyper_post,
                                      .n = n,
                                      .n_streams = m->hp.n_hyper,
                                      .h = m->hp.hidden,

@@ -289,6 +289,9 @@ int64_t sl_bind_fused_row(const struct sl_hparams *hp, const struct sl_layer_des
 /* The spelling of a tensor in a container, mat: of a stack or of pieces; out holds
  * SL_MAX_TENSOR_NAME bytes. */
 void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out);
+/* A name in a file whose layers are called otherwise; NULL: they are not. */
+const char *sl_bind_layers(const char *hf_layers, const char *pattern,
+                           char out[SL_MAX_TENSOR_NAME]);
 /* Bytes of a beginning that some checkpoints leave out of every name; 0: none. */
 size_t sl_bind_optional_prefix(const char *name);
 /* "320, 64" */
@@ -483,9 +486,12 @@ struct sl_run {
     void *dense_in;              /* and what goes into the next, activations */
     float *pooled;               /* where rows of embeddings and scores go: logits, or as told */
     void *norm;                  /* [T, H] activations: a sublayer's input */
+    float *norm_low;             /* of gates of norms: [T, rank] values, */
+    void *norm_low_act;          /* activated, activations */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
     float *latent_q;             /* of latent attention: [T, q_rank] values, */
     void *latent_q_norm;         /* normed, activations; */
+    void *latent_q_both;         /* [T, 2 q_rank] activations: that, and as it was; */
     float *head_q;               /* [T, MLA_Q] queries as heads have them, */
     void *head_q_act;            /* the same as activations; that, if those are float32; */
     void *latent_att;            /* [T, MLA_ATT] activations: what attention gives; */
@@ -499,12 +505,15 @@ struct sl_run {
     void *page_room;             /* of sl_top_pages_room bytes, */
     struct sl_top_page_counts top_page_counts; /* of which any thread may ask */
     float *out_gate;                           /* [T, nq * v_dim or nq] logits that open att */
-    float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
-    void *ffn;           /* [T, I] activations, of the widest layer */
-    float *route;        /* [T, E] logits of a router, */
-    int32_t *top;        /* [T, top_experts] what it chose, */
-    float *top_weight;   /* and how much each counts */
-    float *layer_proj;   /* [LAYER_ROWS, L * W] on the way to */
+    float *up;         /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
+    void *ffn;         /* [T, I] activations, of the widest layer */
+    float *route;      /* [T, E] logits of a router, */
+    int32_t *top;      /* [T, top_experts] what it chose, */
+    float *top_weight; /* and how much each counts */
+    float *passed;     /* [T, H] of experts that give back what they read; of the rows whose logits
+                          are wanted: */
+    float *late;       /* [T, H] what experts give that is added behind the next layer */
+    float *layer_proj; /* [LAYER_ROWS, L * W] on the way to */
     float *layer_inputs; /* [L, T, W] what each layer gets beside x; */
     float *layer_rows;   /* [max_logits, W] that of the last layer's rows that go on */
     float *input_gate;   /* [T, W] of a layer, */
@@ -590,7 +599,8 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 /* The batch's keys and values alone, of r->norm. */
 void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
-/* att, n rows of n_heads heads, times the sigmoid or softplus of a product of r->norm. */
+/* att, n rows of n_heads heads, times the sigmoid or softplus of a product of r->norm, or of what
+ * queries are made of (sl_mla_desc.both_q). */
 void sl_mixer_gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t n, void *att);
 /* The first behind the projections: r->q, r->k and r->v -> r->att. */
 void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
@@ -624,6 +634,8 @@ size_t sl_index_room(const struct sl_model *m, const struct sl_backend *be,
 /* mixer_mla.c: the first, of latent attention; the second is that of mixer_gqa.c. What its
  * operations want of the layers' loaded matrices of heads. */
 void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+const void *sl_mixer_mla_q_row(const struct sl_run *r,
+                               int32_t layer); /* what queries are made of */
 SL_MUST_CHECK int sl_mla_create(struct sl_model *m, struct sl_error *err);
 void sl_mla_destroy(struct sl_model *m);
 /* mixer_state.c: the same of recurrent layers; the bytes of their state. */

@@ -216,6 +216,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
         file[i] /= (float)m->hp.hidden;
     for (size_t i = 0; i < n && (p->desc->flags & SL_W_OVER_ROOT) != 0; i++)
         file[i] /= sqrtf((float)m->hp.hidden);
+    for (size_t i = 0; i < n && (p->desc->flags & SL_W_TO_WIDTH) != 0; i++)
+        file[i] *= sqrtf((float)m->hp.hidden / (float)n);
     if (p->desc->slot == SL_SLOT_CONV)
         scale_channels(p->layer, (int64_t)(t->dims[0] * t->dims[1]), p->n_cols, file);
     if (!rows_reordered(m, p->desc))
@@ -503,6 +505,18 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "to %d, of up to %d, a multiple of 4): choose device cpu",
                            m->layers[i].index.n_heads, m->layers[i].index.dim,
                            SL_DEVICE_INDEX_HEADS, SL_DEVICE_INDEX_DIM);
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (be->vt->device != NULL && m->layers[i].mixer == SL_MIX_MLA &&
+            (m->layers[i].has & SL_HAS_SINKS) != 0)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "sinks of latent attention have no kernel on this device: choose "
+                           "device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].late_experts && be->vt->pass_experts == NULL)
+            return sl_fail(
+                err, SL_EUNSUPPORTED,
+                "experts that are added behind the next layer, or give back what they read "
+                "(LongCat-Flash), have no kernel on this device: choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].mixer == SL_MIX_WKV && be->vt->wkv7 == NULL)
             return sl_fail(err, SL_EUNSUPPORTED,

@@ -48,7 +48,8 @@ static void module_name(const struct sl_model *m, int32_t idx, bool fused, char 
     out[0] = '\0';
     if (pattern == NULL)
         return;
-    sl_bind_name(pattern, idx / SL_LORA_LAYER_MATS, 0, out);
+    char renamed[SL_MAX_TENSOR_NAME];
+    sl_bind_name(sl_bind_layers(m->hf_layers, pattern, renamed), idx / SL_LORA_LAYER_MATS, 0, out);
     size_t n = strlen(out), n_end = strlen(".weight");
     SL_ASSERT(n > n_end);
     out[n - n_end] = '\0';

@@ -39,7 +39,7 @@ void sl_mixer_gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32
     const struct sl_weight *mat = sl_run_mat(r, layer, SL_SLOT_OUT_GATE);
     struct sl_backend *be = r->m->be;
     be->vt->linear(be, &(struct sl_op_linear){
-                           .x = r->norm,
+                           .x = l->mla.both_q ? sl_mixer_mla_q_row(r, layer) : r->norm,
                            .ld_x = mat->n_cols,
                            .w = mat,
                            .n = n,

@@ -258,6 +258,7 @@ void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *bat
                                       .n_heads = chooses ? x->n_heads : 0,
                                       .dim = x->dim,
                                       .rope = l->rope >= 0 ? &rope : NULL,
+                                      .rope_from = x->rope_from,
                                       .angles = l->rope >= 0 ? r->angles[l->rope] : NULL,
                                       .kv = kv,
                                   });

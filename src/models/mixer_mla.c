@@ -101,6 +101,31 @@ static struct sl_linear_part mixer_mla_part(const struct sl_run *r, int32_t laye
     return (struct sl_linear_part){mat, NULL, out, mat->n_rows};
 }
 
+/* r->latent_q_both, of the row that queries are made of: as it is normed, then as it was. */
+static void mixer_mla_join(struct sl_run *r, int32_t q_rank, int32_t n)
+{
+    struct sl_backend *be = r->m->be;
+    const size_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
+    struct sl_op_copy_rows copy = {.x = r->latent_q_norm,
+                                   .ld_x = q_rank,
+                                   .n = n,
+                                   .h = q_rank,
+                                   .x_act = true,
+                                   .out_act = true,
+                                   .out = r->latent_q_both,
+                                   .ld_out = 2 * (int64_t)q_rank};
+    be->vt->copy_rows(be, &copy);
+    copy.x = r->latent_q;
+    copy.x_act = false;
+    copy.out = (uint8_t *)r->latent_q_both + (size_t)q_rank * act;
+    be->vt->copy_rows(be, &copy);
+}
+
+const void *sl_mixer_mla_q_row(const struct sl_run *r, int32_t layer)
+{
+    return r->m->layers[layer].mla.both_q ? r->latent_q_both : r->latent_q_norm;
+}
+
 /* r->head_q, r->v (c) and r->k (what is rotated of the keys), of r->norm. */
 static void mixer_mla_project(struct sl_run *r, int32_t layer, int32_t n)
 {
@@ -128,9 +153,11 @@ static void mixer_mla_project(struct sl_run *r, int32_t layer, int32_t n)
                                                 .n = n,
                                                 .h = a->q_rank,
                                                 .out = r->latent_q_norm});
+    if (a->both_q)
+        mixer_mla_join(r, a->q_rank, n);
     const struct sl_weight *q = sl_run_mat(r, layer, SL_SLOT_Q);
-    be->vt->linear(be, &(struct sl_op_linear){.x = r->latent_q_norm,
-                                              .ld_x = a->q_rank,
+    be->vt->linear(be, &(struct sl_op_linear){.x = sl_mixer_mla_q_row(r, layer),
+                                              .ld_x = q->n_cols,
                                               .w = q,
                                               .n = n,
                                               .out = r->head_q,
@@ -206,6 +233,7 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
         .v_dim = l->v_dim,
         .v_in_k = true,
         .scale = l->attn_scale,
+        .sinks = sl_run_vec(r, layer, SL_SLOT_SINKS),
         .skip_factor = r->cfg.skip_softmax,
         .skip_counts = r->cfg.skip_counts,
         .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer),

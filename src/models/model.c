@@ -263,6 +263,7 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     if ((rc = sl_registry_match(ckpt, &m->desc, &m->name, err)) != 0 ||
         (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
         goto fail;
+    m->hf_layers = m->hp.from_gguf ? NULL : m->desc->hf_layers;
     m->cuts[1] = m->hp.n_layers;
     m->layers = sl_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
     if (m->layers == NULL) {

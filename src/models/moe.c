@@ -33,7 +33,12 @@ static int moe_check(const struct sl_hparams *hp, const struct sl_route_rule *ru
         return sl_fail(err, SL_EFORMAT, "%s (%d) is more than the %d experts",
                        gguf ? "GGUF: expert_used_count" : "config.json: num_experts_per_tok",
                        hp->top_experts, hp->n_experts);
-    if (!sl_route_fits(hp->n_experts, hp->top_experts, rule))
+    if (hp->n_experts + hp->n_pass_experts > SL_MAX_EXPERTS)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: %d experts and %d that give back what they read are more than "
+                       "%d",
+                       hp->n_experts, hp->n_pass_experts, SL_MAX_EXPERTS);
+    if (!sl_route_fits(hp->n_experts + hp->n_pass_experts, hp->top_experts, rule))
         return sl_fail(err, SL_EFORMAT,
                        "%s: %d of %d experts cannot be chosen from %d of %d groups, whose two best "
                        "are counted",
@@ -78,6 +83,7 @@ int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, floa
         l->intermediate = size;
         l->n_experts = hp->n_experts;
         l->top_experts = hp->top_experts;
+        l->n_pass = hp->n_pass_experts;
         l->route = rule;
         l->shared_intermediate = shared;
     }

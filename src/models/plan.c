@@ -22,6 +22,21 @@ static void check_source(const struct sl_layer_desc *layers, int32_t idx)
               l->whole == from->whole);
 }
 
+/* Experts whose sum the next layer adds, which has an MLP alone. */
+static void plan_check_late(const struct sl_hparams *hp, const struct sl_layer_desc *layers,
+                            int32_t idx)
+{
+    const struct sl_layer_desc *l = &layers[idx];
+    SL_ASSERT(l->n_pass == 0 || (l->late_experts && l->n_experts > 0));
+    if (!l->late_experts)
+        return;
+    SL_ASSERT(idx + 1 < hp->n_layers && layers[idx + 1].ffn == SL_FFN_GATED);
+    SL_ASSERT((l->has & SL_HAS_SHARED) != 0 && (l->has & SL_HAS_SHARED_GATE) == 0);
+    SL_ASSERT(l->latent == 0 && hp->n_streams == 0 && hp->n_hyper == 0);
+    for (int32_t i = idx; i < idx + 2; i++)
+        SL_ASSERT(layers[i].norms == SL_NORM_IN && !layers[i].parallel);
+}
+
 /* A layer with an index, or one that takes another's choice. */
 static void plan_check_index(const struct sl_layer_desc *layers, int32_t idx)
 {
@@ -43,6 +58,8 @@ static void plan_check_index(const struct sl_layer_desc *layers, int32_t idx)
     }
     SL_ASSERT(l->mixer == SL_MIX_MLA);
     SL_ASSERT(x->n_heads >= 0 && (x->n_heads > 0 || idx > 0));
+    SL_ASSERT(x->rope_from >= 0 &&
+              x->rope_from + l->mla.rope_dim <= SL_MAX(x->dim, l->mla.rope_dim));
     SL_ASSERT(x->n_heads > 0 ? x->dim >= l->mla.rope_dim && x->norm_eps > 0
                              : layers[idx - 1].index.top_k == x->top_k);
 }
@@ -74,8 +91,8 @@ static void plan_check_state(const struct sl_layer_desc *l)
 }
 
 /* What a family may not say, whatever the file says. */
-static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_layer_desc *layers,
-                             int32_t idx)
+static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_hparams *hp,
+                             const struct sl_layer_desc *layers, int32_t idx)
 {
     const struct sl_layer_desc *l = &layers[idx];
     if (l->mixer == SL_MIX_ROWS)
@@ -83,6 +100,7 @@ static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_l
     else if (sl_has_state(l))
         plan_check_state(l);
     plan_check_index(layers, idx);
+    plan_check_late(hp, layers, idx);
     SL_ASSERT(l->mixer != SL_MIX_NONE || l->ffn != SL_FFN_NONE);
     SL_ASSERT(l->mixer != SL_MIX_BLOCK || (l->intermediate > 0 && l->v_dim == l->head_dim));
     SL_ASSERT((l->mixer == SL_MIX_MLA) == (l->mla.rank > 0));
@@ -104,11 +122,15 @@ static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_l
     SL_ASSERT(l->norm == SL_NORM_LAYER ? l->norms == SL_NORM_IN || l->norms == SL_NORM_SUM
                                        : l->norms != SL_NORM_SUM);
     SL_ASSERT(!l->parallel || l->norms == SL_NORM_IN);
+    SL_ASSERT((l->attn_norm_rank == 0 && l->ffn_norm_rank == 0) ||
+              ((l->norms & SL_NORM_IN) != 0 && !l->parallel && l->ffn != SL_FFN_NONE));
+    SL_ASSERT(!l->mla.both_q || (l->mixer == SL_MIX_MLA && l->mla.q_rank > 0));
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
     SL_ASSERT(l->latent >= 0 && (l->latent == 0 || l->ffn == SL_FFN_EXPERTS));
     SL_ASSERT(!l->plain_experts || (l->act == SL_ACT_RELU2 && (l->has & SL_HAS_MLP_BIAS) == 0));
-    SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));
+    SL_ASSERT(l->n_experts == 0 ||
+              sl_route_fits(l->n_experts + l->n_pass, l->top_experts, &l->route));
     SL_ASSERT(!l->qk_norm_after || l->qk_norm == SL_QK_NORM_HEADS || l->qk_norm == SL_QK_NORM_BARE);
     SL_ASSERT(!l->chunks || (l->window > 0 && !l->whole));
     SL_ASSERT(l->value_scale > 0 && (l->value_scale == 1 || (l->has & SL_HAS_O_BIAS) == 0));
@@ -148,7 +170,7 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
         };
     int rc = desc->plan(name, hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)
-        plan_check_layer(desc, layers, i);
+        plan_check_layer(desc, hp, layers, i);
     return rc;
 }
 
@@ -212,6 +234,8 @@ static int64_t mla_dim(const struct sl_layer_desc *l, enum sl_dim dim)
     switch (dim) {
     case SL_DIM_MLA_Q_RANK:
         return a->q_rank;
+    case SL_DIM_MLA_Q_IN:
+        return (a->both_q ? 2 : 1) * (int64_t)a->q_rank;
     case SL_DIM_MLA_RANK:
         return a->rank;
     case SL_DIM_MLA_NOPE:
@@ -349,10 +373,10 @@ static int64_t rows_dim(const struct sl_hparams *hp, const struct sl_layer_desc 
     case SL_DIM_HYPER_H:
         return (int64_t)hp->n_hyper * hp->hidden;
     case SL_DIM_HYPER_W:
-        return sl_hyper_weights(hp->n_hyper);
+        return hp->hyper_iters > 0 ? sl_hyper_weights(hp->n_hyper) : 2 * (int64_t)hp->n_hyper;
     default:
         SL_ASSERT(dim == SL_DIM_HYPER_SCALES);
-        return 3;
+        return hp->hyper_iters > 0 ? 3 : 2;
     }
 }
 
@@ -365,7 +389,8 @@ static bool is_of_rows(enum sl_dim dim)
 static bool is_none(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     return (dim == SL_DIM_LATENT || dim == SL_DIM_WKV_VALUE || dim == SL_DIM_WKV_VALUE_BIAS ||
-            dim == SL_DIM_TYPES || dim == SL_DIM_CLUSTERS || is_of_mla(dim) || is_of_rows(dim)) &&
+            dim == SL_DIM_TYPES || dim == SL_DIM_CLUSTERS || dim == SL_DIM_ATTN_NORM_RANK ||
+            dim == SL_DIM_FFN_NORM_RANK || is_of_mla(dim) || is_of_rows(dim)) &&
            sl_layer_dim(hp, l, dim) == 0;
 }
 
@@ -386,12 +411,18 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->intermediate;
     case SL_DIM_E:
         return l->n_experts;
+    case SL_DIM_ROUTED:
+        return l->n_experts + l->n_pass;
     case SL_DIM_S:
         return l->shared_intermediate;
     case SL_DIM_EXPERT_H:
         return l->latent > 0 ? l->latent : hp->hidden;
     case SL_DIM_LATENT:
         return l->latent;
+    case SL_DIM_ATTN_NORM_RANK:
+        return l->attn_norm_rank;
+    case SL_DIM_FFN_NORM_RANK:
+        return l->ffn_norm_rank;
     case SL_DIM_V:
         return hp->n_vocab;
     case SL_DIM_Q:

@@ -136,6 +136,11 @@ static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_
                        "tensor_parallel_size: experts of %s are normed as a whole row, which ranks "
                        "cannot do yet",
                        m->name->id);
+    if (l->late_experts)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: experts of %s are added behind the next layer, which "
+                       "ranks cannot do yet",
+                       m->name->id);
     if (l->qk_norm == SL_QK_NORM_ROWS)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: q and k of %s are normed over all heads, which ranks "

@@ -45,11 +45,11 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 
 enum {
     N_DRAFT_CUTS = 14,
-    N_MLA_CUTS = 12,
+    N_MLA_CUTS = 13,
     N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
-enum { N_CUTS = 59 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 63 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -132,6 +132,7 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
                    index_k = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_INDEX_K),
                    index_w = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_INDEX_HEADS);
     const uint64_t q_rank = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q_RANK),
+                   q_in = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q_IN),
                    q = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q),
                    latent = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_ATT),
                    att = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_ATT);
@@ -139,6 +140,7 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
     const struct cut list[] = {
         {offsetof(struct sl_run, latent_q), t * q_rank * f},
         {offsetof(struct sl_run, latent_q_norm), t * q_rank * act},
+        {offsetof(struct sl_run, latent_q_both), q_in > q_rank ? t * q_in * act : 0},
         {offsetof(struct sl_run, head_q), t * q * f},
         {offsetof(struct sl_run, head_q_act), narrow ? t * q * act : 0},
         {offsetof(struct sl_run, latent_att), t * latent * act},
@@ -157,9 +159,10 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
 
 /* Values of a token that some layers have, of the widest. */
 struct widths {
-    uint64_t low, wkv, wkv_low;
+    uint64_t low, wkv, wkv_low, norm_low;
     uint64_t block, use; /* heads of a shared block; its widest matrix */
     bool both;
+    bool late; /* late_experts */
 };
 
 static struct widths widths_of(const struct sl_model *m)
@@ -168,6 +171,8 @@ static struct widths widths_of(const struct sl_model *m)
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
         const struct sl_layer_desc *l = &m->layers[i];
         w.both = w.both || l->mixer == SL_MIX_BOTH;
+        w.late = w.late || l->late_experts;
+        w.norm_low = SL_MAX(w.norm_low, (uint64_t)SL_MAX(l->attn_norm_rank, l->ffn_norm_rank));
         if (l->mixer == SL_MIX_BLOCK) {
             const uint64_t q = (uint64_t)sl_layer_dim(&m->hp, l, SL_DIM_Q);
             w.block = SL_MAX(w.block, q);
@@ -282,7 +287,12 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, out_gate), t * out_gate_rows(m) * f},
         {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
         {offsetof(struct sl_run, ffn), t * SL_MAX(mid, shared) * act},
-        {offsetof(struct sl_run, route), t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_E) * f},
+        {offsetof(struct sl_run, norm_low), t * of.norm_low * f},
+        {offsetof(struct sl_run, norm_low_act), t * of.norm_low * act},
+        {offsetof(struct sl_run, route),
+         t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ROUTED) * f},
+        {offsetof(struct sl_run, passed), of.late ? t * h * f : 0},
+        {offsetof(struct sl_run, late), of.late ? t * h * f : 0},
         {offsetof(struct sl_run, top), t * top_experts(m) * sizeof(int32_t)},
         {offsetof(struct sl_run, top_weight), t * top_experts(m) * f},
         {offsetof(struct sl_run, layer_proj), SL_MIN(t, (uint64_t)LAYER_ROWS) * layers * w * f},
@@ -814,8 +824,39 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
     return room;
 }
 
+/* r->norm times the gate that comes of it, where the layer has one; down: its first matrix, behind
+ * which is the second. r->y is free. */
+static void gate_norm(struct sl_run *r, int32_t layer, enum sl_slot down, int32_t n)
+{
+    struct sl_backend *be = r->m->be;
+    const struct sl_weight *first = sl_run_mat(r, layer, down);
+    const struct sl_weight *second = sl_run_mat(r, layer, (enum sl_slot)(down + 1));
+    const int32_t h = r->m->hp.hidden;
+    if (!sl_param(r->m, layer, down)->loaded)
+        return;
+    be->vt->linear(be, &(struct sl_op_linear){.x = r->norm,
+                                              .ld_x = h,
+                                              .w = first,
+                                              .n = n,
+                                              .out = r->norm_low,
+                                              .ld_out = first->n_rows});
+    be->vt->activate(be, &(struct sl_op_activate){.x = r->norm_low,
+                                                  .act = SL_ACT_SILU,
+                                                  .n = (int64_t)n * first->n_rows,
+                                                  .out = r->norm_low_act});
+    be->vt->linear(be, &(struct sl_op_linear){.x = r->norm_low_act,
+                                              .ld_x = first->n_rows,
+                                              .w = second,
+                                              .n = n,
+                                              .out = r->y,
+                                              .ld_out = h});
+    be->vt->gate_heads(
+        be, &(struct sl_op_gate_heads){.x = r->norm, .gate = r->y, .n = n, .n_heads = 1, .dim = h});
+}
+
 static void run_mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
 {
+    gate_norm(r, layer, SL_SLOT_ATTN_NORM_DOWN, b->n_tokens);
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
         sl_mixer_gqa_attend(r, layer, b);
@@ -894,6 +935,7 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, const v
 static void run_feed_forward(struct sl_run *r, int32_t layer, const struct sl_batch *b,
                              const float *x, int32_t n)
 {
+    gate_norm(r, layer, SL_SLOT_FFN_NORM_DOWN, n);
     switch (r->m->layers[layer].ffn) {
     case SL_FFN_GATED:
         sl_ffn_gated(r, layer, r->norm, n, r->y);
@@ -995,6 +1037,19 @@ bool sl_run_lost(const struct sl_run *r)
     return r->rank.lost;
 }
 
+/* Does the layer add what the experts of the one before it gave? */
+static bool adds_late(const struct sl_model *m, int32_t layer)
+{
+    return layer > 0 && m->layers[layer - 1].late_experts;
+}
+
+/* Adds that to r->y. */
+static void add_late(struct sl_run *r, float *late, int32_t n)
+{
+    r->m->be->vt->add_rmsnorm(
+        r->m->be, &(struct sl_op_add_rmsnorm){.x = r->y, .y = late, .n = n, .h = r->m->hp.hidden});
+}
+
 /* In the last layer, once attention has read all tokens: the rows whose logits are wanted, to
  * r->rows, and what goes with them. */
 static void gather_last(struct sl_run *r, int32_t layer, const struct sl_batch *batch,
@@ -1018,6 +1073,8 @@ static void gather_last(struct sl_run *r, int32_t layer, const struct sl_batch *
         run_gather(r, batch, r->state_att, n_state * act_bytes, r->conv_out);
         *state = r->conv_out;
     }
+    if (adds_late(m, layer))
+        run_gather(r, batch, r->late, (size_t)m->hp.hidden * sizeof(float), r->passed);
     if (*inputs != NULL) {
         run_gather(r, batch, *inputs, (size_t)m->hp.layer_width * sizeof(float), r->layer_rows);
         *inputs = r->layer_rows;
@@ -1094,6 +1151,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         sl_run_next_part(r);
         if (m->layers[l].ffn != SL_FFN_NONE) {
             run_feed_forward(r, l, batch, x, n);
+            if (adds_late(m, l))
+                add_late(r, x == r->rows ? r->passed : r->late, n);
             add_to_stream(r, l, FFN, x, n);
         }
         if (streams) {

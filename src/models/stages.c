@@ -127,6 +127,11 @@ static int check_layer(const struct sl_model *m, int32_t layer, int32_t first, s
                        "pipeline_parallel_size: layer %d attends to what layer %d has chosen, "
                        "which is of another stage (--pipeline-parallel-layers)",
                        layer, layer - 1);
+    if (layer == first && first > 0 && m->layers[layer - 1].late_experts)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "pipeline_parallel_size: layer %d adds what the experts of layer %d give, "
+                       "which is of another stage (--pipeline-parallel-layers)",
+                       layer, layer - 1);
     return 0;
 }
 

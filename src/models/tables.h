@@ -407,21 +407,29 @@
  * of its keys, then those of its values; converters to GGUF store the former transposed. Ranks
  * divide the matrices of heads; what is made of a token for all of them, each has whole. */
 #define SL_WEIGHTS_MLA(bits) SL_WEIGHTS_MLA_OF("self_attn", "self_attn.o_proj.weight", bits)
-#define SL_WEIGHTS_MLA_OF(stem, o, bits)                                                          \
+#define SL_WEIGHTS_MLA_OF(stem, o, bits) SL_WEIGHTS_MLA_BY(stem, o, bits, 0)
+/* norm_flags: of the norms of both rows. */
+#define SL_WEIGHTS_MLA_BY(stem, o, bits, norm_flags)                                              \
     SL_W_LAYER(Q, stem ".q_proj.weight", "attn_q.weight", MLA_Q_ALONE, H, HEADS),                 \
      .when = bits},                                                                               \
+    SL_WEIGHTS_MLA_Q_ROW(stem, bits, norm_flags),                                                 \
+    SL_W_LAYER(Q, stem ".q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, HEADS),          \
+     .when = bits},                                                                               \
+    SL_WEIGHTS_MLA_KEPT(stem, o, bits, norm_flags)
+/* Of these: what the row is made by that queries come of, */
+#define SL_WEIGHTS_MLA_Q_ROW(stem, bits, norm_flags)                                              \
     SL_W_LAYER(MLA_Q_DOWN, stem ".q_a_proj.weight", "attn_q_a.weight", MLA_Q_RANK, H, NONE),      \
      .when = bits},                                                                               \
     SL_W_LAYER(MLA_Q_NORM, stem ".q_a_layernorm.weight", "attn_q_a_norm.weight",                  \
-               MLA_Q_RANK, NONE, NONE), .when = bits},                                            \
-    SL_W_LAYER(Q, stem ".q_b_proj.weight", "attn_q_b.weight", MLA_Q, MLA_Q_RANK, HEADS),          \
-     .when = bits},                                                                               \
+               MLA_Q_RANK, NONE, NONE), .when = bits, .flags = norm_flags}
+/* and all that is behind queries. */
+#define SL_WEIGHTS_MLA_KEPT(stem, o, bits, norm_flags)                                            \
     SL_W_LAYER_PART(MLA_C, stem ".kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",             \
                     MLA_RANK, H, NONE, 0, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
     SL_W_LAYER_PART(MLA_K_ROPE, stem ".kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",        \
                     MLA_ROPE, H, NONE, 1, SL_DIM_MLA_RANK, SL_DIM_MLA_ROPE), .when = bits},       \
     SL_W_LAYER(MLA_C_NORM, stem ".kv_a_layernorm.weight", "attn_kv_a_norm.weight", MLA_RANK,      \
-               NONE, NONE), .when = bits},                                                        \
+               NONE, NONE), .when = bits, .flags = norm_flags},                                   \
     SL_W_LAYER_PART(MLA_K_UP, stem ".kv_b_proj.weight", "attn_kv_b.weight", MLA_RANK,             \
                     MLA_NOPE, NONE, 0, SL_DIM_MLA_NOPE, SL_DIM_MLA_V),                            \
      .gguf = "blk.*.attn_k_b.weight", .mats = SL_DIM_HEADS, .flags = SL_W_PART_TRANSPOSED,        \
@@ -569,7 +577,7 @@
 
 /* router: how safetensors call its matrix. */
 #define SL_WEIGHTS_EXPERTS_BY(router)                                                             \
-    SL_W_LAYER(ROUTER, router, "ffn_gate_inp.weight", E, H, NONE),                                \
+    SL_W_LAYER(ROUTER, router, "ffn_gate_inp.weight", ROUTED, H, NONE),                              \
      .when = SL_HAS_EXPERTS},                                                                     \
     SL_W_LAYER(EXPERTS_GATE, "mlp.experts.#.gate_proj.weight", "ffn_gate_exps.weight", I, H,      \
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
@@ -751,7 +759,7 @@
      .when = SL_HAS_SHARED}
 
 #define SL_WEIGHT_CHOICE_BIAS(hf_name)                                                            \
-    SL_W_LAYER(CHOICE_BIAS, hf_name, "exp_probs_b.bias", E, NONE, NONE),                          \
+    SL_W_LAYER(CHOICE_BIAS, hf_name, "exp_probs_b.bias", ROUTED, NONE, NONE),                     \
      .when = SL_HAS_CHOICE_BIAS}
 
 /* Of models with latent attention and experts, all that DeepSeek's have in common. */

@@ -464,16 +464,20 @@ static inline int32_t sl_hyper_weights(int32_t n_streams)
 /* pre_i = sigmoid(m_i scale_0 + base_i) + eps; out = sum of pre_i x_i. Then what hyper_write needs:
  * post_i = 2 sigmoid(m scale_1 + base); mix = softmax(m scale_2 + base) by rows + eps, whose
  * columns, and then n_iters - 1 times its rows and columns, are divided by their sum + eps
- * (Sinkhorn and Knopp). */
+ * (Sinkhorn and Knopp).
+ *
+ * Without n_iters streams are not mixed: mix becomes 1, and post_i = post_scale sigmoid(m scale_1 +
+ * base) + eps. */
 struct sl_op_hyper_read {
     const float *x; /* [T, n_streams, h] */
     float *w;       /* [T, sl_hyper_weights] W x; becomes pre, post [n_streams] and mix [n_streams,
-                       n_streams]; last: [T, n_streams], pre */
+                       n_streams], of which W x may have none; last: [T, n_streams], pre */
     const float *base;   /* as a row of w */
     const float *scale;  /* [3]; last: [1] */
     bool last;           /* nothing is written any more */
     float norm_eps, eps; /* of rms; of the rest */
     int32_t n_iters;
+    float post_scale; /* without these */
     int32_t n, n_streams, h;
     float *out; /* [T, h] */
 };
@@ -753,7 +757,8 @@ struct sl_op_index_store {
     const float *q_norm;           /* [dim] of an RMSNorm of each query; NULL: there is none */
     float eps;
     int32_t n_heads, dim;       /* n_heads 0: there is no q */
-    const struct sl_rope *rope; /* of the first dimensions of q and k; NULL: nothing is rotated */
+    const struct sl_rope *rope; /* of dimensions of q and k; NULL: nothing is rotated; */
+    int32_t rope_from;          /* the first of these */
     const float *angles;        /* from rope_angles */
     struct sl_kv_view kv;       /* F32 or BF16 */
 };
@@ -805,7 +810,8 @@ static inline enum sl_dtype sl_index_dtype(enum sl_dtype kv)
  * Of blocks the pages are those of attention, and each key head sees what the query of the index
  * with its number has chosen. */
 struct sl_op_sparse_attention {
-    struct sl_op_attention all; /* without window, sinks and skipped tiles; of positions v_in_k */
+    struct sl_op_attention all; /* without window and skipped tiles; of positions v_in_k, of blocks
+                                   without sinks */
     const int32_t *top;         /* from index_select, of this layer or an earlier one */
     int32_t top_k;
     int32_t block; /* of struct sl_op_index_select; with as many queries as all has key heads */
@@ -1080,7 +1086,8 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     bool weigh_input; /* they multiply gate x and up x in place of what down gives; no biases */
     const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
     int32_t from, until; /* only experts from .. until - 1 are multiplied and added, the others
-                            are not here and their matrices have no data; until 0: all */
+                            are not here and their matrices have no data, or they have none, where
+                            numbers are beyond those of stacks; until 0: all */
     const float *gate_bias, *up_bias; /* [E, I], both or NULL */
     const float *down_bias;           /* [E, H] or NULL */
     enum sl_act act;
@@ -1101,6 +1108,17 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const int32_t *rows;             /* NULL: t */
     struct sl_expert_counts *counts; /* or NULL */
     void *exchange;                  /* of sl_backend.placed_bytes */
+};
+
+struct sl_op_pass_experts { /* out[t] = x[t] times the sum of the weights of those of its experts
+                               that give back what they read, in the order of their places; 0 where
+                               it has none */
+    const void *x;          /* [T, H] activations */
+    int32_t n, h, top_k;
+    int32_t first;          /* of such experts; those behind it are likewise */
+    const int32_t *experts; /* [T, top_k] */
+    const float *weights;   /* [T, top_k] */
+    float *out;             /* [T, H] */
 };
 
 struct sl_op_sum_parts {   /* out[t] = the sum of row t's parts as a balanced binary tree; then

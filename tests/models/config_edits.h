@@ -852,6 +852,45 @@ static const struct edit axk1_edits[] = {
      "\"model.layers.0.mlp.gate.weight\" is missing"},
 };
 
+static const struct edit axk2_edits[] = {
+    {"n_group", "2", SL_EUNSUPPORTED, "n_group is 2: not supported, must be 1"},
+    {"n_group", "null", 0, NULL},
+    {"gated_norm_rank", "0", SL_EFORMAT, "gated_norm_rank is 0, must be 1 to"},
+    {"gated_norm_rank", NULL, SL_EFORMAT,
+     "input_layernorm.W_down.weight\" has shape [20, 64], expected [16, 64]"},
+    {"q_lora_rank", "null", SL_EFORMAT, "an index needs q_lora_rank"},
+    {"index_head_dim", "8", SL_EFORMAT, "index_head_dim is 8, must be at least"},
+    {"mlp_layer_types", "[\"sparse\", \"sparse\", \"sparse\"]", SL_EFORMAT,
+     "\"model.layers.0.post_attention_layernorm.norm.weight\" is missing"},
+};
+
+static const struct edit longcat_flash_edits[] = {
+    {"num_layers", NULL, SL_EFORMAT, "num_layers is missing"},
+    {"num_layers", "3", SL_EFORMAT, "\"model.layers.2.input_layernorm.0.weight\" is missing"},
+    {"zero_expert_num", NULL, SL_EFORMAT, "zero_expert_num is missing"},
+    {"zero_expert_num", "4", SL_EFORMAT,
+     "router.classifier.weight\" has shape [13, 64], expected [12, 64]"},
+    {"zero_expert_num", "1020", SL_EUNSUPPORTED,
+     "8 experts and 1020 that give back what they read are more than 1024"},
+    {"zero_expert_type", "\"copy\"", SL_EUNSUPPORTED, "zero_expert_type \"copy\" is not supported"},
+    {"moe_topk", "9", SL_EFORMAT, "(9) is more than the 8 experts"},
+    {"router_bias", "true", SL_EUNSUPPORTED, "router_bias is true: not supported"},
+    {"norm_topk_prob", "true", SL_EUNSUPPORTED, "norm_topk_prob is true: not supported"},
+    {"mla_scale_q_lora", "false", SL_EUNSUPPORTED, "mla_scale_q_lora is false: not supported"},
+    {"q_lora_rank", "null", SL_EFORMAT, "q_lora_rank is missing"},
+};
+
+static const struct edit hy_v4_edits[] = {
+    {"n_group", "2", SL_EUNSUPPORTED, "n_group is 2: not supported, must be 1"},
+    {"hc_mult", "5", SL_EFORMAT, "hc_mult is 5, must be 2 to 4"},
+    {"hc_mult", "2", SL_EFORMAT, "hc_pre.hc_fn\" has shape [6, 192], expected [4, 128]"},
+    {"hc_magnitude", "0", SL_EFORMAT, "hc_magnitude is 0, must be 1e-06 to"},
+    {"indexer_types", "[\"shared\", \"full\", \"full\", \"full\"]", SL_EFORMAT,
+     "layer 0 shares the choice of an index before it"},
+    {"index_head_dim", "8", SL_EFORMAT, "index_head_dim is 8, must be at least"},
+    {"swiglu_limit", "-1", SL_EFORMAT, "swiglu_limit is -1, must be 0 to"},
+};
+
 static const struct edit solar_open_edits[] = {
     {"first_k_dense_replace", "1", SL_EUNSUPPORTED, "first_k_dense_replace is 1: not supported"},
     {"use_qk_norm", "true", SL_EUNSUPPORTED, "use_qk_norm is true: not supported"},

@@ -88,6 +88,12 @@ static const struct variant variants[] = {
     {"minimax_m3-text", SL_DTYPE_F16, "q8_0", false},
     {"deepseek_v4", SL_DTYPE_BF16, "f32", false},
     {"deepseek_v4", SL_DTYPE_F16, "bf16", false},
+    {"longcat_flash", SL_DTYPE_BF16, "bf16", false},
+    {"longcat_flash", SL_DTYPE_F16, "fp8", false},
+    {"axk2", SL_DTYPE_BF16, "bf16", false},
+    {"axk2", SL_DTYPE_F16, "q8_0", false},
+    {"hy_v4", SL_DTYPE_BF16, "f32", false},
+    {"hy_v4", SL_DTYPE_F16, "bf16", false},
 };
 /* clang-format on */
 

@@ -286,6 +286,9 @@ static void test_refused(void **state)
     refuse("glm_moe_dsa", NULL, 2, "sparse attention of glm_moe_dsa cannot be divided");
     refuse("minimax_m3", NULL, 2, "sparse attention of minimax_m3 cannot be divided");
     refuse("deepseek_v4", NULL, 2, "sparse attention of deepseek_v4 cannot be divided");
+    refuse("axk2", NULL, 2, "sparse attention of axk2 cannot be divided");
+    refuse("hy_v4", NULL, 2, "sparse attention of hy_v4 cannot be divided");
+    refuse("longcat_flash", NULL, 2, "experts of longcat_flash are added behind the next layer");
     refuse("mamba2", NULL, 2, "the recurrent state of mamba2 cannot be divided among ranks");
     refuse("qwen35", NULL, 2, "the recurrent state of qwen35 cannot be divided among ranks");
     refuse("falcon_h1", NULL, 2, "the recurrent state of falcon_h1 cannot be divided");

@@ -151,6 +151,10 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     *t = (struct tensor){
         .w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2, .layer = layer};
     char renamed[2][SL_MAX_TENSOR_NAME];
+    if (!gguf) {
+        pattern = sl_bind_layers(desc->hf_layers, pattern, renamed[0]);
+        key = sl_bind_layers(desc->hf_layers, key, renamed[1]);
+    }
     if (of_module(s, desc, layer)) {
         pattern = module_name(s, desc, pattern, renamed[0]);
         key = module_name(s, desc, key, renamed[1]);

@@ -60,7 +60,7 @@ static void config_row(const struct sl_hparam_desc *row, const char *key,
     case SL_HP_INT:
     case SL_HP_SAME:
     case SL_HP_COUNT: /* as long as the list of kinds is */
-        sl_buf_printf(b, "%d", i);
+        sl_buf_printf(b, "%d", i / SL_MAX(row->times, 1));
         break;
     case SL_HP_FLOAT:
         sl_buf_json_double(b, *(const double *)(const void *)at);

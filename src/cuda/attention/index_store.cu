@@ -19,7 +19,7 @@ struct index_store_args {
     const float *k, *norm, *bias; /* bias NULL: the key's norm is an RMSNorm */
     const float *q_norm, *angles; /* NULL: queries are not normed; nothing is rotated */
     float eps;
-    int32_t n_heads, dim, n_rotated;
+    int32_t n_heads, dim, n_rotated, rotated_from;
     bool interleaved;
     const int32_t *positions, *row_table, *tables;
     uint8_t *keys;
@@ -27,7 +27,7 @@ struct index_store_args {
     struct sl_attn_divisor by_page; /* of 16 positions */
 };
 
-/* The row's first n_rotated values. */
+/* The first n_rotated values there. */
 static __device__ __forceinline__ void index_rotate(const struct index_store_args &a, int32_t token,
                                                     float *row)
 {
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void index_query(const struct index_store_args
         index_rms(a, a.q_norm, row);
         __syncwarp();
     }
-    index_rotate(a, token, row);
+    index_rotate(a, token, row + a.rotated_from);
     __syncwarp();
     if (d < a.dim)
         *reinterpret_cast<uint4 *>(reinterpret_cast<__nv_bfloat16 *>(q) + d) = index_pack(row, d);
@@ -135,7 +135,7 @@ static __device__ __forceinline__ void index_key(const struct index_store_args &
         static_cast<uint64_t>((unit - page * a.by_page.by) * sl_kv_bf16::tile_bytes(dim));
     index_norm(a, token, row);
     __syncwarp();
-    index_rotate(a, token, row);
+    index_rotate(a, token, row + a.rotated_from);
     __syncwarp();
     if (d < dim)
         *reinterpret_cast<uint4 *>(tile + sl_kv_piece(sl_kv_bf16::row_bytes(dim), slot, d / 8)) =
@@ -164,7 +164,8 @@ extern "C" void sl_cuda_index_store(struct sl_backend *be, const struct sl_op_in
     const struct sl_batch *b = op->batch;
     if (op->kv.dtype != SL_DTYPE_BF16 || op->dim > INDEX_DIM || op->dim % 4 != 0 || op->dim < 8 ||
         op->n_heads > SL_DEVICE_INDEX_HEADS ||
-        (op->rope != nullptr && (op->rope->n_dims > op->dim || op->rope->n_dims % 2 != 0))) {
+        (op->rope != nullptr &&
+         (op->rope_from + op->rope->n_dims > op->dim || op->rope->n_dims % 2 != 0))) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or size of an index");
         return;
     }
@@ -179,6 +180,7 @@ extern "C" void sl_cuda_index_store(struct sl_backend *be, const struct sl_op_in
     a.n_heads = op->n_heads;
     a.dim = op->dim;
     a.n_rotated = op->rope != nullptr ? op->rope->n_dims : 0;
+    a.rotated_from = op->rope_from;
     a.interleaved = op->rope != nullptr && op->rope->pairing == SL_ROPE_INTERLEAVED;
     a.positions = b->positions;
     a.row_table = reinterpret_cast<const int32_t *>(cu->workspace + SL_ATTN_ROW_TABLE);

@@ -82,10 +82,16 @@ static __device__ __forceinline__ void hyper_weights(const struct sl_op_hyper_re
     if (lane < n) {
         const float m =
             __fadd_rn(__fmul_rn(__fmul_rn(w[n + lane], rms), a.scale[1]), a.base[n + lane]);
-        w[n + lane] = __fmul_rn(2.0f, hyper_sigmoid(m));
+        w[n + lane] = a.n_iters > 0 ? __fmul_rn(2.0f, hyper_sigmoid(m))
+                                    : __fadd_rn(__fmul_rn(a.post_scale, hyper_sigmoid(m)), a.eps);
     }
     const bool in = lane < n * n;
     float x = 0.0f;
+    if (a.n_iters == 0) { /* every stream is itself */
+        if (in)
+            w[2 * n + lane] = lane / n == lane % n ? 1.0f : 0.0f;
+        return;
+    }
     if (in)
         x = __fadd_rn(__fmul_rn(__fmul_rn(w[2 * n + lane], rms), a.scale[2]), a.base[2 * n + lane]);
     x = hyper_balance(x, n, a.n_iters, a.eps);
