@@ -380,13 +380,40 @@ static void test_root_softplus(void **state)
     sl_free(bias);
 }
 
+/* Of a row's experts those from 7 on give back what they read: none of the first row's, two of the
+ * second's, all of the third's. */
+static void test_pass(void **state)
+{
+    enum { H = 35, N = 3, K = 3 };
+    static const int32_t experts[N * K] = {0, 3, 6, 9, 2, 7, 12, 8, 7};
+    static const float weights[N * K] = {0.5f, 0.25f, 1, 0.1f, 2, 0.7f, -0.3f, 0.2f, 0.9f};
+    float x[N * H], out[N * H];
+    (void)state;
+    for (int i = 0; i < N * H; i++)
+        x[i] = (float)(i % 11) - 4.5f;
+    for (int b = 0; b < n_backends; b++) {
+        backends[b]->vt->pass_experts(backends[b], &(struct sl_op_pass_experts){.x = x,
+                                                                                .n = N,
+                                                                                .h = H,
+                                                                                .top_k = K,
+                                                                                .first = 7,
+                                                                                .experts = experts,
+                                                                                .weights = weights,
+                                                                                .out = out});
+        for (int i = 0; i < N * H; i++) {
+            const float sums[N] = {0, 0.1f + 0.7f, -0.3f + 0.2f + 0.9f};
+            assert_true(out[i] == sums[i / H] * x[i]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),         cmocka_unit_test(test_bias_in_float),
         cmocka_unit_test(test_negative_bias), cmocka_unit_test(test_least_sum),
         cmocka_unit_test(test_not_numbers),   cmocka_unit_test(test_mixer),
-        cmocka_unit_test(test_root_softplus),
+        cmocka_unit_test(test_root_softplus), cmocka_unit_test(test_pass),
     };
     return cmocka_run_group_tests(tests, create_backends, destroy_backends);
 }

@@ -52,30 +52,38 @@ static void near_enough(double have, double want, const char *what, int64_t i)
 /* ---------------------------------------------------------------- hyper-connections */
 
 enum { S = 4, H = 52, ROWS = 6, ITERS = 9, W = (2 + S) * S };
-#define EPS 1e-4
+enum form { MIXED, LAST, APART, N_FORMS }; /* APART: streams are not mixed */
+#define EPS  1e-4
+#define POST 1.5
 
 /* out [H] and w [W], or [S] if it is the last, of a row. */
 static void hyper_formula(const float *x, const float *m, const float *base, const float *scale,
-                          bool last, double *w, double *out)
+                          enum form form, double *w, double *out)
 {
     double sum = 0;
     for (int i = 0; i < S * H; i++)
         sum += (double)x[i] * (double)x[i];
     const double rms = sqrt(sum / (S * H) + 1e-5);
-    for (int i = 0; i < (last ? S : W); i++) {
+    for (int i = 0; i < (form == LAST ? S : W); i++) {
         const int kind = i < S ? 0 : i < 2 * S ? 1 : 2;
         w[i] = (double)m[i] / rms * (double)scale[kind] + (double)base[i];
         if (kind < 2)
-            w[i] = (kind + 1) / (1 + exp(-w[i])) + (kind == 0 ? EPS : 0);
+            w[i] = (kind == 0       ? 1
+                    : form == APART ? POST
+                                    : 2) /
+                       (1 + exp(-w[i])) +
+                   (kind == 0 || form == APART ? EPS : 0);
     }
-    for (int i = 0; i < S && !last; i++) {
+    for (int i = 0; i < S * S && form == APART; i++)
+        w[2 * S + i] = i / S == i % S;
+    for (int i = 0; i < S && form == MIXED; i++) {
         double *row = w + 2 * S + i * S, all = 0;
         for (int j = 0; j < S; j++)
             all += exp(row[j]);
         for (int j = 0; j < S; j++)
             row[j] = exp(row[j]) / all + EPS;
     }
-    for (int k = 1; k < 2 * ITERS && !last; k++) /* columns, rows, columns, .. */
+    for (int k = 1; k < 2 * ITERS && form == MIXED; k++) /* columns, rows, columns, .. */
         for (int i = 0; i < S; i++) {
             double *mix = w + 2 * S, all = EPS;
             for (int j = 0; j < S; j++)
@@ -90,9 +98,9 @@ static void hyper_formula(const float *x, const float *m, const float *base, con
     }
 }
 
-static void check_hyper(struct sl_backend *be, bool last, float *want)
+static void check_hyper(struct sl_backend *be, enum form form, float *want)
 {
-    const int n_w = last ? S : W;
+    const int n_w = form == LAST ? S : W;
     float *x = numbers(1, ROWS * S * H), *m = numbers(2, ROWS * W), *base = numbers(3, W),
           *y = numbers(4, ROWS * H), out[ROWS * H], w[ROWS * W];
     const float scale[] = {0.7f, 1.2f, 0.9f};
@@ -101,23 +109,24 @@ static void check_hyper(struct sl_backend *be, bool last, float *want)
                                                       .w = w,
                                                       .base = base,
                                                       .scale = scale,
-                                                      .last = last,
+                                                      .last = form == LAST,
                                                       .norm_eps = 1e-5f,
                                                       .eps = (float)EPS,
-                                                      .n_iters = ITERS,
+                                                      .n_iters = form == APART ? 0 : ITERS,
+                                                      .post_scale = (float)POST,
                                                       .n = ROWS,
                                                       .n_streams = S,
                                                       .h = H,
                                                       .out = out});
     for (int t = 0; t < ROWS; t++) {
         double of[W], sum[H];
-        hyper_formula(x + t * S * H, m + t * n_w, base, scale, last, of, sum);
+        hyper_formula(x + t * S * H, m + t * n_w, base, scale, form, of, sum);
         for (int i = 0; i < n_w; i++)
             near_enough((double)w[t * n_w + i], of[i], "weights", i);
         for (int d = 0; d < H; d++)
             near_enough((double)out[t * H + d], sum[d], "what is read", d);
     }
-    if (!last) {
+    if (form != LAST) {
         float *before = sl_malloc(ROWS * S * H * sizeof *before);
         memcpy(before, x, ROWS * S * H * sizeof *before);
         be->vt->hyper_write(be, &(struct sl_op_hyper_write){
@@ -139,14 +148,14 @@ static void check_hyper(struct sl_backend *be, bool last, float *want)
 
 static void test_hyper(void **state)
 {
-    float first[2][ROWS * H * (1 + S)], have[ROWS * H * (1 + S)];
+    float first[N_FORMS][ROWS * H * (1 + S)], have[ROWS * H * (1 + S)];
     (void)state;
     for (size_t i = 0; i < SL_COUNT(isas); i++) {
         struct sl_backend *be = open_isa(isas[i], 2);
-        for (int last = 0; last < 2 && be != NULL; last++) {
-            check_hyper(be, last != 0, i == 0 ? first[last] : have);
+        for (int form = 0; form < N_FORMS && be != NULL; form++) {
+            check_hyper(be, (enum form)form, i == 0 ? first[form] : have);
             if (i > 0)
-                assert_memory_equal(have, first[last], sizeof have);
+                assert_memory_equal(have, first[form], sizeof have);
         }
         if (be != NULL)
             be->vt->destroy(be);
