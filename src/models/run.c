@@ -45,11 +45,11 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 
 enum {
     N_DRAFT_CUTS = 14,
-    N_MLA_CUTS = 13,
+    N_MLA_CUTS = 15,
     N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
-enum { N_CUTS = 63 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 61 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -122,7 +122,8 @@ static uint64_t norm_width(const struct sl_model *m)
     return (uint64_t)(sl_is_draft(m) ? SL_MAX(2 * h, m->hp.draft.target_hidden) : h);
 }
 
-/* Of latent attention; two are there only where activations are no floats. */
+/* Of latent attention, of which two are there only where activations are no floats, and of gates of
+ * norms. */
 static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
                           const struct sl_run_config *cfg, struct cut cuts[N_MLA_CUTS])
 {
@@ -136,6 +137,8 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
                    q = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_Q),
                    latent = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_MLA_ATT),
                    att = (uint64_t)sl_layers_max(&m->hp, m->layers, SL_DIM_ATT);
+    const uint64_t gate = (uint64_t)SL_MAX(sl_layers_max(&m->hp, m->layers, SL_DIM_ATTN_NORM_RANK),
+                                           sl_layers_max(&m->hp, m->layers, SL_DIM_FFN_NORM_RANK));
     const bool narrow = be->vt->act_dtype != SL_DTYPE_F32;
     const struct cut list[] = {
         {offsetof(struct sl_run, latent_q), t * q_rank * f},
@@ -152,6 +155,8 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
          (uint64_t)sl_index_n_scores(m, be, cfg->max_tokens) * f},
         {offsetof(struct sl_run, index_top), t * (uint64_t)sl_index_top(m) * sizeof(int32_t)},
         {offsetof(struct sl_run, sparse_room), sl_index_room(m, be, &cfg->kv, cfg->max_tokens)},
+        {offsetof(struct sl_run, norm_low), t * gate * f},
+        {offsetof(struct sl_run, norm_low_act), t * gate * act},
     };
     _Static_assert(SL_COUNT(list) == N_MLA_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
@@ -159,7 +164,7 @@ static void list_mla_cuts(const struct sl_model *m, struct sl_backend *be,
 
 /* Values of a token that some layers have, of the widest. */
 struct widths {
-    uint64_t low, wkv, wkv_low, norm_low;
+    uint64_t low, wkv, wkv_low;
     uint64_t block, use; /* heads of a shared block; its widest matrix */
     bool both;
     bool late; /* late_experts */
@@ -172,7 +177,6 @@ static struct widths widths_of(const struct sl_model *m)
         const struct sl_layer_desc *l = &m->layers[i];
         w.both = w.both || l->mixer == SL_MIX_BOTH;
         w.late = w.late || l->late_experts;
-        w.norm_low = SL_MAX(w.norm_low, (uint64_t)SL_MAX(l->attn_norm_rank, l->ffn_norm_rank));
         if (l->mixer == SL_MIX_BLOCK) {
             const uint64_t q = (uint64_t)sl_layer_dim(&m->hp, l, SL_DIM_Q);
             w.block = SL_MAX(w.block, q);
@@ -287,8 +291,6 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, out_gate), t * out_gate_rows(m) * f},
         {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
         {offsetof(struct sl_run, ffn), t * SL_MAX(mid, shared) * act},
-        {offsetof(struct sl_run, norm_low), t * of.norm_low * f},
-        {offsetof(struct sl_run, norm_low_act), t * of.norm_low * act},
         {offsetof(struct sl_run, route),
          t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ROUTED) * f},
         {offsetof(struct sl_run, passed), of.late ? t * h * f : 0},

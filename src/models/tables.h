@@ -577,7 +577,7 @@
 
 /* router: how safetensors call its matrix. */
 #define SL_WEIGHTS_EXPERTS_BY(router)                                                             \
-    SL_W_LAYER(ROUTER, router, "ffn_gate_inp.weight", ROUTED, H, NONE),                              \
+    SL_W_LAYER(ROUTER, router, "ffn_gate_inp.weight", ROUTED, H, NONE),                           \
      .when = SL_HAS_EXPERTS},                                                                     \
     SL_W_LAYER(EXPERTS_GATE, "mlp.experts.#.gate_proj.weight", "ffn_gate_exps.weight", I, H,      \
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
