@@ -1236,6 +1236,12 @@ RECURRENT = {
         torch.bfloat16,
         "new",
     ),
+    "nemotron3_heads": (  # the same with heads that a GPU has
+        "NemotronH",
+        dict(NEMOTRON_H | NEMOTRON3, head_dim=16, moe_latent_size=24),
+        torch.bfloat16,
+        "new",
+    ),
     "nemotron3_groups": (
         "NemotronH",
         dict(NEMOTRON_H, **(NEMOTRON3 | dict(n_routed_experts=8, n_group=4, topk_group=2, norm_topk_prob=False))),

@@ -377,9 +377,9 @@ static void gated_panels(const struct wave *w, const struct group *g, int64_t p,
     float *gate = w->cpu->scratch[thread_idx].packed[0];
     float *up = w->cpu->scratch[thread_idx].packed[1];
     sl_block_dot(&g->b, gate_of(w, g), p, n_panels, NULL, gate, thread_idx);
-    if (up_of(w, g)->data != gate_of(w, g)->data)
+    if (a->gate != a->up)
         sl_block_dot(&g->b, up_of(w, g), p, n_panels, NULL, up, thread_idx);
-    else /* it is the gate, too */
+    else
         memcpy(up, gate, (size_t)g->b.n_t * SL_ITEM_ROWS * sizeof *up);
     for (int t = 0; t < g->b.n_t; t++, gate += SL_ITEM_ROWS, up += SL_ITEM_ROWS) {
         float *out = w->part + (g->first + t) * n_rows + row;

@@ -9,6 +9,12 @@
 static const enum sl_slot slots[] = {SL_SLOT_EXPERTS_GATE, SL_SLOT_EXPERTS_UP,
                                      SL_SLOT_EXPERTS_DOWN};
 
+/* relu2(x) is relu(x) x: without a gate, up is that as well. */
+static bool has_no(const struct sl_model *m, int32_t layer, enum sl_slot slot)
+{
+    return m->layers[layer].plain_experts && slot == SL_SLOT_EXPERTS_GATE;
+}
+
 void sl_experts_refresh(struct sl_model *m, int32_t layer)
 {
     const int32_t n = m->layers[layer].n_experts;
@@ -17,10 +23,10 @@ void sl_experts_refresh(struct sl_model *m, int32_t layer)
         one++;
     SL_ASSERT(one < n);
     for (size_t k = 0; k < SL_COUNT(slots); k++) {
+        if (has_no(m, layer, slots[k]))
+            continue;
         struct sl_weight *mats = m->experts[layer].mats + k * (size_t)n;
-        /* relu2(x) is relu(x) x: without a gate, up is that as well */
-        const bool as_up = m->layers[layer].plain_experts && slots[k] == SL_SLOT_EXPERTS_GATE;
-        const struct sl_param *of = sl_param(m, layer, as_up ? SL_SLOT_EXPERTS_UP : slots[k]);
+        const struct sl_param *of = sl_param(m, layer, slots[k]);
         for (int32_t e = 0; e < n; e++) {
             const bool here = sl_rank_has_expert(m, layer, e, m->rank);
             mats[e] = of[here ? e : one].mat;
@@ -42,6 +48,8 @@ static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
     int rc = 0;
     sl_experts_refresh(m, layer);
     for (size_t k = 0; k < SL_COUNT(slots) && rc == 0; k++) {
+        if (has_no(m, layer, slots[k]))
+            continue;
         const struct sl_weight *mats = s->mats + k * (size_t)n;
         if (be->vt->device != NULL && mats[0].n_cols % 8 != 0)
             return sl_fail(err, SL_EUNSUPPORTED,

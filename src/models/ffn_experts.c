@@ -61,7 +61,7 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                               .experts = r->top,
                               .weights = r->top_weight,
                               .weigh_input = l->weigh_input,
-                              .gate = &s->gate,
+                              .gate = l->plain_experts ? &s->up : &s->gate,
                               .up = &s->up,
                               .down = &s->down,
                               .from = some ? (int32_t)own.first : 0,
@@ -87,16 +87,16 @@ static void run_chosen(struct sl_run *r, int32_t layer, const void *x, int32_t n
                           });
 }
 
-/* The shared expert runs on the device meanwhile. */
-static void run_on_host(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+/* The shared expert runs on the device meanwhile, of rows of the layer: shared_x. add: its place
+ * if the host's sums are added to that, or NULL. */
+static void run_on_host(struct sl_run *r, int32_t layer, const void *x, const void *shared_x,
+                        int32_t n, const float *add, float *y)
 {
     const struct sl_device_vt *dev = r->m->be->vt->device;
-    const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
-    const struct sl_host_experts a =
-        sl_host_experts_of(r, layer, x, n, shared ? r->shared : NULL, y);
+    const struct sl_host_experts a = sl_host_experts_of(r, layer, x, n, add, y);
     dev->host_begin(r->m->be, &a);
-    if (shared)
-        sl_ffn_shared(r, layer, x, n, r->shared);
+    if ((r->m->layers[layer].has & SL_HAS_SHARED) != 0)
+        sl_ffn_shared(r, layer, shared_x, n, r->shared);
     dev->host_end(r->m->be, &a);
 }
 
@@ -104,22 +104,30 @@ static void run_on_host(struct sl_run *r, int32_t layer, const void *x, int32_t 
 static void run_latent(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     struct sl_backend *be = r->m->be;
+    const bool shared = (r->m->layers[layer].has & SL_HAS_SHARED) != 0;
     const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_LATENT_DOWN);
     const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_LATENT_UP);
-    be->vt->linear(be, &(struct sl_op_linear){.x = x,
-                                              .ld_x = down->n_cols,
-                                              .w = down,
-                                              .n = n,
-                                              .out = r->latent_in,
-                                              .ld_out = down->n_rows});
-    run_chosen(r, layer, r->latent_in, n, NULL, r->latent_out, NULL);
-    be->vt->linear(be, &(struct sl_op_linear){.x = r->latent_out,
-                                              .ld_x = up->n_cols,
-                                              .w = up,
-                                              .n = n,
-                                              .out = y,
-                                              .ld_out = up->n_rows});
-    if ((r->m->layers[layer].has & SL_HAS_SHARED) != 0)
+    const int32_t width = (int32_t)down->n_rows;
+    be->vt->linear(
+        be,
+        &(struct sl_op_linear){
+            .x = x, .ld_x = down->n_cols, .w = down, .n = n, .out = r->latent_in, .ld_out = width});
+    const void *rows = sl_run_activations(r, r->latent_in, n, width, r->latent_act);
+    if (sl_experts_on_host(r->m, layer)) {
+        run_on_host(r, layer, rows, x, n, NULL, r->latent_out);
+    } else {
+        if (shared)
+            sl_ffn_shared(r, layer, x, n, r->shared);
+        run_chosen(r, layer, rows, n, NULL, r->latent_out, NULL);
+    }
+    be->vt->linear(be, &(struct sl_op_linear){
+                           .x = sl_run_activations(r, r->latent_out, n, width, r->latent_act),
+                           .ld_x = width,
+                           .w = up,
+                           .n = n,
+                           .out = y,
+                           .ld_out = up->n_rows});
+    if (shared)
         be->vt->add_rmsnorm(
             be, &(struct sl_op_add_rmsnorm){.x = y, .y = r->shared, .n = n, .h = r->m->hp.hidden});
 }
@@ -214,21 +222,21 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
         run_late(r, layer, x, n, y);
         return;
     }
+    if (r->m->layers[layer].latent > 0) {
+        SL_ASSERT(!sl_sums_experts(r->m));
+        run_latent(r, layer, x, n, y);
+        return;
+    }
     if (sl_experts_on_host(r->m, layer)) {
-        run_on_host(r, layer, x, n, y);
+        run_on_host(r, layer, x, x, n, shared ? r->shared : NULL, y);
         return;
     }
     if (sl_sums_experts(r->m)) {
-        SL_ASSERT(r->m->layers[layer].latent == 0);
         run_own(r, layer, x, n, y);
         return;
     }
     if (shared)
         sl_ffn_shared(r, layer, x, n, r->shared);
-    if (r->m->layers[layer].latent > 0) {
-        run_latent(r, layer, x, n, y);
-        return;
-    }
     run_chosen(r, layer, x, n, shared ? r->shared : NULL, sum, NULL);
     sl_run_gather_stream(r, sum, r->m->experts[layer].down.mats[0].n_rows, n, y);
 }

@@ -22,11 +22,13 @@ int sl_model_set_host(struct sl_model *m, struct sl_backend *host, int32_t n_lay
     SL_ASSERT(host == NULL || host->vt->device == NULL);
     m->host = n_layers > 0 ? host : NULL;
     m->n_host_layers = host != NULL ? n_layers : 0;
-    if (m->host != NULL && m->hp.hidden % 4 != 0)
+    int32_t width, top_k;
+    sl_model_host_rows(m, &width, &top_k);
+    if (width % 4 != 0)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "cpu_offload_experts: a hidden size of %d, which is no multiple of 4, is "
-                       "not supported",
-                       m->hp.hidden);
+                       "cpu_offload_experts: experts of rows of %d values, which is no multiple of "
+                       "4, are not supported",
+                       width);
     return 0;
 }
 
@@ -62,12 +64,18 @@ struct sl_backend *sl_param_backend(const struct sl_model *m, struct sl_backend 
     }
 }
 
-void sl_model_host_rows(const struct sl_model *m, int32_t *hidden, int32_t *top_k)
+/* Values of a row that a layer's experts read: the hidden size, or the latent. */
+static int32_t expert_width(const struct sl_model *m, int32_t layer)
 {
-    *hidden = *top_k = 0;
+    return (int32_t)sl_layer_dim(&m->hp, &m->layers[layer], SL_DIM_EXPERT_H);
+}
+
+void sl_model_host_rows(const struct sl_model *m, int32_t *width, int32_t *top_k)
+{
+    *width = *top_k = 0;
     for (int32_t i = 0; i < m->n_host_layers; i++)
         if (sl_experts_on_host(m, i)) {
-            *hidden = m->hp.hidden;
+            *width = SL_MAX(*width, expert_width(m, i));
             *top_k = SL_MAX(*top_k, m->layers[i].top_experts);
         }
 }
@@ -81,7 +89,7 @@ uint64_t sl_model_host_room(const struct sl_model *m, int32_t max_tokens)
             !sl_experts_on_host(m, i)
                 ? 0
                 : m->host->vt->experts_bytes(m->host, max_tokens, l->n_experts, l->top_experts,
-                                             m->hp.hidden, l->intermediate);
+                                             expert_width(m, i), l->intermediate);
         most = SL_MAX(most, room);
     }
     return most;
@@ -126,7 +134,7 @@ static void host_compute(void *arg, const struct sl_host_rows *rows)
                                 .experts = rows->experts,
                                 .weights = rows->weights,
                                 .weigh_input = l->weigh_input,
-                                .gate = &s->gate,
+                                .gate = l->plain_experts ? &s->up : &s->gate,
                                 .up = &s->up,
                                 .down = &s->down,
                                 .gate_bias = sl_run_vec(r, h->idx, SL_SLOT_EXPERTS_GATE_BIAS),
@@ -148,7 +156,7 @@ struct sl_host_experts sl_host_experts_of(struct sl_run *r, int32_t layer, const
     return (struct sl_host_experts){
         .x = x,
         .n = n,
-        .h = r->m->hp.hidden,
+        .h = expert_width(r->m, layer),
         .top_k = l->top_experts,
         .experts = r->top,
         .weights = r->top_weight,

@@ -559,6 +559,7 @@ struct sl_run {
     void *host_room;                   /* and its scratch */
     size_t host_room_bytes;
     float *latent_in, *latent_out; /* [T, latent] of experts in a space of their own */
+    void *latent_act;              /* one of them as activations, where those are no floats */
     float *shared;                 /* [T, H] of the shared expert, this rank's columns */
     float *shared_logit;           /* [T] */
     float *expert_sum;             /* [T, H'] of this rank's rows; NULL: there is one rank */
@@ -769,6 +770,10 @@ static inline enum sl_act sl_expert_act(const struct sl_layer_desc *l)
 {
     return l->plain_experts ? SL_ACT_RELU : l->act;
 }
+
+/* n rows of h floats as activations: x itself, or at out where those are not floats. */
+const void *sl_run_activations(const struct sl_run *r, const float *x, int32_t n, int32_t h,
+                               void *out);
 
 /* Whether gate and up are one operation. */
 static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)

@@ -471,11 +471,6 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
 {
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].latent > 0 && be->vt->act_dtype != SL_DTYPE_F32)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "experts in a space of their own (moe_latent_size) have no kernel on "
-                           "this device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].state.conv_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "convolutions whose taps each token makes (JetBlock) are not built for "
@@ -527,7 +522,7 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "linear recurrent units (RG-LRU) have no kernel on this device: choose "
                            "device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].ffn == SL_FFN_EXPERTS &&
+        if (m->layers[i].ffn == SL_FFN_EXPERTS && !m->layers[i].plain_experts &&
             ((sl_experts_on_host(m, i) ? m->host : be)->vt->gated_acts >>
                  sl_expert_act(&m->layers[i]) &
              1) == 0)

@@ -237,19 +237,6 @@ static struct low low_of(const struct sl_run *r, const struct sl_state_desc *s)
                         at + t * (s->dt_rank + 2 * s->k_dim)};
 }
 
-/* n rows of h floats as activations, at out where those are not floats. */
-static const void *activations_of(const struct sl_run *r, const float *x, int32_t n, int32_t h,
-                                  void *out)
-{
-    struct sl_backend *be = r->m->be;
-    if (be->vt->act_dtype == SL_DTYPE_F32)
-        return x;
-    be->vt->copy_rows(
-        be, &(struct sl_op_copy_rows){
-                .x = x, .ld_x = h, .n = n, .h = h, .out_act = true, .out = out, .ld_out = h});
-    return out;
-}
-
 /* Mamba 1: dt, b and c of what left the convolution. r->att is free until the output is gated. */
 static void project_low(struct sl_run *r, int32_t layer, int32_t n)
 {
@@ -260,7 +247,7 @@ static void project_low(struct sl_run *r, int32_t layer, int32_t n)
     const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_STATE_DT_UP);
     struct sl_backend *be = r->m->be;
     const struct low low = low_of(r, s);
-    struct sl_op_linear_multi a = {.x = activations_of(r, r->conv_out, n, s->n_heads, r->att),
+    struct sl_op_linear_multi a = {.x = sl_run_activations(r, r->conv_out, n, s->n_heads, r->att),
                                    .ld_x = s->n_heads,
                                    .n = n,
                                    .n_parts = 3};
@@ -275,7 +262,7 @@ static void project_low(struct sl_run *r, int32_t layer, int32_t n)
                                                     .n = n,
                                                     .h = low.dim[i]});
     be->vt->linear(be, &(struct sl_op_linear){
-                           .x = activations_of(r, low.part[0], n, s->dt_rank, low.dt),
+                           .x = sl_run_activations(r, low.part[0], n, s->dt_rank, low.dt),
                            .ld_x = up->n_cols,
                            .w = up,
                            .n = n,

@@ -151,7 +151,7 @@ uint64_t sl_model_host_room(const struct sl_model *m, int32_t max_tokens);
 int32_t sl_model_n_expert_layers(const struct sl_model *m);
 int32_t sl_model_n_host_layers(const struct sl_model *m);
 /* Values and experts of a row that goes to the host; 0: none does. */
-void sl_model_host_rows(const struct sl_model *m, int32_t *hidden, int32_t *top_k);
+void sl_model_host_rows(const struct sl_model *m, int32_t *width, int32_t *top_k);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
 /* Kinds of layers by the heads that its rank has, in the order of the first layer of each. Fills at

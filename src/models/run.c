@@ -49,7 +49,7 @@ enum {
     N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
-enum { N_CUTS = 61 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 62 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -334,6 +334,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, use_up), t * of.use * f},
         {offsetof(struct sl_run, latent_in), t * latent * f},
         {offsetof(struct sl_run, latent_out), t * latent * f},
+        {offsetof(struct sl_run, latent_act), act != f ? t * latent * act : 0},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
         {offsetof(struct sl_run, expert_parts),
          parts ? SL_MIN(t, (uint64_t)SL_SUM_ROWS) * (uint64_t)m->n_ranks * h * f : 0},
@@ -465,6 +466,18 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     }
     *out = r;
     return 0;
+}
+
+const void *sl_run_activations(const struct sl_run *r, const float *x, int32_t n, int32_t h,
+                               void *out)
+{
+    struct sl_backend *be = r->m->be;
+    if (be->vt->act_dtype == SL_DTYPE_F32)
+        return x;
+    be->vt->copy_rows(
+        be, &(struct sl_op_copy_rows){
+                .x = x, .ld_x = h, .n = n, .h = h, .out_act = true, .out = out, .ld_out = h});
+    return out;
 }
 
 void sl_run_destroy(struct sl_run *r)

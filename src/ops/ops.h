@@ -1048,7 +1048,7 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const int32_t *experts; /* [T, top_k] different ones in a row */
     const float *weights;   /* [T, top_k] */
     bool weigh_input; /* they multiply gate x and up x in place of what down gives; no biases */
-    const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
+    const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I]; of no gate: it is up */
     int32_t from, until; /* only experts from .. until - 1 are multiplied and added, the others
                             are not here and their matrices have no data, or they have none, where
                             numbers are beyond those of stacks; until 0: all */

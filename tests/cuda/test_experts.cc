@@ -72,6 +72,7 @@ struct mixture {
     std::vector<float> bias[3]; /* of each expert, or none */
     struct sl_swiglu swiglu;
     bool weigh_input = false;
+    bool plain = false; /* without a gate, whose matrices nobody reads */
 
     /* limits: biases, and SwiGLU with limits that many gates and ups are over: of gates, or (2) of
      * what becomes of them */
@@ -171,6 +172,9 @@ static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int
         for (int32_t e = 0; e < m.n_experts; e++)
             if (e < first || e >= end)
                 here[s][(size_t)e].data = NULL;
+        stack[s] = {};
+        if (m.plain && s == 0)
+            continue;
         if (be->vt->stack_create(be, here[s].data(), m.n_experts, &stack[s], &err) != 0 ||
             be->vt->device->load_end(be, &err) != 0)
             exit((printf("stack_create: %s\n", err.msg), 2));
@@ -187,16 +191,18 @@ static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int
     a.shared_logit = r.shared_logit.empty() || n_ranks > 1 ? NULL : logit.p;
     a.from = n_ranks > 1 ? first : 0, a.until = n_ranks > 1 ? end : 0;
     a.x = x.p, a.n = n, a.top_k = m.top_k, a.experts = e.p, a.weights = w.p;
-    a.gate = &stack[0], a.up = &stack[1], a.down = &stack[2];
+    a.gate = m.plain ? &stack[1] : &stack[0], a.up = &stack[1], a.down = &stack[2];
     a.weigh_input = m.weigh_input;
-    a.act = SL_ACT_SILU, a.swiglu = m.swiglu, a.scratch = scratch.p, a.out = out.p;
+    a.act = m.plain ? SL_ACT_RELU : SL_ACT_SILU, a.swiglu = m.swiglu, a.scratch = scratch.p,
+    a.out = out.p;
     dev<float> gate_bias(m.bias[0]), up_bias(m.bias[1]), down_bias(m.bias[2]);
     if (!m.bias[0].empty())
         a.gate_bias = gate_bias.p, a.up_bias = up_bias.p, a.down_bias = down_bias.p;
     be->vt->experts(be, &a);
     const std::vector<float> got = result(out);
     for (struct sl_stack &s : stack)
-        be->vt->stack_destroy(be, &s);
+        if (s.mats != NULL)
+            be->vt->stack_destroy(be, &s);
     return got;
 }
 
@@ -255,7 +261,8 @@ static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
         for (int64_t i = 0; i < m.i; i++) {
             const double g = in * dot(m.values[0][e], i, x) + bias_of(m, 0, e, i);
             const double u = in * dot(m.values[1][e], i, x) + bias_of(m, 1, e, i);
-            mid[(size_t)i] = (double)device_bf16((float)gated(m.swiglu, g, u));
+            const double y = m.plain ? fmax(u, 0) * fmax(u, 0) : gated(m.swiglu, g, u);
+            mid[(size_t)i] = (double)device_bf16((float)y);
         }
         for (int64_t k = 0; k < m.h; k++)
             out[(size_t)k] +=
@@ -266,10 +273,11 @@ static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
 
 static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, int limits,
                          std::vector<int32_t> counts, bool weigh_input = false,
-                         int32_t n_experts = 5, int32_t top_k = 3)
+                         int32_t n_experts = 5, int32_t top_k = 3, bool plain = false)
 {
     mixture m(t, h, i, limits, n_experts, top_k);
     m.weigh_input = weigh_input;
+    m.plain = plain;
     for (int32_t n : counts) {
         const rows r(m, n);
         const std::vector<float> got = run(m, r, 0, n);
@@ -324,6 +332,11 @@ int main(int argc, char **argv)
         mixture_case(t, 64, 64, 0, {1, 2, 3, 29 * LARGE}, false, 19, 9);
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q4_K}) /* Llama 4 */
         mixture_case(t, 256, 256, 0, {1, 7, 19, 28 * LARGE}, true);
+    /* Nemotron 3: without a gate, alone, sorted, and by tiles of each size */
+    for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_FP8_E4M3, SL_DTYPE_Q4_K})
+        mixture_case(t, 256, 256, 0, {1, 2, 7, 13, 28, 60, 110 * LARGE}, false, 5, 3, true);
+    mixture_case(SL_DTYPE_BF16, 72, 40, 0, {1, 9, 45, 120, 230 * LARGE}, false, 5, 3, true);
+    mixture_case(SL_DTYPE_BF16, 64, 64, 0, {90, 160, 270, 440}, false, 5, 3, true);
     if (LARGE > 1) /* more than a slab */
         mixture_case(SL_DTYPE_BF16, 8192, 8, 0, {5, 2800});
     be->vt->destroy(be);

@@ -42,7 +42,7 @@ static const int n_out = 4;
  * beside attention; the gated delta rule; latent attention, with FP8 and temperatures, an index in
  * front of it, and decays of each row beside it, bounded or not; an index of blocks;
  * hyper-connections with rows made of several tokens, FP8 and FP4; embeddings for each layer,
- * experts beside an MLP, Mamba 1. */
+ * experts beside an MLP, Mamba 1, experts without a gate in a space of their own. */
 static const char *const simulated[] = {"gemma2",
                                         "cohere2",
                                         "glm",
@@ -72,6 +72,7 @@ static const char *const simulated[] = {"gemma2",
                                         "gemma4_e2b",
                                         "gemma4_moe",
                                         "falcon_mamba",
+                                        "nemotron3_heads",
                                         "minimax_m3",
                                         "minimax_m3_mxfp8",
                                         "deepseek_v4_fp4"};

@@ -32,6 +32,7 @@ static const char *const goldens[] = {
     "nemotron_h",
     "nemotron3",
     "nemotron3_groups",
+    "nemotron3_heads",
     "qwen2",
     "qwen2_window",
     "qwen3",

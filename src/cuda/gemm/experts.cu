@@ -397,7 +397,8 @@ static const float *out_weights(const struct sl_op_experts *a, int32_t from)
     return a->weigh_input ? NULL : a->weights + (int64_t)from * a->top_k;
 }
 
-/* The first and the second product; where their rows go is the caller's. */
+/* The first and the second product; where their rows go is the caller's. Of experts without a gate
+ * the first is up alone, half of the work. */
 static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
                                             struct sl_expert_pairs pairs, int32_t from)
 {
@@ -406,7 +407,8 @@ static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
     p.w[1] = stack_of(a->up);
     p.bias[0] = a->gate_bias;
     p.bias[1] = a->up_bias;
-    p.gated = true;
+    p.first = true;
+    p.gated = a->gate != a->up;
     p.act = a->act;
     p.swiglu = a->swiglu;
     if (a->weigh_input)
@@ -555,6 +557,8 @@ extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_expert
     SL_ASSERT(a->from >= 0 && a->until <= a->gate->n && (a->until == 0 || a->rank == NULL));
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(!a->weigh_input || (a->gate_bias == NULL && a->down_bias == NULL));
+    SL_ASSERT(a->gate != a->up || (a->act == SL_ACT_RELU && a->gate_bias == NULL &&
+                                   a->swiglu.limit <= 0 && !a->weigh_input));
     SL_ASSERT(a->rank != NULL || (last->n_rows == gate->n_cols && last->n_cols == gate->n_rows));
     SL_ASSERT(last->n_rows % 4 == 0);
     SL_ASSERT(gate->n_cols % 8 == 0 && last->n_cols % 8 == 0); /* sl_experts_create */

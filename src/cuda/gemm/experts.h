@@ -42,13 +42,14 @@ struct sl_expert_stack {
     const uint8_t *const *streams; /* NULL: of another rank */
 };
 
-/* mid = act(gate x) * (up x), as BF16, or out = down x, as float; rows of both by place. */
+/* mid = act(gate x) * (up x), or of experts without a gate the square of relu(up x), as BF16; or
+ * out = down x, as float; rows of both by place. */
 struct sl_expert_product {
     struct sl_expert_pairs pairs;
-    struct sl_expert_stack w[2]; /* gate and up, or down alone */
-    bool gated;
-    bool by_row;            /* rows of x are those of the step, else they are by place */
-    const __nv_bfloat16 *x; /* rows k apart */
+    struct sl_expert_stack w[2]; /* gate and up, or up or down alone */
+    bool first, gated;           /* it makes mid; of gate and up */
+    bool by_row;                 /* rows of x are those of the step, else they are by place */
+    const __nv_bfloat16 *x;      /* rows k apart */
     int32_t n_rows, n_blocks, k, n_k64, n_experts;
     int64_t block_bytes;  /* from a row block to the next one's */
     const float *bias[2]; /* as w, [n_experts, n_rows]; NULL: none */
@@ -56,7 +57,7 @@ struct sl_expert_product {
     struct sl_swiglu swiglu;
     const float *in_weights; /* [n_pairs] of the sums of gate and up; NULL: 1 */
     __nv_bfloat16 *mid;      /* rows n_rows apart */
-    float *out;
+    float *out;              /* NULL where it is the first */
 };
 
 /* The last step of few rows: down's products and their sum. */

@@ -216,7 +216,19 @@ static __device__ __forceinline__ const __nv_bfloat16 *sl_expert_row(const sl_ex
     return a.x + static_cast<int64_t>(a.by_row ? pair / a.pairs.top_k : place) * a.k;
 }
 
-/* The sums of 16 rows and eight places as they are written; g, u: those of gate and up. */
+/* The sums of 16 rows and eight places as they are written, of experts without a gate. */
+static __device__ __forceinline__ void sl_few_store_plain(const sl_expert_product &a,
+                                                          const sl_expert_tile &t, int32_t block,
+                                                          float (&v)[1][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[0][i] = sl_expert_plain(v[0][i]);
+    sl_lin_store<__nv_bfloat16, 1>(v, a.mid, a.n_rows, nullptr, a.n_rows, block, t.first,
+                                   t.first + t.n);
+}
+
+/* The same with a gate; g, u: the sums of gate and up. */
 static __device__ __forceinline__ void sl_few_store_mid(const sl_expert_product &a,
                                                         const sl_expert_tile &t, int32_t block,
                                                         const float (&g)[4], const float4 &u)
@@ -237,7 +249,7 @@ static __device__ __forceinline__ void sl_few_store_mid(const sl_expert_product 
     }
 }
 
-template <class F, bool GATED>
+template <class F, bool FIRST, bool GATED>
 __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
     sl_few_kernel(const __grid_constant__ sl_expert_product a)
 {
@@ -248,18 +260,19 @@ __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
     const int thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
     const int n_warps = n_threads / 32;
     const int32_t block = static_cast<int32_t>(blockIdx.x) * (GATED ? n_warps / 2 : n_warps) + team;
-    const bool single = GATED && a.pairs.tiles == nullptr;
+    const bool single = FIRST && a.pairs.tiles == nullptr;
     const sl_few_room room = sl_few_room_of(a.n_k64, a.pairs.tile, walk::ring_bytes, n_warps,
-                                            GATED ? SL_FEW_SWAP : 0, GATED ? a.n_experts : 0);
+                                            GATED ? SL_FEW_SWAP : 0, FIRST ? a.n_experts : 0);
     const uint8_t **table = reinterpret_cast<const uint8_t **>(smem + room.table);
     uint8_t *ring = smem + room.ring + warp * walk::ring_bytes;
     sl_expert_tile t;
     walk w;
     sl_few_zeros(smem, thread);
-    if (GATED) { /* what sorts or routes is just ahead */
+    if (FIRST) { /* what sorts or routes is just ahead */
         for (int e = thread; e < a.n_experts; e += n_threads) {
             table[2 * e] = a.w[0].streams[e];
-            table[2 * e + 1] = a.w[1].streams[e];
+            if (GATED)
+                table[2 * e + 1] = a.w[1].streams[e];
         }
         __syncthreads();
         sl_grid_wait();
@@ -269,10 +282,11 @@ __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
     if (single) /* rows are there before the expert is known, and would be late behind weights */
         sl_few_bring(smem + room.x, sl_expert_row(a, t.first), a.k, a.n_k64, thread, n_threads);
     if (live && block < a.n_blocks) {
-        const uint8_t *stream = GATED ? table[2 * t.expert + (warp & 1)] : a.w[0].streams[t.expert];
+        const uint8_t *stream =
+            FIRST ? table[2 * t.expert + (GATED ? warp & 1 : 0)] : a.w[0].streams[t.expert];
         w.begin(stream + block * a.block_bytes, ring, a.n_k64 / walk::subs * F::unit_bytes);
     }
-    if (!GATED) {
+    if (!FIRST) {
         sl_grid_launch_dependents();
         sl_grid_wait();
     }
@@ -291,7 +305,9 @@ __global__ void __launch_bounds__(32 * SL_FEW_WARPS)
     if (block < a.n_blocks)
         w.all(acc, smem, a.n_k64);
     if (!GATED) {
-        if (block < a.n_blocks)
+        if (block < a.n_blocks && FIRST)
+            sl_few_store_plain(a, t, block, acc);
+        else if (block < a.n_blocks)
             sl_lin_store<float, 1>(acc, a.out, a.n_rows, sl_expert_bias(a, 0, t.expert), a.n_rows,
                                    block, t.first, t.first + t.n);
         return;
@@ -437,17 +453,19 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
 template <class F> static void sl_few_launch(struct sl_cuda *cu, const sl_expert_product *a)
 {
     const bool single = a->pairs.tiles == NULL;
-    const int n_warps = single && a->gated ? SL_FEW_SINGLE : SL_FEW_WARPS;
+    const int n_warps = single && a->first ? SL_FEW_SINGLE : SL_FEW_WARPS;
     const int per_block = a->gated ? n_warps / 2 : n_warps;
     const sl_few_room room =
         sl_few_room_of(a->n_k64, a->pairs.tile, sl_few_walk<F>::ring_bytes, n_warps,
-                       a->gated ? SL_FEW_SWAP : 0, a->gated ? a->n_experts : 0);
+                       a->gated ? SL_FEW_SWAP : 0, a->first ? a->n_experts : 0);
     const dim3 grid((unsigned)SL_CEIL_DIV(a->n_blocks, per_block), (unsigned)a->pairs.most_tiles);
     const dim3 threads(32 * (unsigned)n_warps);
     if (a->gated)
-        sl_launch(cu, sl_few_kernel<F, true>, grid, threads, room.n_bytes, *a);
+        sl_launch(cu, sl_few_kernel<F, true, true>, grid, threads, room.n_bytes, *a);
+    else if (a->first)
+        sl_launch(cu, sl_few_kernel<F, true, false>, grid, threads, room.n_bytes, *a);
     else
-        sl_launch(cu, sl_few_kernel<F, false>, grid, threads, room.n_bytes, *a);
+        sl_launch(cu, sl_few_kernel<F, false, false>, grid, threads, room.n_bytes, *a);
 }
 
 template <class F>

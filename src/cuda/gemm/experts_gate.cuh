@@ -35,6 +35,13 @@ static __device__ __forceinline__ float sl_expert_gated(const sl_expert_product 
     return sl_swiglu_of(a.swiglu, gate, up);
 }
 
+/* The square of relu, of experts without a gate. */
+static __device__ __forceinline__ float sl_expert_plain(float up)
+{
+    const float positive = 0.0f > up ? 0.0f : up; /* NaN stays */
+    return __fmul_rn(positive, positive);
+}
+
 /* sl_swiglu_of with a limit on the gate itself, for numbers that are neither tiny nor huge as those
  * of models are: the quotient of g and 1 + sl_exp(-alpha g) without the branches that a division
  * has, by the steps of sl_act, so that several outputs are worked on side by side. Few rows divide

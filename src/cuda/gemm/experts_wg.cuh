@@ -135,6 +135,24 @@ static __device__ __forceinline__ void sl_experts_store_mid(float (&sum)[2][NT /
                                         u.tile.first, u.tile.first + u.tile.n);
 }
 
+/* The sums of up, of experts without a gate, or of down: of places first to before end. */
+template <int N>
+static __device__ __forceinline__ void sl_experts_store_alone(float (&sum)[N / 8][4],
+                                                              const sl_expert_product &a,
+                                                              const sl_experts_unit &u, int block,
+                                                              int32_t first, int32_t end)
+{
+    if (!a.first) {
+        sl_lin_store<float, N / 8>(sum, a.out, a.n_rows, sl_expert_bias(a, 0, u.tile.expert),
+                                   a.n_rows, block, first, end);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        sum[i / 4][i % 4] = sl_expert_plain(sum[i / 4][i % 4]);
+    sl_lin_store<__nv_bfloat16, N / 8>(sum, a.mid, a.n_rows, nullptr, a.n_rows, block, first, end);
+}
+
 template <class S, class F, int NT>
 static __device__ __forceinline__ void sl_experts_consume(const sl_expert_product &a,
                                                           int32_t n_units, uint8_t *smem)
@@ -159,11 +177,10 @@ static __device__ __forceinline__ void sl_experts_consume(const sl_expert_produc
             continue;
         }
 #pragma unroll
-        for (int m = 0; m < SL_EXPERTS_RUNS; m++)
-            sl_lin_store<float, NT / 8>(sum[m], a.out, a.n_rows,
-                                        sl_expert_bias(a, 0, u.tile.expert), a.n_rows,
-                                        sl_experts_box(a, u, group * SL_EXPERTS_RUNS + m) + warp,
-                                        u.tile.first, u.tile.first + u.tile.n);
+        for (int m = 0; m < SL_EXPERTS_RUNS; m++) {
+            const int block = sl_experts_box(a, u, group * SL_EXPERTS_RUNS + m) + warp;
+            sl_experts_store_alone<NT>(sum[m], a, u, block, u.tile.first, u.tile.first + u.tile.n);
+        }
     }
 }
 
@@ -175,7 +192,7 @@ __global__ void __launch_bounds__(128 * (SL_EXPERTS_GROUPS + 1), 1)
     typedef sl_experts_shape<F, NT> S;
     SL_SMEM(uint8_t, smem);
     sl_wg_init<S>(smem, 4 * SL_EXPERTS_GROUPS, 1);
-    if (a.gated) /* only then the kernel of down may look for its tiles */
+    if (a.first) /* only then the kernel of down may look for its tiles */
         sl_grid_wait();
     sl_grid_launch_dependents();
     const int32_t n_units = sl_load_settled(a.pairs.n_tiles) * sl_experts_row_tiles<S>(a);

@@ -288,14 +288,12 @@ static __device__ __forceinline__ void sl_wide_store_out(float (&sum)[2][N / 8][
                                                          const sl_expert_product &a,
                                                          const sl_experts_unit &u, int32_t block)
 {
-    const float *bias = sl_expert_bias(a, 0, u.tile.expert);
     const int32_t end = u.tile.first + u.tile.n;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int32_t from = u.tile.first + h * N;
         sl_wf_restore<F>(sum[h]);
-        sl_lin_store<float, N / 8>(sum[h], a.out, a.n_rows, bias, a.n_rows, block, from,
-                                   min(from + N, end));
+        sl_experts_store_alone<N>(sum[h], a, u, block, from, min(from + N, end));
     }
 }
 
@@ -363,7 +361,7 @@ __global__ void __launch_bounds__(384, 1)
     typedef sl_wide_shape<F> S;
     SL_SMEM(uint8_t, smem);
     sl_wg_init<S>(smem, 8, 1);
-    if (GATED) /* only then the kernel of down may look for its tiles */
+    if (a.first) /* only then the kernel of down may look for its tiles */
         sl_grid_wait();
     sl_grid_launch_dependents();
     const int32_t n_units = sl_load_settled(a.pairs.n_tiles) * sl_experts_row_tiles<S>(a);
