@@ -84,16 +84,11 @@ enum sl_weight_use {
  *               position; a value is code * scale
  *   FP8_E4M3    K [D, 16]         V [16, D] in bytes, then scales bf16 [16]: one for a position, a
  *               power of two, so that every value is a BF16 number (quant/fp8_e4m3.h)
- *   KV_TURBO4   codes of four bits (quant/kv_codec.h), then scales f16 [16]: one for a position.
- *               K [D / 8, 16] words of 32 bits, whose bits from 4 j and 4 j + 16 on are dimensions
- *               2 j and 2 j + 1 of eight. V [8, D / 4] words of two positions, 16 bits each; W
- *               words, 16 or what is left of D / 4, hold 4 W dimensions: bits from 4 j on of word l
- *               are dimension W j + l
- *   KV_K8V4     K as FP8_E4M3, V as KV_TURBO4
- *   KV_INT4_HEAD  as KV_TURBO4, with scales f32 [16]
- *   KV_NVFP4    as KV_TURBO4, with scales of E4M3 [D / 16, 16]: one for 16 dimensions of a position
- *   KV_TURBO3   as KV_TURBO4 with codes of three bits: rows of 2 n words of it, of K [D / 16, 2,
- * 16] and of V [8, 2, D / 8], are n words, then n bytes for each half of these (cpu/attn_coded.c)
+ *   KV_TURBO4   codes (quant/kv_codec.h), then f16 [16]. K [D / 8, 16] words: bits from 4 j and
+ *               4 j + 16 on are dimensions 2 j and 2 j + 1. V [8, D / 4] words of two positions; W
+ *               words, 16 or the rest, hold 4 W dimensions: bits from 4 j on of l are W j + l
+ *   KV_K8V4     K as FP8_E4M3, V as KV_TURBO4. KV_INT4_HEAD: with f32 [16]
+ *   KV_NVFP4    with E4M3 [D / 16, 16]. KV_TURBO3: three bits, as cpu/attn_coded.c says
  *
  * That is the CPU's order; a device may have another in the same number of bytes.
  */
