@@ -146,6 +146,11 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * "log_balancedness": false}, which are the defaults. */
     bool enable_eplb;
     const char *eplb_config;
+    /* So many of these ranks, one after the other, have the same key heads, and each of them keeps
+     * its part of the positions: a block of the cache then has so many times block_size tokens,
+     * which is 256. It divides tensor_parallel_size, which need not divide the key heads then.
+     * CPU alone; default 1. */
+    int32_t decode_context_parallel_size;
     /* Stages among which the model's layers are divided: each has a GPU of its own, or they share
      * the CPU's threads; default 1. With tensor_parallel_size each stage is divided among so
      * many ranks, at most 8 parts in all. Layers of each, as "20,12"; default: so that the stage
@@ -280,6 +285,7 @@ struct sl_model_info {
     struct sl_kv_group_info kv_groups[SL_KV_GROUPS];
     int32_t max_num_seqs, max_num_batched_tokens, n_threads;
     int32_t n_ranks, n_stages;      /* that the model is divided among; 0: it has no weights */
+    int32_t n_kv_ranks;             /* ranks that divide the positions of a sequence; 1: none do */
     int32_t data_parallel_rank;     /* as configured */
     int32_t num_speculative_tokens; /* most that are drafted behind a sequence; 0: none */
     const char *speculative_method; /* of speculative_config; NULL: none */

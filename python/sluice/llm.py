@@ -191,7 +191,7 @@ class LLM:
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
                  tensor_parallel_size: int = 1, enable_expert_parallel: bool = False,
                  enable_eplb: bool = False, eplb_config: Optional[Mapping[str, Any]] = None,
-                 pipeline_parallel_size: int = 1,
+                 pipeline_parallel_size: int = 1, decode_context_parallel_size: int = 1,
                  speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
         for name, value in vllm.items():
@@ -239,7 +239,8 @@ class LLM:
                                 ("max_loras", max_loras), ("max_lora_rank", max_lora_rank),
                                 ("max_cpu_loras", max_cpu_loras), ("n_threads", threads),
                                 ("tensor_parallel_size", tensor_parallel_size),
-                                ("pipeline_parallel_size", pipeline_parallel_size)):
+                                ("pipeline_parallel_size", pipeline_parallel_size),
+                                ("decode_context_parallel_size", decode_context_parallel_size)):
                 setattr(config, name, check_number(name, value or 0, True))
             config.progress = on_load
             self._engine = Engine(config)

@@ -92,8 +92,9 @@
 #define SL_MAX_DRAFT_PATH  1024 /* bytes of the name of a model that drafts */
 #define SL_MAX_NGRAM       64   /* tokens looked up in a text */
 #define SL_MAX_BLOCK_SIZE  256
-#define SL_MAX_TOP_PAGES   (1 << 20) /* that a row attends to, of more */
-#define SL_MAX_KV_GROUPS   4         /* of layers that keep different positions */
+#define SL_MAX_PAGE_TOKENS (SL_MAX_BLOCK_SIZE * SL_MAX_RANKS) /* of a block that ranks divide */
+#define SL_MAX_TOP_PAGES   (1 << 20)                          /* that a row attends to, of more */
+#define SL_MAX_KV_GROUPS   4 /* of layers that keep different positions */
 #define SL_MAX_THREADS     256
 
 /* KV pages outside the device */

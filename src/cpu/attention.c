@@ -19,6 +19,10 @@
  * and zero times any finite value adds nothing; a tile with something else in it (a slot nobody
  * has written, a NaN) is replaced by a cleaned copy for each row. Tiles that all queries of a key
  * head leave out (skip-softmax) are not read.
+ *
+ * Where ranks have the same key heads and divide the positions, each makes (m, l, o) of its splits
+ * for the query heads of all, in rounds, and joins those of its own heads from where all ranks'
+ * lie, in the same order again.
  */
 #include "cpu/backend.h"
 
@@ -27,11 +31,15 @@
 #include <math.h>
 #include <string.h>
 
+_Static_assert(SL_KV_STRETCH == SL_CPU_SPLIT, "a split has one rank");
+
 #define FEW_QUERIES   8 /* of a key head: several heads make a block */
 #define FETCHED_TILES 8 /* of values, while probabilities are made */
 /* Items of a thread, at least, before several key heads make a block. Xeon with AMX, 16 threads, a
  * layer of 8 key heads of 128 behind 16,384 positions: 800 us with 4, 687 with 8, 692 with 16. */
 #define MIN_ITEMS 8
+/* Ranks cut their work alike, whatever threads each has. */
+#define RANK_THREADS 4
 
 struct job {
     struct sl_cpu *cpu;
@@ -53,6 +61,11 @@ struct job {
     size_t slot_floats;            /* partials of one (block, split): o, then (m, l) pairs */
     int32_t splits_from, splits_n; /* splits of this round, counted from each block's first */
     bool skips;                    /* tiles that count for nothing (skip-softmax) */
+    int32_t n_ranks;               /* that divide the positions, 1: there are none */
+    int32_t own_head, n_own_heads; /* whose output this rank makes */
+    int32_t block_from;            /* of ranks: the first block of this round, */
+    float *part;                   /* what its splits give here, */
+    const float *parts[SL_MAX_RANKS]; /* and on each of these ranks */
 };
 
 struct block {
@@ -186,7 +199,7 @@ static size_t tile_bytes(const struct job *j, bool values)
 /* Bytes from the tiles of one key head to those of the next in a page. */
 static size_t head_bytes(const struct job *j, bool values)
 {
-    return (size_t)(j->a->kv.block_size / SL_KV_TILE) * tile_bytes(j, values);
+    return (size_t)(sl_kv_own_size(&j->a->kv) / SL_KV_TILE) * tile_bytes(j, values);
 }
 
 /* Where in the sequence a position of chosen blocks is. */
@@ -203,7 +216,7 @@ static const uint8_t *tile_at(const struct job *j, const struct block *b, bool v
     const struct sl_kv_view *kv = &j->a->kv;
     if (j->blocks != NULL)
         pos = attention_chosen(j, b, pos);
-    const size_t tile = (size_t)(pos % kv->block_size / SL_KV_TILE);
+    const size_t tile = (size_t)(sl_kv_slot(kv, pos) / SL_KV_TILE);
     return kv->pool + (size_t)b->pages[pos / kv->block_size] * kv->page_bytes +
            (values ? kv->v_offset : kv->k_offset) + (size_t)b->kv_head * head_bytes(j, values) +
            tile * tile_bytes(j, values);
@@ -214,6 +227,7 @@ static void find_tiles(const struct job *j, const struct block *b, int32_t split
                        struct split_tiles *t)
 {
     int32_t start = split * SL_CPU_SPLIT;
+    int32_t next = start + SL_CPU_SPLIT * j->n_ranks; /* where this rank goes on */
     int32_t last = seen_to(j, b, b->pos + b->n_rows - 1) - 1;
     t->first = lo / SL_KV_TILE;
     t->n = SL_CEIL_DIV(hi, SL_KV_TILE) - t->first;
@@ -225,8 +239,7 @@ static void find_tiles(const struct job *j, const struct block *b, int32_t split
             j->a->v_in_k ? t->key[i] : tile_at(j, b, true, start + (t->first + i) * SL_KV_TILE);
     }
     for (int i = 0; i < SL_ATTN_AHEAD; i++)
-        t->key[t->n + i] =
-            tile_at(j, b, false, SL_MIN(start + SL_CPU_SPLIT + i * SL_KV_TILE, last));
+        t->key[t->n + i] = tile_at(j, b, false, SL_MIN(next + i * SL_KV_TILE, last));
 }
 
 /* Group g of key head kv, of keys or of values, and the tiles that are read after it. */
@@ -498,7 +511,7 @@ static void query_finish(const struct job *j, const struct block *b, int32_t q, 
 {
     const struct sl_op_attention *a = j->a;
     const int32_t n = sl_v_dim(a->head_dim, a->v_dim);
-    int64_t head = attention_head_of(j, b, q);
+    int64_t head = attention_head_of(j, b, q) - j->own_head;
     if (sl_attn_rotated(j->values))
         sl_kv4_rotate_back(state + q * j->v_dim, j->v_dim);
     j->cpu->k.finish(ml + 2 * q, state + q * j->v_dim, a->sinks != NULL ? a->sinks + head : NULL, n,
@@ -594,6 +607,97 @@ static void by_splits(struct job *j, int32_t max_splits, int32_t splits_per_roun
     }
 }
 
+/* ---------------------------------------------------------------- positions among ranks */
+
+/* A block's splits in groups of one for each rank: the number of its first group. */
+static int32_t first_group(const struct job *j, const struct block *b)
+{
+    return b->split_from / j->n_ranks;
+}
+
+/* Slots of a round are those of some blocks, of each of them as many splits of this rank. */
+static void own_split(void *arg, uint32_t item, int thread_idx)
+{
+    const struct job *j = arg;
+    struct sl_attn_scratch *s = &j->cpu->attn_scratch[thread_idx];
+    struct block b;
+    block_at(j, (uint32_t)j->block_from + item / (uint32_t)j->splits_n, &b);
+    const int32_t group =
+        first_group(j, &b) + j->splits_from + (int32_t)(item % (uint32_t)j->splits_n);
+    const int32_t split = group * j->n_ranks + j->a->kv.rank;
+    if (split < b.split_from || split >= b.split_to)
+        return;
+    load_queries(j, &b, s);
+    float *slot = j->part + (size_t)item * j->slot_floats;
+    attend_split(j, &b, s, split, slot, slot + ml_offset(j));
+    end_item(j, s);
+}
+
+/* The splits of this round of one query, of all ranks in their order. */
+static void join_ranks(void *arg, uint32_t item, int thread_idx)
+{
+    const struct job *j = arg;
+    struct block b;
+    const int32_t at = (int32_t)(item / (uint32_t)j->n_block_queries);
+    const int32_t q = (int32_t)(item % (uint32_t)j->n_block_queries);
+    (void)thread_idx;
+    block_at(j, (uint32_t)(j->block_from + at), &b);
+    if (q >= b.n_kv * per_kv(&b))
+        return;
+    const int32_t head = attention_head_of(j, &b, q) - j->own_head;
+    if (head < 0 || head >= j->n_own_heads)
+        return;
+    float *state = slot_at(j, at), *state_ml = state + ml_offset(j);
+    if (j->splits_from == 0)
+        query_init(j, q, state, state_ml);
+    const int32_t from = (first_group(j, &b) + j->splits_from) * j->n_ranks;
+    const int32_t to = SL_MIN(b.split_to, from + j->splits_n * j->n_ranks);
+    for (int32_t split = SL_MAX(from, b.split_from); split < to; split++) {
+        const size_t slot = (size_t)(at * j->splits_n + (split - from) / j->n_ranks);
+        const float *o = j->parts[split % j->n_ranks] + slot * j->slot_floats;
+        query_merge(j, &b, q, split, state, state_ml, o, o + ml_offset(j));
+    }
+    if (j->splits_from < (b.split_to - 1) / j->n_ranks - first_group(j, &b) + 1 &&
+        b.split_to <= from + j->splits_n * j->n_ranks)
+        query_finish(j, &b, q, state, state_ml);
+}
+
+/* Groups of splits that a block of a span has at most. */
+static int32_t most_groups(const struct job *j, const struct sl_span *s)
+{
+    const int32_t all = (s->pos + s->n - 1) / SL_CPU_SPLIT / j->n_ranks + 1;
+    if (j->a->window == 0)
+        return all;
+    return SL_MIN(all, (j->a->window + j->n_block_rows) / (SL_CPU_SPLIT * j->n_ranks) + 2);
+}
+
+/* All ranks come here with the same spans and shapes, and so to the same rounds. */
+static void by_ranks(struct job *j, int64_t work)
+{
+    struct sl_rank *rank = j->a->rank;
+    const uint8_t *parts[SL_MAX_RANKS];
+    int32_t n_groups = 1;
+    for (int32_t i = 0; i < j->n_spans; i++)
+        n_groups = SL_MAX(n_groups, most_groups(j, &j->spans[i]));
+    const size_t slot_bytes = j->slot_floats * sizeof(float);
+    const int32_t n_slots = (int32_t)(SL_KV_RANK_ROOM / slot_bytes);
+    SL_ASSERT(n_slots > 0 && (size_t)n_slots * j->slot_floats <= j->cpu->n_partials);
+    const int32_t most = SL_MIN(j->n_blocks, SL_MAX(n_slots / n_groups, 1));
+    j->splits_n = SL_MIN(n_groups, n_slots / most);
+    for (j->block_from = 0; j->block_from < j->n_blocks; j->block_from += most) {
+        const int32_t n = SL_MIN(most, j->n_blocks - j->block_from);
+        for (j->splits_from = 0; j->splits_from < n_groups; j->splits_from += j->splits_n) {
+            const int64_t items = (int64_t)n * j->splits_n;
+            j->part = sl_rank_room(rank);
+            sl_cpu_run(j->cpu, own_split, j, items, work);
+            sl_cpu_gather_splits(rank, j->part, (size_t)items * slot_bytes, j->a->others, parts);
+            for (int32_t i = 0; i < j->n_ranks; i++)
+                j->parts[i] = (const float *)(const void *)parts[rank->idx - j->a->kv.rank + i];
+            sl_cpu_run(j->cpu, join_ranks, j, (int64_t)n * j->n_block_queries, work);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- the operation */
 
 /* How the work is cut, from the longest span and what a block may hold. */
@@ -613,9 +717,10 @@ static void attention_cut(struct job *j, int32_t max_rows, int32_t max_splits)
     int32_t per_head = j->n_block_rows * j->n_block_heads;
     const bool several = per_head <= FEW_QUERIES && j->blocks == NULL && j->a->head_stride == 0;
     j->n_block_kv = several ? SL_MIN(most / per_head, n_kv) : 1;
-    while (j->n_block_kv > 1 && j->cpu->n_threads > 1 &&
+    const int n_threads = j->n_ranks > 1 ? RANK_THREADS : j->cpu->n_threads;
+    while (j->n_block_kv > 1 && n_threads > 1 &&
            (int64_t)row_blocks * SL_CEIL_DIV(n_kv, j->n_block_kv) * max_splits <
-               MIN_ITEMS * j->cpu->n_threads)
+               MIN_ITEMS * n_threads)
         j->n_block_kv = (j->n_block_kv + 1) / 2;
     j->n_kv_blocks = SL_CEIL_DIV(n_kv, j->n_block_kv);
     j->n_blocks = row_blocks * j->n_kv_blocks * j->n_chunks;
@@ -636,6 +741,10 @@ static void attend_spans(struct job *j)
     }
     attention_cut(j, max_rows, max_splits);
     int n_threads = j->cpu->n_threads;
+    if (j->n_ranks > 1) {
+        by_ranks(j, work);
+        return;
+    }
     int64_t per_round = (int64_t)(j->cpu->n_partials / j->slot_floats) / j->n_blocks - 1;
     if (n_threads > 1 && j->n_blocks < 4 * n_threads && max_splits > 1 && per_round > 0)
         by_splits(j, max_splits, (int32_t)SL_MIN(per_round, INT32_MAX / j->n_blocks), work);
@@ -654,6 +763,10 @@ void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
     SL_ASSERT(blocks == NULL || (!a->whole && a->window == 0 && a->skip_factor == 0 &&
                                  blocks->block % SL_KV_TILE == 0));
     SL_ASSERT(!a->v_in_k || a->kv.dtype < SL_DTYPE_COUNT);
+    SL_ASSERT(!sl_kv_divided(&a->kv) ||
+              (a->rank != NULL && blocks == NULL && !a->whole && a->skip_factor == 0 &&
+               a->head_stride == 0 && a->n_heads % a->kv.n_ranks == 0 &&
+               a->kv.block_size % (SL_KV_STRETCH * a->kv.n_ranks) == 0));
     struct job j = {.cpu = cpu,
                     .a = a,
                     .blocks = blocks,
@@ -664,6 +777,9 @@ void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
     j.k_tile_bytes = sl_kv_tile_bytes(j.keys, a->head_dim);
     j.v_tile_bytes = sl_kv_tile_bytes(j.values, v_dim);
     j.n_group = a->n_heads / a->n_kv_heads;
+    j.n_ranks = sl_kv_divided(&a->kv) ? a->kv.n_ranks : 1;
+    j.n_own_heads = a->n_heads / j.n_ranks;
+    j.own_head = sl_kv_divided(&a->kv) ? a->kv.rank * j.n_own_heads : 0;
     j.skips = a->skip_factor > 0.0f && !a->whole && a->window == 0;
     for (int32_t i = 0; i < a->batch->n_spans; i += SL_MAX_SEQS) {
         j.spans = a->batch->spans + i;

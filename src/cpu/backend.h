@@ -85,6 +85,11 @@ struct sl_cpu_blocks {
 void sl_cpu_attend(struct sl_cpu *cpu, const struct sl_op_attention *a,
                    const struct sl_cpu_blocks *blocks);
 
+/* gather.c: where the n_bytes of each rank lie, until the next gather of any kind returns. others:
+ * room for as many of each, which links that bring them use. */
+void sl_cpu_gather_splits(struct sl_rank *rank, const void *part, size_t n_bytes, void *others,
+                          const uint8_t *parts[SL_MAX_RANKS]);
+
 /* rope.c: those of row t. */
 void sl_cpu_angles_row(const struct sl_op_rope_angles *a, uint32_t t);
 

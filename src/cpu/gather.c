@@ -121,6 +121,25 @@ bool sl_cpu_gather_parts(const struct sl_op_all_gather *a, size_t row_bytes,
     return !a->rank->lost;
 }
 
+void sl_cpu_gather_splits(struct sl_rank *rank, const void *part, size_t n_bytes, void *others,
+                          const uint8_t *parts[SL_MAX_RANKS])
+{
+    struct sl_link_part found[SL_MAX_RANKS] = {{0}};
+    const struct sl_comm *c = rank->comm;
+    const struct sl_op_all_gather a = {
+        .rank = rank, .part = part, .part_bytes = n_bytes, .n = 1, .out = others};
+    (void)sl_cpu_gather_parts(&a, (size_t)c->n_ranks * n_bytes, found);
+    for (int i = 0; i < c->n_ranks && !rank->lost; i++)
+        if (found[i].bytes != n_bytes) { /* said by another process */
+            SL_ASSERT(c->linked);
+            rank->lost = sl_link_fail(c->link, "rank %d has %zu bytes of splits instead of %zu", i,
+                                      found[i].bytes, n_bytes) != 0;
+        }
+    for (int i = 0; i < c->n_ranks; i++) /* once one is lost, something to read all the same */
+        parts[i] = found[i].rows != NULL && !rank->lost ? found[i].rows
+                                                        : (uint8_t *)others + (size_t)i * n_bytes;
+}
+
 void sl_cpu_all_gather(struct sl_backend *be, const struct sl_op_all_gather *a)
 {
     struct job j = {.n_parts = a->rank->comm->n_ranks, .out = a->out};

@@ -20,8 +20,8 @@ static inline const struct sl_span *span_of(const struct sl_batch *b, int32_t t)
     return &b->spans[lo];
 }
 
-struct row_place { /* of a row's position in the pages */
-    uint8_t *page;
+struct row_place {      /* of a row's position in the pages */
+    uint8_t *page;      /* NULL: another rank has it */
     int32_t tile, slot; /* of the page, of the tile */
 };
 
@@ -31,8 +31,10 @@ static inline struct row_place place_of(const struct sl_batch *b, const struct s
     const struct sl_span *span = span_of(b, t);
     const int32_t pos = span->pos + (t - span->first), bs = kv->block_size;
     const int32_t page = sl_batch_tables(b, kv->group)[span->table_idx + pos / bs];
+    if (!sl_kv_is_own(kv, pos))
+        return (struct row_place){.page = NULL};
     return (struct row_place){.page = kv->pool + (size_t)page * kv->page_bytes,
-                              .tile = pos % bs / SL_KV_TILE,
+                              .tile = sl_kv_slot(kv, pos) / SL_KV_TILE,
                               .slot = pos % SL_KV_TILE};
 }
 

@@ -89,13 +89,13 @@ static void store_kv(const struct store_job *j, uint32_t t, const float *cs,
 {
     const struct sl_op_qk_norm_rope_kv_store *a = j->a;
     const struct sl_cpu_kernels *k = &j->cpu->k;
-    const int32_t hd = a->head_dim, vd = sl_v_dim(hd, a->v_dim), bs = a->kv.block_size;
+    const int32_t hd = a->head_dim, vd = sl_v_dim(hd, a->v_dim), bs = sl_kv_own_size(&a->kv);
     const int32_t k_dim = sl_kv_padded_dim(hd), v_dim = sl_kv_padded_dim(vd);
     const enum sl_dtype keys = sl_kv_keys(a->kv.dtype), values = sl_kv_values(a->kv.dtype);
     const size_t k_bytes = sl_kv_tile_bytes(keys, hd), v_bytes = sl_kv_tile_bytes(values, vd);
     const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
     float *head = scratch->query;
-    for (int32_t h = 0; h < a->n_kv_heads; h++) {
+    for (int32_t h = 0; h < a->n_kv_heads && place.page != NULL; h++) {
         const size_t tile = (size_t)(h * (bs / SL_KV_TILE) + place.tile);
         const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
         const bool normed = a->norm_bare || (a->k_norm != NULL && !a->norm_rows);
@@ -179,6 +179,8 @@ static void store_latent(const struct latent_job *j, uint32_t t, const float *cs
     const int32_t n = a->rank + a->rope_dim, dim = sl_kv_padded_dim(n);
     const struct row_place place = place_of(a->batch, &a->kv, (int32_t)t);
     float *row = scratch->query;
+    if (place.page == NULL)
+        return;
     j->cpu->k.rmsnorm(a->c + (int64_t)t * a->rank, a->norm, a->eps, a->rank, row);
     memcpy(row + a->rank, a->k_rope + (int64_t)t * a->rope_dim, (size_t)a->rope_dim * sizeof *row);
     if (cs != NULL)

@@ -47,8 +47,12 @@ static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *
     if (i->max_model_len < 2 || i->max_model_len > SL_MAX_CONTEXT)
         return sl_fail(err, SL_EINVAL, "max_model_len must be in [2, %d], not %d", SL_MAX_CONTEXT,
                        i->max_model_len);
-    if (i->block_size < 1 || i->block_size > SL_MAX_BLOCK_SIZE)
-        return sl_fail(err, SL_EINVAL, "block_size must be in [1, %d], not %d", SL_MAX_BLOCK_SIZE,
+    if (i->n_kv_ranks < 0 || i->n_kv_ranks > SL_MAX_RANKS)
+        return sl_fail(err, SL_EINVAL, "n_kv_ranks must be in [0, %d], not %d", SL_MAX_RANKS,
+                       i->n_kv_ranks);
+    const int32_t most = SL_MAX_BLOCK_SIZE * SL_MAX(i->n_kv_ranks, 1);
+    if (i->block_size < 1 || i->block_size > most)
+        return sl_fail(err, SL_EINVAL, "block_size must be in [1, %d], not %d", most,
                        i->block_size);
     if (i->max_num_seqs < 1 || i->max_num_seqs > SL_MAX_SEQS)
         return sl_fail(err, SL_EINVAL, "max_num_seqs must be in [1, %d], not %d", SL_MAX_SEQS,

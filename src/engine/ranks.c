@@ -120,6 +120,7 @@ static int set_part(struct sl_model *model, const struct sl_engine_config *cfg, 
         sl_model_balance_experts(model, eplb.num_redundant_experts);
     else if (n_ranks > 1 && cfg->enable_expert_parallel)
         sl_model_divide_experts(model);
+    sl_model_divide_positions(model, SL_MAX(cfg->decode_context_parallel_size, 1));
     rc = sl_model_set_rank(model, sl_model_rank_of(part, n_ranks), n_ranks, err);
     if (rc == 0 && told)
         rc = read_layers(cfg->pipeline_parallel_layers, n_stages, layers, err);
@@ -139,6 +140,31 @@ static int check_number(int32_t n_ranks, int32_t n_stages, struct sl_error *err)
                          n_stages, n_ranks, n_ranks * n_stages, SL_MAX_RANKS);
 }
 
+/* What ranks that divide positions cannot do. */
+static int check_positions(const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    const int32_t n = cfg->decode_context_parallel_size;
+    if (n < 0 || n > SL_MAX_RANKS)
+        return sl_fail(err, SL_EINVAL, "decode_context_parallel_size: %d is not between 1 and %d",
+                       n, SL_MAX_RANKS);
+    if (n <= 1)
+        return 0;
+    if (cfg->tensor_parallel_size <= 1)
+        return sl_fail(err, SL_EINVAL,
+                       "decode_context_parallel_size: there is one rank (tensor_parallel_size), "
+                       "which has all positions");
+    if (cfg->block_size != 0 && cfg->block_size != SL_KV_STRETCH)
+        return sl_fail(err, SL_EINVAL,
+                       "decode_context_parallel_size: a rank has %d tokens of a block, not %d "
+                       "(block_size)",
+                       SL_KV_STRETCH, cfg->block_size);
+    return cfg->skip_softmax_threshold_scale_factor == 0
+               ? 0
+               : sl_fail(err, SL_EUNSUPPORTED,
+                         "decode_context_parallel_size: ranks that divide positions cannot skip "
+                         "tiles (skip_softmax_threshold_scale_factor) yet");
+}
+
 int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                     struct sl_error *err)
 {
@@ -148,6 +174,8 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
     int rc = sl_nodes_check(cfg, err);
     if (rc == 0)
         rc = sl_eplb_config_read(cfg, &balanced, &eplb, err);
+    if (rc == 0)
+        rc = check_positions(cfg, err);
     if (rc == 0 && (n_stages < 0 || n_stages > 1))
         rc = check_parts(cfg, "pipeline_parallel_size", n_stages, SL_MAX_STAGES, err);
     else if (rc == 0 && cfg->pipeline_parallel_layers != NULL)

@@ -12,7 +12,7 @@
 int sl_feed_create(int32_t n_nodes, int32_t n_groups, int32_t block_size, struct sl_kv_feed **out,
                    struct sl_error *err)
 {
-    SL_ASSERT(n_nodes > 0 && block_size > 0 && block_size <= SL_MAX_BLOCK_SIZE);
+    SL_ASSERT(n_nodes > 0 && block_size > 0 && block_size <= SL_MAX_PAGE_TOKENS);
     SL_ASSERT(n_groups > 0 && n_groups <= SL_MAX_KV_GROUPS);
     struct sl_kv_feed *f = sl_calloc(1, sizeof *f);
     *out = f;

@@ -42,7 +42,8 @@ struct sl_kv_layer_group {
 };
 
 struct sl_kv_layout {
-    int32_t block_size; /* tokens of a page, whole tiles */
+    int32_t block_size;    /* tokens of a page, whole tiles */
+    int32_t n_ranks, rank; /* as struct sl_kv_view has them; of one rank's own layout alone */
     enum sl_dtype dtype;
     enum sl_dtype exempt_dtype; /* of the layers that are exempt from it */
     int32_t n_exempt;           /* of those with keys */
@@ -109,7 +110,8 @@ static inline void sl_kv_pools(const struct sl_kv_layout *l, uint8_t *memory, in
     }
 }
 
-/* The layout of one of n ranks, of which each has as many of every layer's heads. */
+/* The layout of one of n ranks, of which each has as many of every layer's heads, or of a page's
+ * positions. */
 static inline void sl_kv_layout_part(struct sl_kv_layout *l, int32_t n)
 {
     for (int32_t i = 0; i < l->n_groups; i++)
@@ -140,6 +142,8 @@ static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t
     v.dtype = sl_kv_layer_dtype(l, layer);
     v.block_size = l->block_size;
     v.group = p->group;
+    v.n_ranks = l->n_ranks;
+    v.rank = l->rank;
     return v;
 }
 

@@ -9,7 +9,7 @@
 int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size,
                   const struct sl_hash128 *root, uint64_t seed, struct sl_error *err)
 {
-    SL_ASSERT(n_nodes > 0 && block_size > 0 && block_size <= SL_MAX_BLOCK_SIZE);
+    SL_ASSERT(n_nodes > 0 && block_size > 0 && block_size <= SL_MAX_PAGE_TOKENS);
     *t = (struct sl_radix){
         .n_nodes = n_nodes, .block_size = block_size, .root = *root, .seed = seed, .n_buckets = 16};
     while (t->n_buckets < (uint32_t)n_nodes)

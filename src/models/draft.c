@@ -202,7 +202,7 @@ static void draft_fill_facts(struct sl_model *m)
     const struct sl_hparams *hp = &m->hp;
     m->facts = m->target->facts;
     m->facts.rank = 0; /* whole, whether the target is divided or not */
-    m->facts.n_ranks = 1;
+    m->facts.n_ranks = m->facts.kv_ranks = 1;
     m->facts.n_layers = hp->n_layers;
     m->facts.hidden = hp->hidden;
     m->facts.draft_hidden = hp->draft.block > 0 ? 0
@@ -252,7 +252,7 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     }
     m->ckpt = ckpt;
     m->target = target;
-    m->n_ranks = m->n_stages = 1;
+    m->n_ranks = m->kv_ranks = m->n_stages = 1;
     rc = mtp ? open_mtp(m, target, err) : open_apart(m, target, kind, err);
     m->hp.context = target->hp.context;
     m->cuts[1] = m->hp.n_layers;

@@ -108,6 +108,8 @@ struct sl_model {
     struct sl_hashed *hashed; /* [n_layers] of layers whose tokens choose; NULL: none does */
     struct sl_model_facts facts;
     int32_t rank, n_ranks;           /* of so many models that are one; 0 of 1 unless set */
+    int32_t kv_ranks;                /* of them so many have the same key heads, and divide the
+                                        positions; 1 unless set */
     int32_t top_pages;               /* that rows attend to (top_pages.c); 0: all */
     bool own_experts;                /* each of these has some of a layer's experts, whole, */
     bool balanced;                   /* placed by their load, */
@@ -207,6 +209,23 @@ static inline struct sl_rows sl_param_rows(const struct sl_model *m, const struc
 {
     return sl_rank_param_rows(m, p, m->rank);
 }
+/* Groups of ranks that have the same key heads. */
+static inline int32_t sl_rank_groups(const struct sl_model *m)
+{
+    return m->n_ranks / m->kv_ranks;
+}
+/* Key heads of a layer on each rank; the one of latent attention is on all. */
+static inline int32_t sl_rank_kv_heads(const struct sl_model *m, const struct sl_layer_desc *l)
+{
+    const bool latent = l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_ROWS;
+    return latent ? l->n_kv_heads : l->n_kv_heads / sl_rank_groups(m);
+}
+/* Queries [n, n_heads / n_ranks, head_dim] of this rank's heads, in a room if ranks divide
+ * positions; before attention sl_run_share_queries. */
+float *sl_run_own_queries(struct sl_run *r);
+/* a: an attention of this rank's heads. Where ranks divide positions it becomes one of the heads of
+ * all that have the same key heads, to the positions of each. Its output goes to no room. */
+void sl_run_share_queries(struct sl_run *r, struct sl_op_attention *a);
 /* The heads of a layer's queries that a rank has. */
 struct sl_rows sl_rank_heads(const struct sl_model *m, int32_t layer, int32_t rank);
 /* The experts of a layer that a rank has, where they have fixed places; all, unless ranks divide
@@ -570,10 +589,14 @@ struct sl_run {
     void *expert_exchange;
     struct sl_expert_counts *expert_counts;
     struct sl_rank rank; /* if there are several */
-    float *taps;         /* [T, n_taps * H] kept for a drafter; of a drafter: */
-    void *taps_in;       /* activations [T, n_taps * H'], or [T, 2 H'] of one that borrows, */
-    float *taps_wide;    /* the same before norms; of one that borrows the model's embeddings, */
-    float *hidden;       /* [max_logits, H] for its next step, or [max_logits, H'], */
+    /* Of ranks that divide positions: attention of this rank's heads [T, ATT / n_ranks], which is
+     * made between gathers that use the rooms; */
+    void *own_att;
+    void *kv_others;  /* [n_ranks] SL_KV_RANK_ROOM bytes */
+    float *taps;      /* [T, n_taps * H] kept for a drafter; of a drafter: */
+    void *taps_in;    /* activations [T, n_taps * H'], or [T, 2 H'] of one that borrows, */
+    float *taps_wide; /* the same before norms; of one that borrows the model's embeddings, */
+    float *hidden;    /* [max_logits, H] for its next step, or [max_logits, H'], */
     const float *draft_rows;      /* and what this step is made of: these rows, */
     const int32_t *draft_sources; /* of them these for its tokens, */
     bool draft_own;               /* its own or the target's */
@@ -604,7 +627,7 @@ void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *
  * queries are made of (sl_mla_desc.both_q). */
 void sl_mixer_gate_heads(struct sl_run *r, int32_t layer, int32_t n_heads, int32_t n, void *att);
 /* The first behind the projections: r->q, r->k and r->v -> r->att. */
-void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch, float *q);
 /* shared_block.c: the embeddings r->x are kept; the block of a layer, of the stream r->x -> what
  * the recurrence behind it reads, r->norm. */
 void sl_shared_block_begin(struct sl_run *r, int32_t n);

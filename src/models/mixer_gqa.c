@@ -14,7 +14,7 @@ static struct sl_linear_part linear_part(const struct sl_run *r, int32_t layer, 
 }
 
 /* What is not there is the last of q, k and v. */
-static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
+static void project_qkv(struct sl_run *r, int32_t layer, int32_t n, float *q)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
     struct sl_op_lora lora;
@@ -26,7 +26,7 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
                                    .n_parts = l->shares_kv ? 1
                                               : l->v_is_k  ? 2
                                                            : 3,
-                                   .part = {linear_part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->q),
+                                   .part = {linear_part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, q),
                                             linear_part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
                                             linear_part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)},
                                    .lora = sl_run_lora(r, layer, SL_LORA_Q, &lora),
@@ -62,7 +62,7 @@ static void store_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const struct sl_rope *rope = l->rope >= 0 ? &m->ropes[l->rope] : NULL;
-    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
+    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = sl_rank_kv_heads(m, l);
     const int64_t ld_q = (int64_t)n_heads * l->head_dim, ld_k = (int64_t)n_kv_heads * l->head_dim;
     m->be->vt->qk_norm_rope_kv_store(m->be,
                                      &(struct sl_op_qk_norm_rope_kv_store){
@@ -93,21 +93,20 @@ static void store_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     sl_top_pages_store(r, layer, batch);
 }
 
-void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *batch, float *q)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
-    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
+    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = sl_rank_kv_heads(m, l);
     const int64_t ld_q = (int64_t)n_heads * l->head_dim;
     const int64_t ld_out = (int64_t)n_heads * l->v_dim;
     const bool stays = sl_run_by_columns(r, layer, SL_SLOT_O);
-    void *att = stays ? r->att : sl_run_part(r, r->att);
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
-    store_heads(r, layer, batch, r->q);
-    const struct sl_op_attention all = {
+    store_heads(r, layer, batch, q);
+    struct sl_op_attention all = {
         .batch = batch,
-        .q = r->q,
+        .q = q,
         .ld_q = ld_q,
         .n_heads = n_heads,
         .n_kv_heads = n_kv_heads,
@@ -122,9 +121,10 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
         .skip_factor = r->cfg.skip_softmax,
         .skip_counts = r->cfg.skip_counts,
         .kv = kv,
-        .out = att,
         .ld_out = ld_out,
     };
+    sl_run_share_queries(r, &all);
+    void *att = all.out = m->kv_ranks > 1 ? r->own_att : stays ? r->att : sl_run_part(r, r->att);
     if (l->index.top_k > 0) {
         sl_index_choose(r, layer, batch);
         sl_index_attend(r, layer, &all);
@@ -158,8 +158,9 @@ void sl_mixer_gqa_store(struct sl_run *r, int32_t layer, const struct sl_batch *
 
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
-    project_qkv(r, layer, batch->n_tokens);
-    sl_mixer_gqa_heads(r, layer, batch);
+    float *q = sl_run_own_queries(r);
+    project_qkv(r, layer, batch->n_tokens, q);
+    sl_mixer_gqa_heads(r, layer, batch, q);
 }
 
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y)

@@ -4,7 +4,7 @@
  * applied to the query, V to what attention gives: q . (K c) = (K' q) . c and sum p (V c) = V sum p
  * c. So attention has one key head, whose keys are whole rows and whose values are c, for prompts
  * as for single tokens: a token has the same bits however its text was cut into steps. Ranks have
- * some heads each, and all of what is kept of a token.
+ * some heads each, and all of what is kept of a token, or of some tokens where they divide those.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -173,8 +173,8 @@ static void to_activations(struct sl_run *r, const float *x, int32_t n, int64_t 
             r->m->be, &(struct sl_op_rmsnorm){.x = x, .n = n, .h = (int32_t)width, .out = out});
 }
 
-/* r->q, of r->head_q: queries in the space of what is kept; and this step's rows to the pages. */
-static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+/* q, of r->head_q: queries in the space of what is kept; and this step's rows to the pages. */
+static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batch *batch, float *q)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
@@ -189,7 +189,7 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
                                        .step_x = width,
                                        .w = &m->heads[layer].k_up,
                                        .n = batch->n_tokens,
-                                       .out = r->q,
+                                       .out = q,
                                        .ld_out = (int64_t)n_heads * l->head_dim,
                                        .step_out = l->head_dim,
                                    });
@@ -202,7 +202,7 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
                                        .q_rope = r->head_q + l->mla.nope_dim,
                                        .ld_q_rope = ld,
                                        .step_q_rope = width,
-                                       .q = r->q,
+                                       .q = q,
                                        .n_heads = n_heads,
                                        .rank = l->mla.rank,
                                        .rope_dim = l->mla.rope_dim,
@@ -221,11 +221,12 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     const int32_t n_heads = l->n_heads / m->n_ranks;
     const int64_t ld_out = (int64_t)n_heads * l->v_dim, n_att = (int64_t)n_heads * l->mla.v_dim;
     SL_ASSERT(m->n_ranks == 1 || l->index.top_k == 0); /* sl_model_set_rank */
+    float *q = sl_run_own_queries(r);
     mixer_mla_project(r, layer, batch->n_tokens);
-    mixer_mla_lift(r, layer, batch);
-    const struct sl_op_attention all = {
+    mixer_mla_lift(r, layer, batch, q);
+    struct sl_op_attention all = {
         .batch = batch,
-        .q = r->q,
+        .q = q,
         .ld_q = (int64_t)n_heads * l->head_dim,
         .n_heads = n_heads,
         .n_kv_heads = 1,
@@ -240,6 +241,7 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
         .out = r->latent_att,
         .ld_out = ld_out,
     };
+    sl_run_share_queries(r, &all);
     if (l->index.top_k > 0) {
         sl_index_choose(r, layer, batch);
         sl_index_attend(r, layer, &all);

@@ -120,6 +120,7 @@ static int model_fill_facts(struct sl_model *m, struct sl_error *err)
         .n_vocab = hp->n_vocab,
         .context = hp->context - sl_first_place(m->desc, hp),
         .n_ranks = 1,
+        .kv_ranks = 1,
         .n_stages = 1,
         .n_out = hp->n_vocab,
         .n_row = hp->n_vocab,
@@ -259,7 +260,7 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     if (m == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a model");
     m->ckpt = ckpt;
-    m->n_ranks = m->n_stages = 1;
+    m->n_ranks = m->kv_ranks = m->n_stages = 1;
     if ((rc = sl_registry_match(ckpt, &m->desc, &m->name, err)) != 0 ||
         (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
         goto fail;
@@ -310,10 +311,9 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
         const struct sl_layer_desc *l = &m->layers[i];
         if (!sl_has_attention(l))
             continue;
-        const bool latent = l->mixer == SL_MIX_MLA ||
-                            l->mixer == SL_MIX_ROWS; /* each rank has the one head of keys */
+        const bool latent = l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_ROWS;
         const struct sl_heads h = {l->n_heads / m->n_ranks,
-                                   latent ? l->n_kv_heads : l->n_kv_heads / m->n_ranks,
+                                   sl_rank_kv_heads(m, l),
                                    l->head_dim,
                                    l->v_dim,
                                    l->mixer == SL_MIX_ROWS ? SL_HEADS_ROWS : latent,
@@ -349,13 +349,14 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
             const struct sl_layer_desc *d = &m->layers[i];
             const bool has_keys = sl_has_attention(d) && d->kv_source == i;
             const bool rows = d->mixer == SL_MIX_ROWS;
-            const bool latent = d->mixer == SL_MIX_MLA || rows; /* each rank keeps all of a token's
-                                                                   row */
+            /* Each rank, or each group of those that divide positions, keeps all of a token's row.
+             */
+            const bool latent = d->mixer == SL_MIX_MLA || rows;
             if (rows && pass == 0 && d->rows.ratio > 0)
                 rc = sl_kv_layout_add_rows(l, i, d->rows.ratio, d->head_dim, d->index.dim, err);
             if (rc == 0 && has_keys && (window_of(m, i) > 0) == (pass > 0))
                 rc = sl_kv_layout_add(l, i, window_of(m, i),
-                                      latent ? d->n_kv_heads * m->n_ranks : d->n_kv_heads,
+                                      latent ? d->n_kv_heads * sl_rank_groups(m) : d->n_kv_heads,
                                       d->head_dim, latent ? 0 : d->v_dim, err);
             if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 &&
                 d->index.n_heads > 0 && !rows)
@@ -386,9 +387,10 @@ int sl_model_kv_layout_but(const struct sl_model *m, const struct sl_backend *be
     int rc = sl_kv_format_of(kv_dtype, auto_dtype, &dtype, err);
     if (rc != 0)
         return rc;
-    if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE || block_size % SL_KV_TILE != 0)
+    const int32_t unit = m->kv_ranks > 1 ? SL_KV_STRETCH * m->kv_ranks : SL_KV_TILE;
+    if (block_size < 1 || block_size > SL_MAX_PAGE_TOKENS || block_size % unit != 0)
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
-                       block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
+                       block_size, unit, SL_MAX_PAGE_TOKENS);
     if ((dtype == SL_DTYPE_Q8_0 || dtype == SL_DTYPE_FP8_E4M3) &&
         sl_layers_max(&m->hp, m->layers, SL_DIM_O_GROUPS) > 0)
         return sl_fail(err, SL_EUNSUPPORTED,

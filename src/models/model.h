@@ -29,6 +29,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
     int32_t rank, n_ranks;   /* of so many among which it is divided */
+    int32_t kv_ranks;        /* of these, following one another, divide positions; 1: none do */
     int32_t stage, n_stages; /* likewise, by its layers */
     enum sl_model_task task;
     int32_t n_out;  /* values of a row: logits, an embedding (of a text or a token), scores */
@@ -96,6 +97,9 @@ void sl_model_divide_experts(struct sl_model *m);
  * between two steps: at first expert i % n has place i, rank by rank, of n + n_redundant places.
  * Each rank has as many of them. */
 void sl_model_balance_experts(struct sl_model *m, int32_t n_redundant);
+/* Before sl_model_set_rank: n_ranks that follow one another have the same key heads, and each of
+ * them keeps some of the positions (struct sl_kv_view). */
+void sl_model_divide_positions(struct sl_model *m, int32_t n_ranks);
 /* Before loading: this model is one of n_ranks that are opened from one checkpoint and run as one,
  * each on a backend of its own, each with its rows of the matrices and its heads. Fails where the
  * model cannot be divided so. */

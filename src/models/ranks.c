@@ -7,6 +7,10 @@
  * Norms, the embedding and routers are on every rank, and so is the residual stream. Columns are
  * divided on devices alone, for few tokens, beside rows (columns.c).
  *
+ * Ranks that follow one another may have the same key heads, and of their pages some positions each
+ * (decode context parallelism): attention then has the query heads of all of them, gathered before
+ * it, on the positions of each (struct sl_op_attention).
+ *
  * Experts are divided by rows, too, or each rank has some of them (expert parallelism): it adds up
  * what its own give, and the sums of all ranks are added in the order of one (SL_EXPERT_LEAVES). Or
  * they are placed by their load (places.c).
@@ -33,10 +37,15 @@ static int64_t first_row(enum sl_shard shard, int64_t n_rows, int32_t rank, int3
 struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64_t n_rows,
                             int32_t rank)
 {
+    int32_t n_ranks = m->n_ranks;
     if (shard == SL_SHARD_NONE)
         return (struct sl_rows){0, n_rows};
-    const int64_t first = first_row(shard, n_rows, rank, m->n_ranks);
-    return (struct sl_rows){first, first_row(shard, n_rows, rank + 1, m->n_ranks) - first};
+    if (shard == SL_SHARD_KV_HEADS) { /* those that divide positions have the same */
+        rank /= m->kv_ranks;
+        n_ranks /= m->kv_ranks;
+    }
+    const int64_t first = first_row(shard, n_rows, rank, n_ranks);
+    return (struct sl_rows){first, first_row(shard, n_rows, rank + 1, n_ranks) - first};
 }
 
 struct sl_rows sl_rank_heads(const struct sl_model *m, int32_t layer, int32_t rank)
@@ -117,11 +126,17 @@ static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_
                        "tensor_parallel_size: sparse attention of %s cannot be divided among ranks "
                        "yet",
                        m->name->id);
-    if (l->mixer == SL_MIX_MLA && l->n_heads % m->n_ranks != 0)
+    if ((l->mixer == SL_MIX_MLA || m->kv_ranks > 1) && l->n_heads % m->n_ranks != 0)
         return sl_fail(err, SL_EINVAL,
                        "tensor_parallel_size: %d does not divide the %d heads of layer %d",
                        m->n_ranks, l->n_heads, layer);
-    if (l->mixer != SL_MIX_MLA && (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0))
+    if (m->kv_ranks > 1 && l->mixer != SL_MIX_MLA && l->n_kv_heads % sl_rank_groups(m) != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "decode_context_parallel_size: the %d key heads of layer %d cannot be "
+                       "divided among %d groups of %d ranks",
+                       l->n_kv_heads, layer, sl_rank_groups(m), m->kv_ranks);
+    if (l->mixer != SL_MIX_MLA && m->kv_ranks == 1 &&
+        (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0))
         return sl_fail(err, SL_EINVAL,
                        "tensor_parallel_size: %d does not divide the %d heads and %d key heads of "
                        "layer %d",
@@ -190,6 +205,12 @@ void sl_model_divide_experts(struct sl_model *m)
     m->own_experts = true;
 }
 
+void sl_model_divide_positions(struct sl_model *m, int32_t n_ranks)
+{
+    SL_ASSERT(m->be == NULL && n_ranks >= 1 && n_ranks <= SL_MAX_RANKS);
+    m->kv_ranks = m->facts.kv_ranks = n_ranks;
+}
+
 /* Ranks that have whole leaves of experts each. */
 static int check_experts(const struct sl_model *m, struct sl_error *err)
 {
@@ -219,6 +240,11 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
     SL_ASSERT(m->be == NULL && rank >= 0 && rank < n_ranks && n_ranks <= SL_MAX_RANKS);
     m->rank = m->facts.rank = rank;
     m->n_ranks = m->facts.n_ranks = n_ranks;
+    if (n_ranks % m->kv_ranks != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "decode_context_parallel_size: %d does not divide the %d ranks "
+                       "(tensor_parallel_size)",
+                       m->kv_ranks, n_ranks);
     if (n_ranks == 1)
         return 0;
     if (m->facts.task != SL_TASK_GENERATE)
@@ -262,6 +288,10 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
         const size_t n = act * most_columns(m, sl_layers_max(&m->hp, m->layers, dims[i]));
         of_row = SL_MAX(of_row, n);
     }
+    if (m->kv_ranks > 1) {
+        const int64_t q = sl_layers_max(&m->hp, m->layers, SL_DIM_Q);
+        of_row = SL_MAX(of_row, (size_t)(q / m->n_ranks) * sizeof(float));
+    }
     const size_t of_layer = (size_t)max_tokens * of_row;
     size_t of_experts = 0;
     for (int32_t l = 0; l < m->hp.n_layers; l++) {
@@ -280,7 +310,28 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
         BEST_ALIGN;
     const size_t of_sums =
         SL_MAX(sl_columns_room_bytes(m, be, max_tokens), sl_places_room_bytes(m, max_tokens));
-    return SL_MAX(SL_MAX(of_layer, of_experts), SL_MAX(of_logits, of_sums));
+    const size_t of_splits = m->kv_ranks > 1 ? SL_KV_RANK_ROOM : 0;
+    return SL_MAX(SL_MAX(SL_MAX(of_layer, of_splits), of_experts), SL_MAX(of_logits, of_sums));
+}
+
+float *sl_run_own_queries(struct sl_run *r)
+{
+    return r->m->kv_ranks > 1 ? sl_rank_room(&r->rank) : r->q;
+}
+
+void sl_run_share_queries(struct sl_run *r, struct sl_op_attention *a)
+{
+    const struct sl_model *m = r->m;
+    const int32_t n_own = a->n_heads, group = m->rank / m->kv_ranks;
+    if (m->kv_ranks == 1)
+        return;
+    SL_ASSERT(a->q != r->q && a->ld_q == (int64_t)n_own * a->head_dim && sl_kv_divided(&a->kv));
+    sl_run_gather(r, a->q, a->ld_q, sizeof(float), a->batch->n_tokens, r->q);
+    a->n_heads = n_own * m->kv_ranks;
+    a->q = r->q + (int64_t)group * a->n_heads * a->head_dim;
+    a->ld_q *= m->n_ranks;
+    a->rank = &r->rank;
+    a->others = r->kv_others;
 }
 
 void sl_run_keep_parts(struct sl_run *r, bool keep)

@@ -49,7 +49,7 @@ enum {
     N_ROWS_CUTS = 11,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS
 };
-enum { N_CUTS = 62 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 64 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -342,6 +342,10 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
          sl_places_exchange_bytes(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},
+        {offsetof(struct sl_run, own_att),
+         m->kv_ranks > 1 ? t * (att / (uint64_t)m->n_ranks) * act : 0},
+        {offsetof(struct sl_run, kv_others),
+         m->kv_ranks > 1 ? (uint64_t)m->n_ranks * SL_KV_RANK_ROOM : 0},
         {offsetof(struct sl_run, logits),
          m->rank == 0 && sl_stage_is_last(m) ? n_pooled_rows(m, cfg) * n_out * f : 0},
         {offsetof(struct sl_run, dense), n_pooled_rows(m, cfg) * dense_width(m) * f},
@@ -425,6 +429,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     r->m = m;
     r->cfg = *cfg;
     sl_kv_layout_part(&r->cfg.kv, m->n_ranks); /* heads divide evenly: sl_model_set_rank */
+    r->cfg.kv.n_ranks = m->kv_ranks;
+    r->cfg.kv.rank = m->rank % m->kv_ranks;
     if (m->n_stages > 1)
         sl_kv_layout_stage(&r->cfg.kv, sl_stage_first(m), sl_stage_end(m));
     r->rank = (struct sl_rank){.comm = cfg->comm, .idx = m->rank};

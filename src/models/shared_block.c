@@ -115,7 +115,7 @@ void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *bat
     shared_block_put_half(r, r->x, 0, n);
     shared_block_norm(r, r->pair, sl_run_vec(r, layer, SL_SLOT_BLOCK_NORM), 2 * h, n, r->pair_norm);
     shared_block_project(r, layer, n);
-    sl_mixer_gqa_heads(r, layer, batch);
+    sl_mixer_gqa_heads(r, layer, batch, r->q);
     shared_block_product(r, layer, SL_SLOT_BLOCK_O, r->att, n, r->y);
     shared_block_norm(r, r->y, sl_run_vec(r, layer, SL_SLOT_FFN_NORM), h, n, r->norm);
     shared_block_feed_forward(r, layer, n);

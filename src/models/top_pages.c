@@ -39,6 +39,10 @@ int sl_model_set_top_pages(struct sl_model *m, int32_t n, struct sl_error *err)
     if (n < SL_TOP_PAGES_MIN || n > SL_MAX_TOP_PAGES)
         return sl_fail(err, SL_EINVAL, "sparse_topk_pages: %d is not between %d and %d", n,
                        SL_TOP_PAGES_MIN, SL_MAX_TOP_PAGES);
+    if (m->kv_ranks > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "sparse_topk_pages: ranks that divide positions "
+                       "(decode_context_parallel_size) cannot choose pages yet");
     m->top_pages = n;
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
         if (m->layers[i].mixer == SL_MIX_MLA)

@@ -98,10 +98,40 @@ struct sl_kv_view {
     enum sl_dtype dtype; /* one of these */
     int32_t block_size;  /* a multiple of SL_KV_TILE */
     int32_t group;       /* whose table of the batch names its pages */
+    /* Ranks that have the same key heads, but other positions: SL_KV_STRETCH each in turns, so that
+     * a page of block_size positions has block_size / n_ranks of them on each; and which of them
+     * this is. 0 or 1: this one has all positions. */
+    int32_t n_ranks, rank;
 };
 
-#define SL_KV_TILE  16 /* positions of a tile */
-#define SL_KV_SCALE 32 /* dimensions that share a scale of Q8_0 */
+#define SL_KV_TILE    16  /* positions of a tile */
+#define SL_KV_SCALE   32  /* dimensions that share a scale of Q8_0 */
+#define SL_KV_STRETCH 256 /* positions of one of several ranks: of a whole split of attention */
+
+static inline bool sl_kv_divided(const struct sl_kv_view *v)
+{
+    return v->n_ranks > 1;
+}
+
+/* Positions of a page that this rank has. */
+static inline int32_t sl_kv_own_size(const struct sl_kv_view *v)
+{
+    return sl_kv_divided(v) ? v->block_size / v->n_ranks : v->block_size;
+}
+
+static inline bool sl_kv_is_own(const struct sl_kv_view *v, int32_t pos)
+{
+    return !sl_kv_divided(v) || pos / SL_KV_STRETCH % v->n_ranks == v->rank;
+}
+
+/* Where a position is in its page, on the rank that has it. */
+static inline int32_t sl_kv_slot(const struct sl_kv_view *v, int32_t pos)
+{
+    const int32_t in_page = pos % v->block_size;
+    if (!sl_kv_divided(v))
+        return in_page;
+    return in_page / (SL_KV_STRETCH * v->n_ranks) * SL_KV_STRETCH + in_page % SL_KV_STRETCH;
+}
 
 static inline int32_t sl_kv_padded_dim(int32_t head_dim)
 {
@@ -414,9 +444,19 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
      * the head before it. CPU alone, for page_attention. */
     int32_t head_stride;
     struct sl_kv_view kv;
-    void *out; /* [T, nq * vd] activations */
+    /* Where ranks divide the positions (kv.n_ranks > 1; neither whole nor with skipped tiles): q is
+     * of the heads of all these ranks, n_heads, and the same on each. A rank attends to the
+     * positions that it has; what splits give, in its room, is exchanged; and each joins the
+     * splits of its own heads, n_heads / kv.n_ranks, of which sinks and out are. CPU alone. */
+    struct sl_rank *rank;
+    void *others; /* room for SL_KV_RANK_ROOM bytes of each rank of rank's comm, for links that
+                     bring parts */
+    void *out;    /* [T, nq * vd] activations */
     int64_t ld_out;
 };
+
+/* Bytes of splits that a rank gives at a time. */
+#define SL_KV_RANK_ROOM (2u << 20)
 
 struct sl_op_gate_heads { /* x[t, h, d] *= sigmoid(gate[t, h, d]), or sigmoid(gate[t, h]) */
     void *x;              /* [T, heads, dim] activations */

@@ -49,8 +49,9 @@ struct outcome { /* what must not change by a bit */
 /* ---------------------------------------------------------------- another rank's process */
 
 /* What is divided among the processes: rows of everything, experts and the rows of the rest, the
- * same with experts where their load says, or layers. */
-enum parts { ROWS, EXPERTS, PLACED, LAYERS };
+ * same with experts where their load says, layers, or rows and, of the KV cache, positions in place
+ * of key heads. */
+enum parts { ROWS, EXPERTS, PLACED, LAYERS, POSITIONS };
 
 #define PLACINGS "{\"window_size\": 5, \"step_interval\": 7, \"num_redundant_experts\": 4}"
 
@@ -98,6 +99,8 @@ static struct sl_engine_config config_of(int n_nodes, enum parts parts)
                                      .enable_expert_parallel = parts == EXPERTS || parts == PLACED,
                                      .enable_eplb = parts == PLACED,
                                      .eplb_config = parts == PLACED ? PLACINGS : NULL,
+                                     .decode_context_parallel_size =
+                                         parts == POSITIONS ? n_nodes : 1,
                                      .nnodes = n_nodes,
                                      .rank_start_s = 60,
                                      .n_threads = 1};
@@ -231,14 +234,17 @@ static struct sl_engine *start(const char *model, int n_nodes, int port, const c
     return start_with(model, n_nodes, ROWS, port, transport, timeout_s);
 }
 
+static bool longer; /* prompts, by three times */
+
 static struct sl_request *submit_as(struct sl_engine *eng, int i, int n_out, struct sl_adapter *a)
 {
     static const int lengths[N_PROMPTS] = {5, 40, 130};
-    int32_t ids[130];
+    int32_t ids[3 * 130];
     struct sl_error err;
     struct sl_request *req = NULL;
     struct sl_request_desc desc = {
         .prompt = ids, .n_prompt = lengths[i % N_PROMPTS], .adapter = a, .adapter_scale = 1};
+    desc.n_prompt *= longer ? 3 : 1;
     for (int k = 0; k < desc.n_prompt; k++)
         ids[k] = (k * 37 + i * 11 + 3) % 250;
     sl_sampling_default(&desc.sampling);
@@ -410,6 +416,36 @@ static void test_bits(void **state)
             bits_of(model, 4, EXPERTS, "tcp", &want);
         }
     }
+}
+
+/* Prompts that are longer than one rank's stretch of positions. A process that divides other
+ * things is refused. */
+static void test_positions(void **state)
+{
+    static const struct variant some[] = {{.name = "llama", .dtype = SL_DTYPE_BF16},
+                                          {.name = "gemma3", .dtype = SL_DTYPE_BF16},
+                                          {.name = "deepseek_v2", .dtype = SL_DTYPE_BF16}};
+    (void)state;
+    longer = true;
+    for (size_t v = 0; v < SL_COUNT(some); v++) {
+        struct outcome want;
+        const char *model = write_model(&some[v]);
+        one_rank(model, &want);
+        bits_of(model, 2, POSITIONS, "auto", &want);
+        bits_of(model, 2, POSITIONS, "tcp", &want);
+        if (v == 0) {
+            bits_of(model, 4, POSITIONS, "auto", &want);
+            bits_of(model, 4, POSITIONS, "tcp", &want);
+        }
+    }
+    longer = false;
+    const char *model = write_model(&some[0]);
+    struct follower f = {.model = model, .port = free_port(), .parts = POSITIONS};
+    const pid_t pid = follow(&f);
+    struct sl_engine *eng = start_with(model, 2, POSITIONS, f.port, "auto", LONG_S);
+    must_say(&(struct follower){.model = model, .port = f.port}, "tokens, positions by rank (");
+    sl_engine_destroy(eng);
+    assert_int_equal(end_of(pid), 0);
 }
 
 static bool becomes(struct sl_engine *eng, int want, double seconds)
@@ -1137,6 +1173,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_drafts),         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_stages_differ),  cmocka_unit_test(test_tiers),
         cmocka_unit_test(test_stages_draft),   cmocka_unit_test(test_placed),
+        cmocka_unit_test(test_positions),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 2)

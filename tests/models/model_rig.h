@@ -49,6 +49,7 @@ struct rig_options {
     bool exact;                 /* block formats as floats */
     int32_t max_lora_rank;
     int n_ranks, n_stages; /* 0: 1 */
+    int kv_ranks;          /* of ranks: so many divide positions, in blocks of 256 each; 0: 1 */
     bool own_experts;      /* of ranks: each has some, whole, */
     bool balanced;         /* placed by their load, */
     int32_t n_redundant;   /* with so many replicas more */
@@ -94,6 +95,8 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
     struct sl_cpu_config cpu = {.n_threads = o->n_threads ? o->n_threads : 1, .exact = o->exact};
     int block = o->block_size ? o->block_size : 16, n_ranks = o->n_ranks ? o->n_ranks : 1;
     memset(g, 0, sizeof *g);
+    if (o->kv_ranks > 1)
+        block = SL_KV_STRETCH * o->kv_ranks;
     if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     const int stage = sl_model_stage_of(part, n_ranks, n_stages);
@@ -101,6 +104,8 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
         sl_model_balance_experts(g->model, o->n_redundant);
     else if (o->own_experts)
         sl_model_divide_experts(g->model);
+    if (o->kv_ranks > 1)
+        sl_model_divide_positions(g->model, o->kv_ranks);
     if (sl_model_set_rank(g->model, sl_model_rank_of(part, n_ranks), n_ranks, &err) != 0 ||
         sl_model_set_stage(g->model, stage, n_stages, o->layers, &err) != 0)
         fail_msg("%s: %s", path, err.msg);

@@ -108,7 +108,7 @@ static int check_bounds(const struct sl_rank_plan *p, int32_t n_layers, struct s
         b->max_tokens >= 1 && b->max_tokens <= SL_MAX_STEP_TOKENS && b->max_seqs >= 1 &&
         b->max_seqs <= SL_MAX_SEQS && b->max_logits >= 1 && b->max_logits <= SL_MAX_STEP_TOKENS &&
         b->max_model_len >= 1 && b->max_model_len <= SL_MAX_CONTEXT && b->block_size >= 1 &&
-        b->block_size <= SL_MAX_BLOCK_SIZE && b->n_vocab >= 1 && p->served >= 1 &&
+        b->block_size <= SL_MAX_PAGE_TOKENS && b->n_vocab >= 1 && p->served >= 1 &&
         p->served <= SL_MAX_CONTEXT && b->n_groups >= 1 && b->n_groups <= SL_MAX_KV_GROUPS &&
         b->max_loras >= 0 && p->n_taps >= 0 && p->n_taps <= SL_MAX_TAPS &&
         b->max_loras <= SL_MAX_LORAS && b->max_lora_rank >= 0 &&

@@ -106,6 +106,9 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
         sl_buf_printf(b, ", %s in %d layers", sl_dtype_info(p->kv.exempt_dtype)->name,
                       p->kv.n_exempt);
     sl_buf_puts(b, "\n");
+    if (p->kv_ranks > 1)
+        sl_buf_printf(b, "  %-24s %10.1f MB: positions are divided among %d ranks\n",
+                      "KV pages, a rank", (double)p->kv_bytes / p->n_ranks / 1e6, p->kv_ranks);
     for (int32_t g = 0; g < p->kv.n_groups; g++)
         group_text(p, g, b);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences%s\n", "activations",
@@ -151,8 +154,8 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                   (unsigned long long)p->mapped_bytes);
     sl_buf_printf(b, ", \"kv_bytes\": %llu, \"activation_bytes\": %llu",
                   (unsigned long long)p->kv_bytes, (unsigned long long)p->activation_bytes);
-    sl_buf_printf(b, ", \"runner_bytes\": %llu, \"n_ranks\": %d",
-                  (unsigned long long)p->runner_bytes, p->n_ranks);
+    sl_buf_printf(b, ", \"runner_bytes\": %llu, \"n_ranks\": %d, \"kv_ranks\": %d",
+                  (unsigned long long)p->runner_bytes, p->n_ranks, p->kv_ranks);
     sl_buf_printf(b, ", \"n_stages\": %d", p->n_stages);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);

@@ -86,6 +86,7 @@ void sl_loaded_info(const struct sl_loaded *l, struct sl_model_info *info)
         .max_num_batched_tokens = p->max_num_batched_tokens,
         .n_threads = l->backend->vt->n_threads(l->backend) * f->n_ranks,
         .n_ranks = SL_MAX(f->n_ranks, 1),
+        .n_kv_ranks = SL_MAX(f->kv_ranks, 1),
         .n_stages = SL_MAX(f->n_stages, 1),
         .weight_dtype = f->weight_dtype,
         .kv_dtype = sl_dtype_info(p->kv.dtype)->name,
@@ -163,10 +164,13 @@ struct sl_hash128 sl_loaded_kv_root(const struct sl_loaded *l)
 struct sl_hash128 sl_loaded_page_root(const struct sl_loaded *l, const struct sl_engine_config *cfg)
 {
     struct sl_hash128 in[2] = {sl_loaded_kv_root(l)};
+    const struct sl_model_facts *f = sl_model_facts(l->model);
     char text[320], ranks[96] = "";
     int at = 0;
     if (l->plan.n_ranks > 1) /* a page is the ranks' parts of it, one after the other, */
         at = snprintf(ranks, sizeof ranks, " %d ranks", l->plan.n_ranks);
+    if (f->kv_ranks > 1) /* of which some have other positions */
+        at += snprintf(ranks + at, sizeof ranks - (size_t)at, "/%d", f->kv_ranks);
     for (int32_t s = 0; s < l->plan.n_stages && l->plan.n_stages > 1; s++) /* or the stages' */
         at += snprintf(ranks + at, sizeof ranks - (size_t)at, " -%d", l->plan.stages[s].end);
     SL_ASSERT((size_t)at < sizeof ranks);

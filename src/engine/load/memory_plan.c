@@ -84,6 +84,8 @@ static int plan_steps(const struct sl_model_facts *facts, const struct sl_engine
     p->max_num_batched_tokens = cfg->max_num_batched_tokens != 0 ? cfg->max_num_batched_tokens
                                                                  : SL_MAX(tokens, p->max_num_seqs);
     p->block_size = cfg->block_size != 0 ? cfg->block_size : DEFAULT_BLOCK_SIZE;
+    if (facts->kv_ranks > 1)
+        p->block_size = SL_KV_STRETCH * facts->kv_ranks;
     SL_ASSERT(p->max_num_seqs >= 1 && p->max_num_batched_tokens >= p->max_num_seqs);
     p->max_queued = cfg->max_queued != 0 ? cfg->max_queued : DEFAULT_MAX_QUEUED;
     return 0;
@@ -814,6 +816,10 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
         return sl_fail(err, SL_EUNSUPPORTED,
                        "speculative-config: drafts do not run beside stages on GPUs "
                        "(pipeline_parallel_size) yet");
+    if (facts->kv_ranks > 1 && out->on_device)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "decode_context_parallel_size: GPUs do not divide positions yet: choose "
+                       "device cpu");
     out->n_stages = facts->n_stages;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
     if (out->n_stages > 1)
@@ -828,6 +834,7 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
         rc = sl_model_kv_layout_but(model, be, cfg->kv_cache_dtype, cfg->kv_cache_dtype_skip_layers,
                                     auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
     out->n_ranks = facts->n_ranks;
+    out->kv_ranks = facts->kv_ranks;
     if (rc == 0 && cfg->nnodes > 1 && out->speculative.num_speculative_tokens > 0 &&
         out->kv.groups[out->kv.n_groups - 1].state)
         rc = sl_fail(err, SL_EUNSUPPORTED,

@@ -43,6 +43,7 @@ struct sl_memory_plan {
     struct sl_kv_layout draft_kv;
     uint64_t draft_packed_bytes, draft_mapped_bytes, draft_activation_bytes;
     int32_t n_ranks;  /* that have an equal part each of all bytes above */
+    int32_t kv_ranks; /* of them so many divide positions; 1: none do */
     int32_t n_stages; /* likewise, with parts of their own, of which each rank has its share */
     struct sl_stage_plan stages[SL_MAX_STAGES];
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */

@@ -116,9 +116,10 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
     snprintf(out->version, sizeof out->version, "%s", SLUICE_VERSION);
     snprintf(out->isa, sizeof out->isa, "%s", be->vt->isa(be));
     const int n =
-        snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens%s%s",
+        snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens%s%s%s",
                  f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab,
-                 cfg->enable_expert_parallel ? ", experts by rank" : "", stages);
+                 cfg->enable_expert_parallel ? ", experts by rank" : "",
+                 f->kv_ranks > 1 ? ", positions by rank" : "", stages);
     SL_ASSERT(n > 0);
     out->digest = sl_ckpt_digest(ckpt);
     if (cfg->enable_expert_parallel) /* then ranks meet as often as others do, elsewhere */
@@ -132,6 +133,8 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
         const int32_t all[] = {eplb.window_size, eplb.step_interval, eplb.num_redundant_experts};
         out->digest = add(out->digest, all, sizeof all);
     }
+    if (f->kv_ranks > 1)
+        out->digest = add(out->digest, &f->kv_ranks, sizeof f->kv_ranks);
     if (f->n_stages > 1)
         out->digest = add(out->digest, stages, strlen(stages));
     out->n_ranks = sl_model_n_parts(f);

@@ -161,23 +161,23 @@ void sl_api_server_info(struct sl_conn *c)
     const struct sl_server *s = c->loop->server;
     const int dp_size = s->replicas != NULL ? (int)s->n_models : 1;
     sl_reply_tree(
-        c,
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
-                  " s:i, s:i, s:s, s:s, s:s?, s:s?, s:i, s:b, s:o?}",
-                  "model_id", m->name, "served_model_name", m->name, "model_path", info->model_path,
-                  "version", SLUICE_VERSION, "tp_size", SL_MAX((int)info->n_ranks, 1), "dp_size",
-                  dp_size, "pp_size", SL_MAX((int)info->n_stages, 1), "is_embedding",
-                  info->n_pooled > 0, "context_length", (int)info->max_model_len,
-                  "max_total_num_tokens", (json_int_t)n_tokens, "max_total_tokens",
-                  (json_int_t)n_tokens, "max_running_requests", (int)info->max_num_seqs,
-                  "page_size", (int)info->block_size, "kv_cache_dtype", info->kv_dtype, "dtype",
-                  info->weight_dtype, "num_running_reqs", (int)st.n_running, "num_queue_reqs",
-                  (int)st.n_waiting, "disaggregation_mode", mode_of(sl_engine_transfer(m->eng)),
-                  "status", sl_engine_sleep_level(m->eng) > 0 ? "asleep" : "ready",
-                  "speculative_algorithm", info->speculative_method, "speculative_draft_model_path",
-                  info->speculative_model, "speculative_num_draft_tokens",
-                  (int)info->num_speculative_tokens, "enable_eplb", (int)st.eplb.on,
-                  "eplb_balancedness", st.eplb.on ? json_real(st.eplb.balancedness) : NULL));
+        c, json_pack(
+               "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
+               " s:i, s:i, s:s, s:s, s:s?, s:s?, s:i, s:i, s:b, s:o?}",
+               "model_id", m->name, "served_model_name", m->name, "model_path", info->model_path,
+               "version", SLUICE_VERSION, "tp_size", SL_MAX((int)info->n_ranks, 1), "dp_size",
+               dp_size, "pp_size", SL_MAX((int)info->n_stages, 1), "is_embedding",
+               info->n_pooled > 0, "context_length", (int)info->max_model_len,
+               "max_total_num_tokens", (json_int_t)n_tokens, "max_total_tokens",
+               (json_int_t)n_tokens, "max_running_requests", (int)info->max_num_seqs, "page_size",
+               (int)info->block_size, "kv_cache_dtype", info->kv_dtype, "dtype", info->weight_dtype,
+               "num_running_reqs", (int)st.n_running, "num_queue_reqs", (int)st.n_waiting,
+               "disaggregation_mode", mode_of(sl_engine_transfer(m->eng)), "status",
+               sl_engine_sleep_level(m->eng) > 0 ? "asleep" : "ready", "speculative_algorithm",
+               info->speculative_method, "speculative_draft_model_path", info->speculative_model,
+               "speculative_num_draft_tokens", (int)info->num_speculative_tokens, "dcp_size",
+               SL_MAX((int)info->n_kv_ranks, 1), "enable_eplb", (int)st.eplb.on,
+               "eplb_balancedness", st.eplb.on ? json_real(st.eplb.balancedness) : NULL));
 }
 
 /* ---- Kubernetes' */
