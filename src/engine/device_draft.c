@@ -173,6 +173,7 @@ static int32_t first_row(const struct sl_device_draft *d)
 static int put_chain(struct sl_device_draft *d, struct sl_error *err)
 {
     const int32_t n = d->n_chains, block = d->cfg.block, first = first_row(d);
+    SL_ASSERT(n > 0 && block > first);
     int32_t *all = sl_calloc(1, chain_bytes(&d->cfg));
     if (all == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for drafts of %d sequences", n);
@@ -299,6 +300,7 @@ void sl_device_draft_destroy(struct sl_device_draft *d)
 /* The most likely ones of n rows of logits: their tokens, to ids. */
 static void choose(struct sl_device_draft *d, const float *logits, int32_t n, int32_t *ids)
 {
+    SL_ASSERT(n > 0 && n <= d->cfg.max_rows);
     d->dev->sample(d->be, &(struct sl_op_sample){.logits = logits,
                                                  .ld = d->n_row,
                                                  .n = n,

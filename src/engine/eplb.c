@@ -94,8 +94,9 @@ static double balancedness(const struct sl_eplb *e, struct mark from)
 /* Loads what the ranks here lack of a layer's list. */
 static int load_layer(struct sl_eplb *e, const struct layer *l, struct sl_error *err)
 {
-    int32_t n_experts, n;
+    int32_t n_experts, n = 0;
     int rc = 0;
+    SL_ASSERT(l->list + (size_t)l->n_places <= e->n_lists);
     for (int i = 0; i < e->parts.n && rc == 0; i++)
         if (sl_model_places(e->parts.models[i], l->layer, &n_experts) > 0) {
             rc = sl_model_places_load(e->parts.models[i], e->beside, l->layer, e->lists + l->list,

@@ -39,6 +39,7 @@ static int read_object(json_t *o, struct sl_eplb_config *out, struct sl_error *e
                                        "log_balancedness", "use_async",     "policy"};
     const char *key;
     json_t *v;
+    SL_ASSERT(json_is_object(o));
     json_object_foreach(o, key, v)
     {
         bool known = false;

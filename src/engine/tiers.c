@@ -40,6 +40,7 @@ static void see(struct sl_tiers *t, const struct sl_hash128 *name)
 {
     const struct sl_store_key key = {*name, 0};
     int32_t i = sl_nametab_find(&t->seen, &key);
+    SL_ASSERT(t->store_threshold > 1 && t->seen.n <= t->seen.n_max);
     if (i != SL_NO_NAME) {
         sl_nametab_renew(&t->seen, i);
     } else {

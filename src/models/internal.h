@@ -613,6 +613,10 @@ struct sl_run {
     _Atomic uint64_t n_parts; /* of layers, begun since the start */
 };
 
+enum { SL_LAYER_ROWS = 256 }; /* whose embeddings are projected for all layers at a time */
+/* run_room.c: gives the buffers of a run their places in r->mem. */
+void sl_run_cut(struct sl_run *r, const struct sl_run_config *cfg);
+
 /* run.c: what adapters add to matrix `mat` of a layer and those after it; *room is filled. NULL:
  * nothing. */
 const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,

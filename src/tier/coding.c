@@ -132,7 +132,7 @@ static uint32_t find_places(const uint32_t f[256], uint32_t first[256])
 }
 
 /* From the last byte to the first, words downwards from the end of out, so that they are read
- * forwards. Returns the bytes in front of which the words end up, or 0 if there is no room. */
+ * forwards. Returns the bytes in front of the words, or SIZE_MAX: there is no room. */
 static size_t code_words(const uint8_t *plane, size_t n, const uint32_t f[256], uint8_t *out,
                          size_t room, uint32_t x[SL_CODE_LANES])
 {

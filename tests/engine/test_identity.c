@@ -66,8 +66,8 @@ static const struct pair {
      "{\"method\":\"dspark\",\"model\":\"" DRAFTS "dspark\",\"num_speculative_tokens\":6}"},
 };
 
-/* Those behind these run on the CPU only: P-EAGLE, DSpark, and that small model, as experts of 12 columns
- * do. */
+/* Those behind these run on the CPU only: P-EAGLE, DSpark, and that small model, as experts of 12
+ * columns do. */
 enum { N_ON_DEVICE = 13 };
 
 /* ------------------------------------------------------------------ requests */
