@@ -299,6 +299,7 @@ static const struct sl_backend_vt vtable = {
     sl_cuda_stack_create,
     sl_cuda_stack_destroy,
     sl_cuda_experts_bytes,
+    nullptr, /* experts have fixed places */
     sl_cuda_weight_route,
     backend_isa,
     backend_n_threads,
