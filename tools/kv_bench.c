@@ -72,7 +72,7 @@ static int fill(struct bench *b, enum sl_dtype kv, size_t n_pages)
         return -1;
     for (int i = 0; i < BS; i++)
         positions[i] = i;
-    b->a.kv = (struct sl_kv_view){b->pool, b->page_bytes, 0, keys, kv, BS, 0};
+    b->a.kv = (struct sl_kv_view){b->pool, b->page_bytes, 0, keys, kv, BS, 0, 0, 0};
     struct sl_op_qk_norm_rope_kv_store store = {.batch = &batch,
                                                 .k = x,
                                                 .v = x + BS * NKV * HD,

@@ -324,7 +324,8 @@ static void att_run(const struct att_data *d, const struct att_way *way, struct 
     size_t page_bytes = 6 * plane, n_floats = (size_t)n_pages * page_bytes / sizeof(float);
     float *pool = att_red_alloc(n_floats);
     struct att_step s = {.be = way->be, .d = d, .n_mates = way->n_mates};
-    s.view = (struct sl_kv_view){(uint8_t *)pool, page_bytes, 2 * plane, 3 * plane, c->kv, bs, 0};
+    s.view =
+        (struct sl_kv_view){(uint8_t *)pool, page_bytes, 2 * plane, 3 * plane, c->kv, bs, 0, 0, 0};
     s.table = sl_malloc((size_t)n_pages * sizeof *s.table);
     assert_non_null(s.table);
     for (int i = 0; i < n_pages; i++)

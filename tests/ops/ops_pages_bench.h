@@ -62,7 +62,7 @@ static void bench_pages(int isa, int threads, int context)
     struct sl_span span = {.n = context};
     struct sl_batch batch = {.n_tokens = 1, .n_spans = 1, .spans = &span, .block_tables = table};
     struct pages_bench b = {.be = backend(isa, threads)};
-    const struct sl_kv_view kv = {pool, page, 0, keys, SL_DTYPE_BF16, BS, 0};
+    const struct sl_kv_view kv = {pool, page, 0, keys, SL_DTYPE_BF16, BS, 0, 0, 0};
     b.be->vt->page_bounds(b.be, &(struct sl_op_page_bounds){.batch = &batch,
                                                             .n_kv_heads = NKV,
                                                             .head_dim = HD,

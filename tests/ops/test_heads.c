@@ -92,7 +92,7 @@ static float *attend(const struct rig *g, const struct shape *s, int chunk)
                              .positions = positions + at,
                              .spans = &span,
                              .block_tables = table};
-        struct sl_kv_view view = {pool, page_bytes, 0, k_bytes, g->kv, BLOCK, 0};
+        struct sl_kv_view view = {pool, page_bytes, 0, k_bytes, g->kv, BLOCK, 0, 0, 0};
         struct sl_op_qk_norm_rope_kv_store store = {.batch = &b,
                                                     .q = q + at * HEADS * s->k_has,
                                                     .k = k + at * KV * s->k_has,

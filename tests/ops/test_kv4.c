@@ -420,7 +420,7 @@ static struct pages pages_make(const struct scene *s, const struct way *w)
     p.table = sl_malloc((size_t)n_pages * sizeof *p.table);
     assert_true(p.memory != NULL && p.table != NULL);
     memset(p.memory, 0xFF, p.n_bytes); /* scales are NaN */
-    p.view = (struct sl_kv_view){p.memory, keys + values, 0, keys, s->kv, w->block, 0};
+    p.view = (struct sl_kv_view){p.memory, keys + values, 0, keys, s->kv, w->block, 0, 0, 0};
     for (int i = 0; i < n_pages; i++)
         p.table[i] = n_pages - 1 - i;
     return p;

@@ -52,7 +52,7 @@ static void near_enough(double have, double want, const char *what, int64_t i)
 /* ---------------------------------------------------------------- hyper-connections */
 
 enum { S = 4, H = 52, ROWS = 6, ITERS = 9, W = (2 + S) * S };
-enum form { MIXED, LAST, APART, N_FORMS }; /* APART: streams are not mixed */
+enum form { MIXED, AT_LAST, APART, N_FORMS }; /* APART: streams are not mixed */
 #define EPS  1e-4
 #define POST 1.5
 
@@ -64,7 +64,7 @@ static void hyper_formula(const float *x, const float *m, const float *base, con
     for (int i = 0; i < S * H; i++)
         sum += (double)x[i] * (double)x[i];
     const double rms = sqrt(sum / (S * H) + 1e-5);
-    for (int i = 0; i < (form == LAST ? S : W); i++) {
+    for (int i = 0; i < (form == AT_LAST ? S : W); i++) {
         const int kind = i < S ? 0 : i < 2 * S ? 1 : 2;
         w[i] = (double)m[i] / rms * (double)scale[kind] + (double)base[i];
         if (kind < 2)
@@ -100,7 +100,7 @@ static void hyper_formula(const float *x, const float *m, const float *base, con
 
 static void check_hyper(struct sl_backend *be, enum form form, float *want)
 {
-    const int n_w = form == LAST ? S : W;
+    const int n_w = form == AT_LAST ? S : W;
     float *x = numbers(1, ROWS * S * H), *m = numbers(2, ROWS * W), *base = numbers(3, W),
           *y = numbers(4, ROWS * H), out[ROWS * H], w[ROWS * W];
     const float scale[] = {0.7f, 1.2f, 0.9f};
@@ -109,7 +109,7 @@ static void check_hyper(struct sl_backend *be, enum form form, float *want)
                                                       .w = w,
                                                       .base = base,
                                                       .scale = scale,
-                                                      .last = form == LAST,
+                                                      .last = form == AT_LAST,
                                                       .norm_eps = 1e-5f,
                                                       .eps = (float)EPS,
                                                       .n_iters = form == APART ? 0 : ITERS,
@@ -126,7 +126,7 @@ static void check_hyper(struct sl_backend *be, enum form form, float *want)
         for (int d = 0; d < H; d++)
             near_enough((double)out[t * H + d], sum[d], "what is read", d);
     }
-    if (form != LAST) {
+    if (form != AT_LAST) {
         float *before = sl_malloc(ROWS * S * H * sizeof *before);
         memcpy(before, x, ROWS * S * H * sizeof *before);
         be->vt->hyper_write(be, &(struct sl_op_hyper_write){

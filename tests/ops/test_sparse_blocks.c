@@ -108,7 +108,7 @@ static void choose(struct sl_backend *be, const struct index *x, enum sl_dtype d
     uint8_t *pool = sl_aligned_alloc(n_bytes);
     float *q = sl_malloc(N * KV * D * sizeof *q), *k = sl_malloc(N * D * sizeof *k);
     float *scores = sl_malloc((size_t)n_scores * sizeof *scores), angles[N * TURNED];
-    const struct sl_kv_view kv = {pool, page, 0, 0, dtype, PAGE, 0};
+    const struct sl_kv_view kv = {pool, page, 0, 0, dtype, PAGE, 0, 0, 0};
     memset(pool, 0xFF, n_bytes); /* slots that nobody has written are NaN */
     memcpy(q, x->q, N * KV * D * sizeof *q);
     memcpy(k, x->k, N * D * sizeof *k);
@@ -289,7 +289,7 @@ struct scene {
 static struct sl_kv_view view_of(uint8_t *pool, enum sl_dtype dtype, int n_kv)
 {
     const size_t keys = (size_t)n_kv * PAGE / SL_KV_TILE * sl_kv_tile_bytes(dtype, DIM);
-    return (struct sl_kv_view){pool, 2 * keys, 0, keys, dtype, PAGE, 0};
+    return (struct sl_kv_view){pool, 2 * keys, 0, keys, dtype, PAGE, 0, 0, 0};
 }
 
 /* Positions `from` of the text (NULL: in order) to the pages, of n_kv key heads from `head` on. */

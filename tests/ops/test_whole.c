@@ -416,7 +416,7 @@ static void check_attention(int window)
                              .positions = positions,
                              .spans = spans,
                              .block_tables = tables};
-        struct sl_kv_view kv = {pool, 2 * tiles, 0, tiles, SL_DTYPE_F32, 16, 0};
+        struct sl_kv_view kv = {pool, 2 * tiles, 0, tiles, SL_DTYPE_F32, 16, 0, 0, 0};
         struct sl_op_qk_norm_rope_kv_store store = {.batch = &b,
                                                     .q = rotated,
                                                     .k = k,
