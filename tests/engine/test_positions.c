@@ -19,14 +19,14 @@
 
 #define OUT "build/testdata/models"
 
-enum { N_PROMPTS = 4, N_OUT = 10, MAX_PROMPT = 1030, MAX_LEN = 1536 };
+enum { N_PROMPTS = 4, N_OUT = 10, LONG_OUT = 600, MAX_PROMPT = 1030, MAX_LEN = 2048 };
 
 /* Around a stretch of a rank and the blocks of two ranks; some begin alike. */
-static const int32_t lengths[N_PROMPTS] = {3, 250, 600, MAX_PROMPT};
+static const int32_t lengths[N_PROMPTS] = {3, 505, 600, MAX_PROMPT};
 
 struct outcome {
-    int32_t ids[N_PROMPTS][N_OUT];
-    float logprobs[N_PROMPTS][N_OUT];
+    int32_t ids[N_PROMPTS][LONG_OUT];
+    float logprobs[N_PROMPTS][LONG_OUT];
 };
 
 static const struct family {
@@ -61,7 +61,7 @@ static const char *write_model(const struct family *f)
     return path;
 }
 
-static struct sl_request *submit(struct sl_engine *eng, int i)
+static struct sl_request *submit(struct sl_engine *eng, int i, int32_t n_out)
 {
     static int32_t ids[MAX_PROMPT];
     struct sl_error err = {0};
@@ -70,7 +70,7 @@ static struct sl_request *submit(struct sl_engine *eng, int i)
     for (int32_t k = 0; k < lengths[i]; k++)
         ids[k] = (k < 560 && i > 1 ? k * 31 + 7 : k * 37 + i * 11 + k / 90) % 250;
     sl_sampling_default(&desc.sampling);
-    desc.sampling.max_tokens = N_OUT;
+    desc.sampling.max_tokens = n_out;
     desc.sampling.ignore_eos = desc.sampling.has_seed = true;
     desc.sampling.logprobs = 0;
     desc.sampling.temperature = i % 2 == 0 ? 0 : 0.8f;
@@ -79,7 +79,7 @@ static struct sl_request *submit(struct sl_engine *eng, int i)
     return req;
 }
 
-static void collect(struct sl_request *req, int i, struct outcome *out)
+static void collect(struct sl_request *req, int i, int32_t n_out, struct outcome *out)
 {
     struct sl_chunk chunk;
     int n = 0;
@@ -88,19 +88,20 @@ static void collect(struct sl_request *req, int i, struct outcome *out)
         while (sl_request_read(req, &chunk) == 1) {
             assert_int_not_equal(chunk.finish, SL_FINISH_ERROR);
             for (size_t k = 0; k < chunk.n_tokens; k++, n++) {
-                assert_true(n < N_OUT);
+                assert_true(n < n_out);
                 out->ids[i][n] = chunk.tokens[k].id;
                 out->logprobs[i][n] = chunk.tokens[k].logprob;
             }
         }
     }
-    assert_int_equal(n, N_OUT);
+    assert_int_equal(n, n_out);
     sl_request_release(req);
 }
 
-/* All prompts at once, so often. want NULL: nothing is compared. */
-static struct sl_stats run(struct sl_engine_config cfg, int n_times, const struct outcome *want,
-                           struct outcome *got, const char *what)
+/* So often all prompts, at once or one after the other, n_out tokens of each. want NULL: nothing is
+ * compared. */
+static struct sl_stats run_so(struct sl_engine_config cfg, int n_times, bool at_once, int32_t n_out,
+                              const struct outcome *want, struct outcome *got, const char *what)
 {
     struct sl_error err = {0};
     struct sl_engine *eng = NULL;
@@ -111,9 +112,9 @@ static struct sl_stats run(struct sl_engine_config cfg, int n_times, const struc
     for (int t = 0; t < n_times; t++) {
         memset(got, 0, sizeof *got);
         for (int i = 0; i < N_PROMPTS; i++)
-            reqs[i] = submit(eng, i);
+            reqs[i] = at_once ? submit(eng, i, n_out) : NULL;
         for (int i = 0; i < N_PROMPTS; i++)
-            collect(reqs[i], i, got);
+            collect(at_once ? reqs[i] : submit(eng, i, n_out), i, n_out, got);
         for (int i = 0; i < N_PROMPTS && want != NULL; i++)
             if (memcmp(got->ids[i], want->ids[i], sizeof got->ids[i]) != 0 ||
                 memcmp(got->logprobs[i], want->logprobs[i], sizeof got->logprobs[i]) != 0)
@@ -126,6 +127,12 @@ static struct sl_stats run(struct sl_engine_config cfg, int n_times, const struc
     assert_int_equal(stats.n_pages_free + stats.n_pages_cached, stats.n_pages);
     sl_engine_destroy(eng);
     return stats;
+}
+
+static struct sl_stats run(struct sl_engine_config cfg, int n_times, const struct outcome *want,
+                           struct outcome *got, const char *what)
+{
+    return run_so(cfg, n_times, true, N_OUT, want, got, what);
 }
 
 static struct sl_engine_config config_of(const char *model, int32_t n_ranks, int32_t kv_ranks)
@@ -146,7 +153,7 @@ static void test_bits(void **state)
     } cases[] = {{2, 2, 512, 3}, {2, 2, 7, 1}, {4, 4, 64, 2}};
     (void)state;
     for (size_t f = 0; f < SL_COUNT(families); f++) {
-        struct outcome want, got;
+        static struct outcome want, got;
         const char *model = write_model(&families[f]);
         struct sl_engine_config cfg = config_of(model, 1, 1);
         cfg.no_prefix_caching = true;
@@ -166,24 +173,25 @@ static void test_bits(void **state)
     }
 }
 
-/* Pages for two of the longest sequences, of which four want to run. */
+/* Four blocks: an answer that goes on into a third one has to wait for the other's two. */
 static void test_preemption(void **state)
 {
     (void)state;
-    struct outcome want, got;
+    static struct outcome want, got;
     struct sl_error err = {0};
     struct sl_engine *probe = NULL;
     const char *model = write_model(&families[0]);
     struct sl_engine_config cfg = config_of(model, 1, 1);
-    (void)run(cfg, 1, NULL, &want, "one rank");
+    (void)run_so(cfg, 1, true, LONG_OUT, NULL, &want, "one rank");
     cfg = config_of(model, 2, 2);
     if (sl_engine_create(&cfg, &probe, &err) != 0)
         fail_msg("%s", err.msg);
     cfg.kv_cache_bytes = sl_engine_info(probe)->kv_bytes_per_token * 512 * 4;
     sl_engine_destroy(probe);
-    const struct sl_stats s = run(cfg, 3, &want, &got, "preemption");
+    const struct sl_stats s = run_so(cfg, 1, true, LONG_OUT, &want, &got, "preemption");
     assert_true(s.preemptions > 0);
     cfg.kv_cache_bytes = 0;
+    (void)run(config_of(model, 1, 1), 1, NULL, &want, "one rank");
     cfg.speculative_config = "{\"method\":\"ngram\",\"num_speculative_tokens\":4,"
                              "\"prompt_lookup_max\":3,\"prompt_lookup_min\":1}";
     cfg.max_itl_ms = -1;
@@ -201,21 +209,22 @@ static void test_preemption(void **state)
 static void test_tiers(void **state)
 {
     (void)state;
-    struct outcome want, got;
+    static struct outcome want, got;
     struct sl_error err = {0};
     struct sl_engine *probe = NULL;
     const char *model = write_model(&families[0]);
     struct sl_engine_config cfg = config_of(model, 1, 1);
     (void)run(cfg, 1, NULL, &want, "one rank");
     cfg = config_of(model, 4, 2);
-    cfg.max_num_seqs = 2;
+    cfg.max_num_seqs = 1;
+    cfg.max_model_len = 3 * 512;
     if (sl_engine_create(&cfg, &probe, &err) != 0)
         fail_msg("%s", err.msg);
-    cfg.kv_cache_bytes = sl_engine_info(probe)->kv_bytes_per_token * 512 * 4;
+    cfg.kv_cache_bytes = sl_engine_info(probe)->kv_bytes_per_token * 512 * 3;
     sl_engine_destroy(probe);
-    const struct sl_stats before = run(cfg, 3, &want, &got, "no tier");
+    const struct sl_stats before = run_so(cfg, 3, false, N_OUT, &want, &got, "no tier");
     cfg.kv_offloading_size = 0.1f;
-    const struct sl_stats s = run(cfg, 3, &want, &got, "tier");
+    const struct sl_stats s = run_so(cfg, 3, false, N_OUT, &want, &got, "tier");
     assert_true(s.prompt_tokens_cached > before.prompt_tokens_cached);
 }
 
