@@ -269,6 +269,8 @@ int sl_peer_pull(struct sl_peer *p, struct sl_peer_conn *c, uint64_t now)
         r = settle_heads(p, c, now);
         if (r == 0 && c->n_heads < c->n_asked)
             r = take_next(p, c, now);
+        if (r > 0 && settle_heads(p, c, now) < 0) /* that one will not come */
+            r = -1;
     }
     return r;
 }
