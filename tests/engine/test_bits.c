@@ -542,15 +542,21 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks),
         cmocka_unit_test(stages),
     };
-    static const char *const formats[] = {"turboquant_4bit_nc", "turboquant_3bit_nc",
-                                          "int4_per_token_head", "nvfp4"};
+    const struct CMUnitTest of_other_codes[] = {
+        cmocka_unit_test(preemption),
+        cmocka_unit_test(prefix_cache_hit_and_miss),
+    };
+    static const char *const others[] = {"turboquant_3bit_nc", "int4_per_token_head", "nvfp4"};
     (void)argv;
     int n_failed = argc > 1 ? 0 : cmocka_run_group_tests_name("bundled", tests, setup, NULL);
     if (argc <= 1)
         n_failed += cmocka_run_group_tests_name("pages", chosen, setup_top_pages, end_top_pages);
-    for (size_t i = 0; argc <= 1 && i < SL_COUNT(formats); i++) {
-        coded = formats[i];
+    coded = "turboquant_4bit_nc";
+    if (argc <= 1)
         n_failed += cmocka_run_group_tests_name(coded, of_codes, setup_coded, teardown_coded);
+    for (size_t i = 0; argc <= 1 && i < SL_COUNT(others); i++) {
+        coded = others[i];
+        n_failed += cmocka_run_group_tests_name(coded, of_other_codes, setup_coded, teardown_coded);
     }
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
