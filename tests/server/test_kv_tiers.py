@@ -214,7 +214,7 @@ def test_what_few_ask_for_is_not_stored():
         assert s.metric("sluice:kv_tier_stored_total", tier="host") == 0
         again = ask(s, 1)
         assert again[:2] == first[:2]
-        wait_for(s, "sluice:kv_tier_stored_total", (first[3] - 1) // 16, tier="host")
+        s.wait_metric("sluice:kv_tier_stored_total", (first[3] - 1) // 16, tier="host")
         well(s)
 
 
