@@ -1018,8 +1018,9 @@ static void test_run_limits(void **state)
     assert_int_equal(sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, 0, &l, &err),
                      SL_EINVAL);
     assert_non_null(strstr(err.msg, "block-size is 0"));
-    assert_int_equal(sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, 272, &l, &err),
-                     SL_EINVAL);
+    assert_int_equal(
+        sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, SL_MAX_PAGE_TOKENS + 16, &l, &err),
+        SL_EINVAL);
     assert_int_equal(sl_model_kv_layout(g.model, NULL, "f16", SL_DTYPE_BF16, 24, &l, &err),
                      SL_EINVAL);
     struct sl_run_config cfg = {.max_logits = 1, .kv = g.kv, .kv_pool = {g.pool}};
