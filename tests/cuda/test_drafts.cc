@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Models that draft, on the GPU, mostly the simulated one, through the public API: a small model,
- * modules of the model's own checkpoint (MTP), EAGLE-3, DFlash, Gemma 4's
+ * modules of the model's own checkpoint (MTP), EAGLE-3, DFlash, DSpark, Gemma 4's
  * assistant. An argument: only pairs whose configuration has it.
  *
  * Who drafts changes no bit of any output. A model that drafts for itself must be right in every
@@ -136,6 +136,8 @@ struct pair {
 #define EAGLE(model, n) \
     "{\"method\":\"eagle3\",\"model\":\"" DRAFTS model "\",\"num_speculative_tokens\":" n "}"
 
+#define SPARK(model, n) \
+    "{\"method\":\"dspark\",\"model\":\"" DRAFTS model "\",\"num_speculative_tokens\":" n "}"
 #define ASSISTANT(model, n) \
     "{\"method\":\"mtp\",\"model\":\"" DRAFTS model "\",\"num_speculative_tokens\":" n "}"
 #define FLASH(model, n) \
@@ -153,6 +155,9 @@ static const struct pair pairs[] = {
     {DRAFTS "llama", FLASH("dflash_windows", "3"), false, false},
     {DRAFTS "llama", FLASH("dflash_speculators", "6"), false, true},
     {DRAFTS "copy", FLASH("dflash_copy", "1"), true, false},
+    {DRAFTS "llama", SPARK("dspark", "6"), false, true},
+    {DRAFTS "llama", SPARK("dspark_gated", "3"), false, false},
+    {DRAFTS "llama", SPARK("dspark_rnn", "4"), false, false},
     {DRAFTS "gemma4_copy", ASSISTANT("gemma4_copy_window", "3"), true, false},
     {DRAFTS "gemma4_copy", ASSISTANT("gemma4_copy_full", "2"), true, false},
     {DRAFTS "gemma4", ASSISTANT("gemma4_assistant_ordered", "4"), false, true},

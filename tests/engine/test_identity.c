@@ -55,6 +55,8 @@ static const struct pair {
      "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash\",\"num_speculative_tokens\":5}"},
     {"dflash, always right", DRAFTS "copy",
      "{\"method\":\"dflash\",\"model\":\"" DRAFTS "dflash_copy\",\"num_speculative_tokens\":1}"},
+    {"dspark", DRAFTS "llama",
+     "{\"method\":\"dspark\",\"model\":\"" DRAFTS "dspark\",\"num_speculative_tokens\":6}"},
     {"gemma4 assistant", DRAFTS "gemma4",
      "{\"model\":\"" DRAFTS "gemma4_assistant_ordered\",\"num_speculative_tokens\":4}"},
     {"gemma4 assistant, always right", DRAFTS "gemma4_copy",
@@ -62,13 +64,11 @@ static const struct pair {
      "\"num_speculative_tokens\":3}"},
     {"mtp, GLM-4.5", DRAFTS "glm4_moe", "{\"method\":\"mtp\",\"num_speculative_tokens\":2}"},
     {"peagle", DRAFTS "copy", "{\"model\":\"" DRAFTS "peagle_copy\",\"num_speculative_tokens\":2}"},
-    {"dspark", DRAFTS "llama",
-     "{\"method\":\"dspark\",\"model\":\"" DRAFTS "dspark\",\"num_speculative_tokens\":6}"},
 };
 
-/* Those behind these run on the CPU only: P-EAGLE, DSpark, and that small model, as experts of 12
- * columns do. */
-enum { N_ON_DEVICE = 13 };
+/* Those behind these run on the CPU only: P-EAGLE, and that small model, as experts of 12 columns
+ * do. */
+enum { N_ON_DEVICE = 14 };
 
 /* ------------------------------------------------------------------ requests */
 

@@ -724,10 +724,10 @@ static int plan_draft_model(const struct sl_model *draft, const struct sl_engine
                        "(tensor_parallel_size) yet: choose method ngram or suffix");
     SL_ASSERT(p->n_stages == 1 || !p->on_device); /* sl_memory_plan_make says so */
     const struct sl_model_facts *f = sl_model_facts(draft);
-    if (be->vt->device != NULL && f->draft_block > 0 && (!f->draft_apart || f->draft_chain))
+    if (be->vt->device != NULL && f->draft_block > 0 && !f->draft_apart)
         return sl_fail(
             err, SL_EUNSUPPORTED,
-            "speculative-config: dspark and P-EAGLE do not run on a GPU yet: choose device cpu, or "
+            "speculative-config: P-EAGLE does not run on a GPU yet: choose device cpu, or "
             "another method");
     if (!sl_kv_layers_full(&p->kv.groups[0]))
         return sl_fail(err, SL_EUNSUPPORTED,
