@@ -71,6 +71,10 @@ CUDA_GEN  := $(patsubst %,$(BUILD)/gen/cuda/%.cu,$(shell tools/cuda_instances))
 CUDA_SRC  := $(wildcard src/cuda/*.cu src/cuda/*/*.cu) $(CUDA_GEN)
 cuda_obj   = $(patsubst src/cuda/%.cu,$1/%.o,$(patsubst $(BUILD)/gen/cuda/%.cu,$1/gen/%.o,$(CUDA_SRC)))
 CUDA_OBJ  := $(call cuda_obj,$(BUILD)/cuda)
+# GPU_CODE=sample: nvcc compiles a few instances of each template, and the program has no kernels. All of
+# them take nvcc an hour of a core, the rest of the tests little more.
+SAMPLED   := $(filter-out $(BUILD)/cuda/gen/%,$(CUDA_OBJ)) \
+             $(patsubst %,$(BUILD)/cuda/gen/%.o,$(shell tools/cuda_instances --sample))
 SIM       := $(BUILD)/cuda_sim
 SIM_FLAGS := -std=c++17 -D_GNU_SOURCE -Itests/cuda/sim -Itests -Itools -Iinclude -Isrc -g1 -fPIE -MMD -MP \
              -fno-omit-frame-pointer -ffp-contract=off -pthread -Wall -Wextra -Wno-unknown-pragmas \
@@ -79,6 +83,7 @@ SIM_FLAGS := -std=c++17 -D_GNU_SOURCE -Itests/cuda/sim -Itests -Itools -Iinclude
 # third of the compiling and a quarter of the running. CFG=asan has both.
 SIM_SAN   := -O1 $(if $(filter release,$(CFG)),$(SIM_LOCAL),-DSL_DEBUG) -fsanitize=address,undefined \
              -fno-sanitize=null,object-size,pointer-overflow,vptr -fno-sanitize-recover=all
+SIM_BARE  := $(if $(filter release,$(CFG)),-DSL_SIM_BARE_STACKS)
 SIM_LOCAL  = $(if $(findstring clang,$(CXX)),-mllvm -asan-stack=0,--param asan-stack=0)
 SIM_OBJ   := $(patsubst tests/cuda/sim/%.cc,$(SIM)/sim/%.o,$(wildcard tests/cuda/sim/*.cc)) \
              $(call cuda_obj,$(SIM))
@@ -93,7 +98,7 @@ GPU_LIB  := $(BUILD)/libsluice_cuda.a
 CUDART   := $(firstword $(wildcard $(dir $(realpath $(NVCC)))../lib64/libcudart_static.a \
             $(dir $(realpath $(NVCC)))../targets/x86_64-linux/lib/libcudart_static.a \
             /usr/lib/x86_64-linux-gnu/libcudart_static.a))
-WITH_GPU := $(if $(NVCC),$(if $(CUDART),$(filter release,$(CFG))))
+WITH_GPU := $(if $(NVCC),$(if $(CUDART),$(if $(filter sample,$(GPU_CODE)),,$(filter release,$(CFG)))))
 BACKEND  := $(if $(WITH_GPU),$(GPU_LIB),$(NO_CUDA))
 GPU_LIBS := $(if $(WITH_GPU),$(CUDART) -lrt)
 GPU_TESTS := $(patsubst tests/cuda/%.cc,$(BUILD)/gpu/%,\
@@ -119,9 +124,10 @@ demo:
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) build/sluice
 	./build/sluice run -p "Once upon a time" -n 200 --raw --seed 1
 
-## make test          install what is missing, build, run every test
+## make test          install what is missing, build, run every test; where there is no GPU, nvcc compiles only
+##                    some instances of each template (GPU_CODE=sample), all are what make all builds
 test: deps
-	$(Q)$(MAKE) --no-print-directory -j$(JOBS) check
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) GPU_CODE=$(if $(wildcard /dev/nvidiactl),all,sample) check
 
 ## make check         the tests, without installing anything
 check: all lib $(TESTS) cuda
@@ -324,7 +330,7 @@ $(SIM)/gen/%.o: $(BUILD)/gen/cuda/%.cu
 $(SIM)/sim/%.o: tests/cuda/sim/%.cc
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"
-	$(Q)$(CXX) $(SIM_FLAGS) -O2 -c -o $@ $<
+	$(Q)$(CXX) $(SIM_FLAGS) $(SIM_BARE) -O2 -c -o $@ $<
 
 $(SIM).a: $(SIM_OBJ)
 	@echo "  AR    $@"
@@ -375,7 +381,7 @@ sim-race: $(patsubst tests/cuda/%.cc,$(RACE)/%,\
 
 ## make cuda          compile the CUDA kernels for sm_90a, where there is an nvcc
 ifneq ($(NVCC),)
-cuda: $(CUDA_OBJ)
+cuda: $(if $(filter sample,$(GPU_CODE)),$(SAMPLED),$(CUDA_OBJ))
 else
 cuda:
 	@echo "cuda: no nvcc here; src/cuda is not compiled for a GPU (NVCC=path)"
