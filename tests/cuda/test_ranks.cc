@@ -27,9 +27,10 @@ extern "C" {
 #include <cmocka.h>
 }
 
-static const int n_requests = 4;
-static int n_devices, n_out = 4, longer; /* tokens of a prompt that are added */
-static bool bare; /* best tokens alone: no log probabilities, no draws, no penalties */
+enum { MAX_REQUESTS = 4 };
+static int n_devices, n_requests = MAX_REQUESTS, n_out = 4,
+                      longer; /* tokens of a prompt that are added */
+static bool bare;             /* best tokens alone: no log probabilities, no draws, no penalties */
 
 struct model {
     const char *name, *family;
@@ -120,7 +121,7 @@ struct outcome {
 static struct sl_request *submit(struct sl_engine *eng, int i, struct sl_constraint *c = nullptr,
                                  struct sl_adapter *adapter = nullptr)
 {
-    static const int lengths[n_requests] = {1, 23, 16, 50};
+    static const int lengths[MAX_REQUESTS] = {1, 23, 16, 50};
     struct sl_error err;
     struct sl_request *req = nullptr;
     std::vector<int32_t> prompt;
@@ -276,7 +277,9 @@ static void same_bits(void **)
  * of experts. */
 static void many_tokens_of(const model &m, bool experts)
 {
-    longer = 90;
+    longer = 60;
+    n_requests = 2; /* of 144 tokens in a step: more than a tile has */
+    n_out = 1;
     write_model(m);
     struct sl_engine_config cfg = config_of(1);
     cfg.max_num_batched_tokens = 256;
@@ -288,6 +291,8 @@ static void many_tokens_of(const model &m, bool experts)
         expect_same(m, n, "of many tokens", want, run(m, cfg, true));
     }
     longer = 0;
+    n_requests = MAX_REQUESTS;
+    n_out = 4;
 }
 
 static void many_tokens(void **)
@@ -332,7 +337,7 @@ static void best_tokens(void **)
 static void drafts(void **)
 {
     struct sl_stats s;
-    n_out = 60;
+    n_out = 32;
     const std::vector<outcome> want = run(models[0], config_of(1), false);
     struct sl_engine_config cfg = config_of(2);
     cfg.max_itl_ms = -1;

@@ -149,6 +149,14 @@ static void unpack(bool bf16, uint32_t v, float *lo, float *hi)
 /* A row of sums; compilers make one or two vector instructions of an operation. */
 typedef float sim_row __attribute__((vector_size(32)));
 
+__attribute__((target_clones("avx2", "default"))) void sim_multiply(const float (*a)[16],
+                                                                    const sim_row *b, sim_row *c)
+{
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            c[i] += a[i][k] * b[k];
+}
+
 static void mma(sim_slot *s)
 {
     float a[16][16];
@@ -170,9 +178,7 @@ static void mma(sim_slot *s)
         for (int i = 0; i < 4; i++)
             c[g + i / 2 * 8][t + i % 2] = p->c[i];
     }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            c[i] += a[i][k] * b[k];
+    sim_multiply(a, b, c);
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++)
             s->part[lane]->c[i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
