@@ -12,6 +12,7 @@ void sl_link_init(struct sl_link *l, const struct sl_link_config *cfg, const str
 {
     SL_ASSERT(cfg->n_ranks >= 2 && cfg->n_ranks <= SL_MAX_RANKS);
     SL_ASSERT(cfg->rank >= 0 && cfg->rank < cfg->n_ranks);
+    SL_ASSERT((cfg->absent & 1) == 0 && (cfg->absent >> cfg->rank & 1) == 0);
     l->vt = vt;
     l->cfg = *cfg;
     l->spin_ticks = cfg->n_ranks <= sl_cpu_count() ? SPIN_TICKS : 0;

@@ -25,6 +25,8 @@ typedef bool (*sl_link_patience_fn)(void *arg, int rank, uint64_t waited_ns);
 
 struct sl_link_config {
     int rank, n_ranks;
+    uint32_t absent;    /* ranks, a bit each, that are not in it: nobody sends to them or waits for
+                           them, and what they have of a row is nothing. Never rank 0 */
     size_t max_message; /* bytes of a step */
     size_t room_bytes;  /* most that a rank has of what is gathered */
     sl_link_patience_fn patience;
@@ -87,6 +89,10 @@ SL_MUST_CHECK int sl_link_all_gather(struct sl_link *l, const struct sl_link_gat
 void sl_link_lose(struct sl_link *l);
 
 /* For the kinds. */
+static inline bool sl_link_has(const struct sl_link *l, int rank)
+{
+    return (l->cfg.absent >> rank & 1) == 0;
+}
 static inline bool sl_link_wants(const struct sl_link_gather *g, int rank)
 {
     return !g->first_only || rank == 0 || rank == g->also;

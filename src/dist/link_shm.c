@@ -113,7 +113,8 @@ static int shm_send(struct sl_link *l, const void *data, size_t n)
     struct shm_link *s = (struct shm_link *)l;
     int rc = 0;
     for (int i = 1; i < l->cfg.n_ranks && rc == 0; i++) /* have they read the one before? */
-        rc = wait_for(l, i, &s->head->ranks[i].taken, s->n_steps);
+        if (sl_link_has(l, i))
+            rc = wait_for(l, i, &s->head->ranks[i].taken, s->n_steps);
     if (rc != 0)
         return rc;
     memcpy(s->message, data, n);
@@ -164,6 +165,9 @@ static int shm_all_gather(struct sl_link *l, const struct sl_link_gather *g,
     count(&own->gathers, s->n_gathers);
     for (int i = 0; i < l->cfg.n_ranks; i++) {
         struct shm_rank *r = &s->head->ranks[i];
+        parts[i] = (struct sl_link_part){.rows = (const uint8_t *)s->head};
+        if (!sl_link_has(l, i))
+            continue;
         int rc = i == l->cfg.rank ? 0 : wait_for(l, i, &r->gathers, s->n_gathers);
         if (rc != 0)
             return rc;

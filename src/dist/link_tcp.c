@@ -174,12 +174,15 @@ static int tcp_send(struct sl_link *l, const void *data, size_t n)
 {
     struct tcp_link *s = (struct tcp_link *)l;
     s->own = (struct frame){.magic = MAGIC, .kind = KIND_STEP, .seq = s->n_steps++, .n = n};
+    int n_to = 0;
     for (int i = 1; i < l->cfg.n_ranks; i++) {
-        struct transfer *t = begin(s, i - 1, i, true);
+        if (!sl_link_has(l, i))
+            continue;
+        struct transfer *t = begin(s, n_to++, i, true);
         add_cut(t, &s->own, sizeof s->own, sizeof s->own, 1);
         add_cut(t, data, n, n, 1);
     }
-    return move_all(s, s->transfers, l->cfg.n_ranks - 1, false);
+    return move_all(s, s->transfers, n_to, false);
 }
 
 static int tcp_recv(struct sl_link *l, void *data, size_t max, size_t *n)
@@ -244,14 +247,17 @@ static int gather_frames(struct tcp_link *s, const struct sl_link_gather *g,
                          uint64_t widths[SL_MAX_RANKS], bool sends)
 {
     const int n_ranks = s->link.cfg.n_ranks;
-    int rc = 0;
+    int rc = 0, n = 0;
     for (int i = 1; i < n_ranks; i++)
-        add_cut(begin(s, i - 1, i, false), &s->frames[i], sizeof s->frames[i], sizeof s->frames[i],
-                1);
+        if (sl_link_has(&s->link, i))
+            add_cut(begin(s, n++, i, false), &s->frames[i], sizeof s->frames[i],
+                    sizeof s->frames[i], 1);
     if (sends)
-        send_own(s, begin(s, n_ranks - 1, 1, true), g);
-    rc = move_all(s, s->transfers, n_ranks - 1 + sends, false);
+        send_own(s, begin(s, n++, 1, true), g);
+    rc = move_all(s, s->transfers, n, false);
     for (int i = 1; i < n_ranks && rc == 0; i++) {
+        if (!sl_link_has(&s->link, i))
+            continue;
         rc = check_frame(s, i, KIND_PART, s->n_gathers, (uint64_t)g->n);
         widths[i] = s->frames[i].row_bytes[i];
     }
@@ -263,17 +269,18 @@ static int gather_as_first(struct tcp_link *s, const struct sl_link_gather *g,
 {
     const struct sl_link *l = &s->link;
     const int n_ranks = l->cfg.n_ranks;
-    const bool answers = !g->first_only || g->also > 0;
-    int n = 0, rc = gather_frames(s, g, widths, answers && n_ranks == 2);
+    const bool answers = !g->first_only || g->also > 0, pair = n_ranks == 2;
+    int n = 0, rc = gather_frames(s, g, widths, answers && pair && sl_link_has(l, 1));
     for (int i = 1; i < n_ranks && rc == 0; i++)
-        add_part(l, begin(s, n++, i, false), g, widths, i);
+        if (sl_link_has(l, i))
+            add_part(l, begin(s, n++, i, false), g, widths, i);
     rc = rc == 0 ? move_all(s, s->transfers, n, false) : rc;
-    if (rc != 0 || n_ranks == 2 || !answers)
+    if (rc != 0 || pair || !answers)
         return rc;
     memcpy(s->own.row_bytes, widths, sizeof s->own.row_bytes);
     n = 0;
     for (int i = 1; i < n_ranks; i++) {
-        if (!sl_link_wants(g, i))
+        if (!sl_link_wants(g, i) || !sl_link_has(l, i))
             continue;
         struct transfer *t = begin(s, n++, i, true);
         send_own(s, t, g);
@@ -354,7 +361,7 @@ int sl_link_tcp_open(const struct sl_link_config *cfg, const int *fds, struct sl
     if (cfg->rank > 0)
         s->fds[0] = fds[0];
     for (int i = 1; i < cfg->n_ranks && cfg->rank == 0; i++)
-        s->fds[i] = fds[i - 1];
+        s->fds[i] = sl_link_has(&s->link, i) ? fds[i - 1] : -1;
     *out = &s->link;
     return 0;
 }

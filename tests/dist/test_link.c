@@ -23,6 +23,7 @@ enum { MAX_ROWS = 40, MAX_WIDTH = 3000, ROOM = MAX_ROWS * MAX_WIDTH, STEP = 5000
 
 struct world {
     int n_ranks;
+    uint32_t absent;
     bool shm;
     void *memory;
     size_t n_memory;
@@ -39,8 +40,11 @@ struct member {
 
 static struct sl_link_config config_of(const struct world *w, int rank)
 {
-    return (struct sl_link_config){
-        .rank = rank, .n_ranks = w->n_ranks, .max_message = STEP, .room_bytes = ROOM};
+    return (struct sl_link_config){.rank = rank,
+                                   .n_ranks = w->n_ranks,
+                                   .absent = w->absent,
+                                   .max_message = STEP,
+                                   .room_bytes = ROOM};
 }
 
 static void world_open(struct world *w, int n_ranks, bool shm)
@@ -83,6 +87,8 @@ static uint8_t byte_of(int i, int r, size_t t, size_t k)
 
 static size_t width_of(const struct member *m, int i, int r)
 {
+    if ((m->w->absent >> r & 1) != 0)
+        return 0;
     return 1 + sl_mix64((uint64_t)i * 8 + (uint64_t)r) % (MAX_WIDTH / (size_t)m->w->n_ranks);
 }
 
@@ -156,26 +162,37 @@ static void *member_main(void *arg)
     return NULL;
 }
 
-static void gathers_of(int n_ranks, bool shm)
+static void gathers_of(int n_ranks, uint32_t absent, bool shm)
 {
     struct world w;
     struct member m[SL_MAX_RANKS];
     pthread_t threads[SL_MAX_RANKS];
     world_open(&w, n_ranks, shm);
+    w.absent = absent;
     for (int i = 0; i < n_ranks; i++) {
-        m[i] = (struct member){.w = &w, .rank = i, .cfg = config_of(&w, i)};
+        m[i] = (struct member){.w = &w, .rank = i};
+        if ((absent >> i & 1) != 0) /* what it would read stays there, and it sends nothing */
+            continue;
+        m[i].cfg = config_of(&w, i);
         m[i].link = link_open(&w, &m[i].cfg);
     }
     for (int i = 0; i < n_ranks; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, member_main, &m[i]), 0);
+        if (m[i].link != NULL)
+            assert_int_equal(pthread_create(&threads[i], NULL, member_main, &m[i]), 0);
     for (int i = 0; i < n_ranks; i++)
-        pthread_join(threads[i], NULL);
+        if (m[i].link != NULL)
+            pthread_join(threads[i], NULL);
     for (int i = 0; i < n_ranks; i++)
         if (m[i].rc != 0)
-            fail_msg("%s of %d ranks, rank %d: %d %s %s", shm ? "memory" : "tcp", n_ranks, i,
-                     m[i].rc, m[i].what, m[i].link->error.msg);
+            fail_msg("%s of %d ranks without %x, rank %d: %d %s %s", shm ? "memory" : "tcp",
+                     n_ranks, absent, i, m[i].rc, m[i].what, m[i].link->error.msg);
     for (int i = 0; i < n_ranks; i++)
         sl_link_close(m[i].link);
+    for (int i = 1; i < n_ranks && !shm; i++)
+        if ((absent >> i & 1) != 0) {
+            close(w.fds[i][0]);
+            close(w.fds[i][1]);
+        }
     sl_shm_unmap(w.memory, w.n_memory);
 }
 
@@ -183,8 +200,13 @@ static void test_gathers(void **state)
 {
     (void)state;
     for (int n = 2; n <= 5; n++) {
-        gathers_of(n, false);
-        gathers_of(n, true);
+        gathers_of(n, 0, false);
+        gathers_of(n, 0, true);
+    }
+    for (int shm = 0; shm <= 1; shm++) {
+        gathers_of(4, 1u << 2, shm != 0);
+        gathers_of(4, 1u << 1 | 1u << 3, shm != 0);
+        gathers_of(2, 1u << 1, shm != 0); /* rank 0 is alone */
     }
 }
 
