@@ -146,6 +146,11 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * "log_balancedness": false}, which are the defaults. */
     bool enable_eplb;
     const char *eplb_config;
+    /* Of enable_expert_parallel, on CPUs: each rank has the whole of everything but experts.
+     * Attention is computed on all of them, and tensor_parallel_size need not divide heads. With
+     * enable_eplb and ranks in processes, a lost rank whose experts have replicas on others is done
+     * without until it is back. */
+    bool divide_only_experts;
     /* So many of these ranks, one after the other, have the same key heads, and each of them keeps
      * its part of the positions: a block of the cache then has so many times block_size tokens,
      * which is 256. It divides tensor_parallel_size, which need not divide the key heads then.
@@ -310,7 +315,8 @@ const struct sl_model_info *sl_engine_info(const struct sl_engine *eng);
 const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
 /* 0 while the engine makes progress or has nothing to do. SL_ESTALLED: requests are open and
  * nothing moves (watchdog_s); new ones are refused until something does. SL_ERANK: likewise, until
- * all ranks are there (nnodes). SL_EDEVICE, SL_EINTERNAL: for good.
+ * all ranks are there (nnodes). Where steps do without lost ones (divide_only_experts) it is 0, and
+ * err->msg says so; else that is empty. SL_EDEVICE, SL_EINTERNAL: for good.
  */
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);

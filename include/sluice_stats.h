@@ -116,6 +116,13 @@ struct sl_eplb_stats {
     uint64_t loaded;           /* experts that this process loaded for it */
 };
 
+/* Ranks or stages in processes of their own (nnodes); as they are now, not with the last step. */
+struct sl_rank_stats {
+    int32_t n;        /* 0: there are none */
+    int32_t n_there;  /* that have loaded and speak, this one among them */
+    int32_t n_absent; /* lost ones that steps do without (divide_only_experts) */
+};
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
@@ -147,6 +154,7 @@ struct sl_stats { /* a consistent copy */
      */
     uint64_t top_pages_read, top_pages_dense;
     struct sl_eplb_stats eplb;
+    struct sl_rank_stats ranks;
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
     struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */

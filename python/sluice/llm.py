@@ -191,6 +191,7 @@ class LLM:
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
                  tensor_parallel_size: int = 1, enable_expert_parallel: bool = False,
                  enable_eplb: bool = False, eplb_config: Optional[Mapping[str, Any]] = None,
+                 divide_only_experts: bool = False,
                  pipeline_parallel_size: int = 1, decode_context_parallel_size: int = 1,
                  speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
@@ -215,6 +216,7 @@ class LLM:
                 convert=c_string(convert, "convert"), enable_lora=bool(enable_lora),
                 enable_expert_parallel=bool(enable_expert_parallel),
                 enable_eplb=bool(enable_eplb),
+                divide_only_experts=bool(divide_only_experts),
                 eplb_config=c_string(json.dumps(eplb_config) if eplb_config else None,
                                      "eplb_config"),
                 cpu_offload_experts=c_string(None if cpu_offload_experts is None else str(cpu_offload_experts),

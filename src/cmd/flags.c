@@ -288,6 +288,8 @@ const struct sl_flag sl_flags_engine[] = {
      "experts go to ranks by their load (CPU)"},
     {SL_FLAG_STR, 0, "eplb-config", NULL, ENGINE(eplb_config), 0, 0, "JSON",
      "window_size, step_interval, num_redundant_experts, .."},
+    {SL_FLAG_SWITCH, 0, "divide-only-experts", NULL, ENGINE(divide_only_experts), 0, 0, NULL,
+     "each rank has the whole rest of the model (CPU)"},
     {SL_FLAG_INT, 0, "decode-context-parallel-size", "dcp-size",
      ENGINE(decode_context_parallel_size), 1, SL_MAX_RANKS, "N",
      "ranks that divide a sequence's KV cache (default: 1)"},

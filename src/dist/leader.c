@@ -35,7 +35,10 @@ enum peer_state { PEER_NONE, PEER_LOADING, PEER_LOADED, PEER_LINKED, PEER_READY 
 
 struct peer {
     enum peer_state state;
-    bool shares; /* this host's memory */
+    bool shares;  /* this host's memory */
+    bool missing; /* it was lost, and has not loaded since */
+    uint64_t
+        due_ns; /* the end of a meeting sent it away: it should have loaded by then. 0: never */
     uint64_t heard_ns, linked_ns;
     int data_fd;                  /* over TCP, of the meeting that is being made; -1: none yet */
     uint8_t token[SL_RANK_NONCE]; /* that it is to say there */
@@ -64,7 +67,15 @@ struct sl_leader {
     struct sl_link *link;      /* of a meeting; under step_lock */
     atomic_bool ready;         /* there is one, and nobody was lost */
     atomic_bool stale;         /* since sl_leader_renew */
-    atomic_bool reported;      /* by a step: its error is in why */
+    atomic_bool reported;      /* by a step: its error is in why, */
+    int culprit;               /* and the rank, if it is known, here */
+    atomic_bool waits;         /* one that the meeting does without has loaded */
+    atomic_bool joins;         /* the stepping thread waits for a meeting that it is in, */
+    atomic_bool ends;          /* for which this one is to end */
+    _Atomic uint32_t absent;   /* of this meeting, or the last: ranks that it does without */
+    bool invited;              /* those of one that is being made know of it */
+    bool has_met;              /* there was one */
+    atomic_int n_there;        /* ranks that have loaded and speak, with rank 0 */
 
     pthread_mutex_t lock; /* of what follows */
     char why[240];        /* it is not ready */
@@ -129,15 +140,24 @@ static void peer_close(struct peer *p)
 }
 
 /* Who is left connects anew, with its weights in memory. */
+static void send_away(struct sl_leader *l)
+{
+    const uint64_t due_ns = sl_now_ns() + (uint64_t)l->cfg.timeout_ms * 1000000u;
+    l->invited = false;
+    if (l->link != NULL)
+        sl_link_lose(l->link); /* a step that waits in it ends, and then it is closed */
+    for (int i = 1; i < l->cfg.id.n_ranks; i++)
+        if (l->peers[i].state >= PEER_LINKED) {
+            l->peers[i].due_ns = due_ns;
+            peer_close(&l->peers[i]);
+        }
+}
+
 static void end_meeting(struct sl_leader *l)
 {
     atomic_store(&l->stale, true);
     atomic_store(&l->ready, false);
-    if (l->link != NULL)
-        sl_link_lose(l->link); /* a step that waits in it ends, and then it is closed */
-    for (int i = 1; i < l->cfg.id.n_ranks; i++)
-        if (l->peers[i].state >= PEER_LINKED)
-            peer_close(&l->peers[i]);
+    send_away(l);
 }
 
 /* A rank that only loads is alone; once a meeting is being made, it is over for all. */
@@ -147,7 +167,9 @@ static void lose(struct sl_leader *l, int rank, const char *why)
     const bool meeting = l->peers[rank].state >= PEER_LINKED;
     snprintf(text, sizeof text, "rank %d: %.200s", rank, why);
     sl_log(SL_LOG_ERROR, "ranks: %s (at %s)", text, l->peers[rank].name);
-    set_why(l, text);
+    if (!atomic_load(&l->ready) || meeting) /* else steps go on, and why says without whom */
+        set_why(l, text);
+    l->peers[rank].missing = true;
     peer_close(&l->peers[rank]);
     if (meeting)
         end_meeting(l);
@@ -292,6 +314,7 @@ static int peer_loaded(const struct sl_leader *l, struct peer *p, const struct s
                        (unsigned long long)loaded.room_bytes, l->cfg.max_message,
                        l->cfg.room_bytes);
     p->shares = loaded.shares != 0;
+    p->missing = false;
     p->state = PEER_LOADED;
     return 0;
 }
@@ -364,16 +387,24 @@ static void watch_peers(struct sl_leader *l)
     if (atomic_exchange(&l->reported, false)) {
         get_why(l, err.msg, sizeof err.msg);
         sl_log(SL_LOG_ERROR, "ranks: %s", err.msg);
+        if (l->culprit > 0)
+            l->peers[l->culprit].missing = true;
         end_meeting(l);
     }
 }
 
 /* ---------------------------------------------------------------- meetings */
 
+static bool is_in(const struct sl_leader *l, int rank)
+{
+    return (atomic_load(&l->absent) >> rank & 1) == 0;
+}
+
+/* All but those that the meeting does without. */
 static bool all_are(const struct sl_leader *l, enum peer_state state)
 {
     for (int i = 1; i < l->cfg.id.n_ranks; i++)
-        if (l->peers[i].state != state)
+        if (is_in(l, i) && l->peers[i].state != state)
             return false;
     return true;
 }
@@ -381,7 +412,7 @@ static bool all_are(const struct sl_leader *l, enum peer_state state)
 static bool all_connected(const struct sl_leader *l)
 {
     for (int i = 1; i < l->cfg.id.n_ranks && l->link == NULL; i++)
-        if (l->peers[i].data_fd < 0)
+        if (is_in(l, i) && l->peers[i].data_fd < 0)
             return false;
     return true;
 }
@@ -389,9 +420,53 @@ static bool all_connected(const struct sl_leader *l)
 static bool all_share(const struct sl_leader *l)
 {
     for (int i = 1; i < l->cfg.id.n_ranks; i++)
-        if (!l->peers[i].shares)
+        if (is_in(l, i) && !l->peers[i].shares)
             return false;
     return !l->cfg.only_tcp;
+}
+
+/* Can a meeting be made of those that have loaded? *absent: the others, who are not expected any
+ * more. */
+static bool can_meet(const struct sl_leader *l, uint32_t *absent)
+{
+    const uint64_t now = sl_now_ns();
+    *absent = 0;
+    for (int i = 1; i < l->cfg.id.n_ranks; i++) {
+        const struct peer *p = &l->peers[i];
+        if (p->state == PEER_LOADED)
+            continue;
+        if (p->state > PEER_LOADED || (!p->missing && (p->due_ns == 0 || now < p->due_ns)))
+            return false;
+        *absent |= 1u << i;
+    }
+    return *absent == 0 ||
+           (l->has_met && l->cfg.covers != NULL && l->cfg.covers(l->cfg.covers_arg, *absent));
+}
+
+/* Under step_lock: the meeting ends, and a new one will have all that have loaded by then. Nothing
+ * is lost but what who comes does not have. */
+static void let_in(struct sl_leader *l)
+{
+    atomic_store(&l->waits, false);
+    if (!atomic_load(&l->ready) || atomic_load(&l->stale))
+        return; /* it is over already */
+    atomic_store(&l->joins, true);
+    atomic_store(&l->ends, true);
+    atomic_store(&l->ready, false);
+}
+
+/* One that the meeting does without has come back. Who steps lets it in, or, where nobody steps,
+ * this thread. */
+static void look_for_absent(struct sl_leader *l)
+{
+    bool waits = false;
+    for (int i = 1; i < l->cfg.id.n_ranks; i++)
+        waits = waits || (!is_in(l, i) && l->peers[i].state == PEER_LOADED);
+    atomic_store(&l->waits, waits);
+    if (waits && pthread_mutex_trylock(&l->step_lock) == 0) {
+        let_in(l);
+        pthread_mutex_unlock(&l->step_lock);
+    }
 }
 
 /* New memory where the old one is mapped: rooms stay where they are. */
@@ -416,25 +491,33 @@ static int renew_memory(struct sl_leader *l, struct sl_error *err)
     return 0;
 }
 
-/* All have loaded: they are told where to meet. */
+/* They are told where to meet. */
 static int invite(struct sl_leader *l, struct sl_error *err)
 {
     const bool shares = all_share(l);
-    struct sl_note_link link = {.pid = getpid(), .memory_fd = -1, .n_bytes = l->n_memory};
+    struct sl_note_link link = {.pid = getpid(),
+                                .memory_fd = -1,
+                                .absent = atomic_load(&l->absent),
+                                .n_bytes = l->n_memory};
     int rc = renew_memory(l, err);
+    l->link_cfg.absent = link.absent;
     if (rc == 0 && shares) {
         link.memory_fd = l->memory_fd;
         rc = sl_link_shm_open(&l->link_cfg, l->memory, &l->link, err);
     }
     for (int i = 1; i < l->cfg.id.n_ranks && rc == 0; i++) {
         struct peer *p = &l->peers[i];
+        if (!is_in(l, i))
+            continue;
         rc = sl_random(p->token, sizeof p->token, err);
         memcpy(link.token, p->token, sizeof link.token);
         p->linked_ns = sl_now_ns();
+        p->missing = false;
         p->state = PEER_LINKED;
         if (rc == 0)
             rc = sl_note_send(p->conn.fd, SL_NOTE_LINK, &link, sizeof link, err);
     }
+    l->invited = rc == 0;
     return rc;
 }
 
@@ -451,8 +534,18 @@ static int meet(struct sl_leader *l, struct sl_error *err)
     }
     if (rc != 0)
         return rc;
-    sl_log(SL_LOG_INFO, "ranks: all %d are there, over %s", l->cfg.id.n_ranks,
-           all_share(l) ? "shared memory" : "TCP");
+    const uint32_t absent = atomic_load(&l->absent);
+    const char *over = all_share(l) ? "shared memory" : "TCP";
+    if (absent == 0)
+        sl_log(SL_LOG_INFO, "ranks: all %d are there, over %s", l->cfg.id.n_ranks, over);
+    else
+        sl_log(SL_LOG_WARN,
+               "ranks: %d of %d are there, over %s: the experts of the others have "
+               "replicas",
+               l->cfg.id.n_ranks - __builtin_popcount(absent), l->cfg.id.n_ranks, over);
+    l->has_met = true;
+    l->invited = false;
+    atomic_store(&l->waits, false);
     atomic_store(&l->ready, true);
     return 0;
 }
@@ -460,16 +553,22 @@ static int meet(struct sl_leader *l, struct sl_error *err)
 static void form(struct sl_leader *l)
 {
     struct sl_error err;
+    uint32_t absent;
     int rc = 0;
+    if (atomic_load(&l->ready))
+        look_for_absent(l);
+    if (atomic_exchange(&l->ends, false))
+        send_away(l);
     if (atomic_load(&l->ready) || pthread_mutex_trylock(&l->step_lock) != 0)
         return; /* a step that lost someone is not over yet */
     if (l->link != NULL && atomic_load(&l->link->lost)) {
         sl_link_close(l->link);
         l->link = NULL;
     }
-    if (all_are(l, PEER_LOADED))
+    if (!l->invited && can_meet(l, &absent)) {
+        atomic_store(&l->absent, absent);
         rc = invite(l, &err);
-    else if (all_are(l, PEER_READY) && all_connected(l))
+    } else if (l->invited && all_are(l, PEER_READY) && all_connected(l))
         rc = meet(l, &err);
     pthread_mutex_unlock(&l->step_lock);
     if (rc != 0) {
@@ -501,6 +600,14 @@ static void await_any(struct sl_leader *l)
     }
 }
 
+static void count_there(struct sl_leader *l)
+{
+    int n = 1;
+    for (int i = 1; i < l->cfg.id.n_ranks; i++)
+        n += l->peers[i].state >= PEER_LOADED;
+    atomic_store(&l->n_there, n);
+}
+
 static void *leader_main(void *arg)
 {
     struct sl_leader *l = arg;
@@ -514,6 +621,7 @@ static void *leader_main(void *arg)
             peer_read(l, i);
         watch_peers(l);
         form(l);
+        count_there(l);
     }
     return NULL;
 }
@@ -535,20 +643,38 @@ static bool is_patient(void *arg, int rank, uint64_t waited_ns)
     return waited_ns - l->moved_ns < (uint64_t)l->cfg.timeout_ms * 1000000u;
 }
 
-int sl_leader_health(struct sl_leader *l, struct sl_error *err)
+static int not_ready(struct sl_leader *l, struct sl_error *err)
 {
     char why[240];
-    if (atomic_load(&l->ready))
-        return 0;
     get_why(l, why, sizeof why);
     return sl_fail(err, SL_ERANK, "waiting for all ranks: %.200s", why);
+}
+
+int sl_leader_health(struct sl_leader *l, uint32_t *absent, struct sl_error *err)
+{
+    const uint32_t without = atomic_load(&l->absent);
+    *absent = 0;
+    SL_ASSERT((without & 1) == 0);
+    if (!atomic_load(&l->ready) && !atomic_load(&l->joins))
+        return not_ready(l, err);
+    *absent = without;
+    if (without != 0 && err != NULL)
+        get_why(l, err->msg, sizeof err->msg);
+    return 0;
+}
+
+int sl_leader_n_there(const struct sl_leader *l)
+{
+    return atomic_load(&l->n_there);
 }
 
 int sl_leader_begin(struct sl_leader *l, struct sl_link **link, struct sl_error *err)
 {
     *link = NULL;
     pthread_mutex_lock(&l->step_lock); /* held by the other thread for a moment at most */
-    int rc = sl_leader_health(l, err);
+    int rc = atomic_load(&l->ready)   ? 0
+             : atomic_load(&l->joins) ? sl_fail(err, SL_EBUSY, "a rank is let in")
+                                      : not_ready(l, err);
     if (rc == 0 && atomic_load(&l->stale))
         rc = sl_fail(err, SL_ERANK, "ranks were lost and are back: what was computed is gone");
     if (rc != 0)
@@ -567,6 +693,7 @@ int sl_leader_end(struct sl_leader *l, struct sl_error *err)
             set_why(l, l->link->error.msg);
             atomic_store(&l->stale, true);
             atomic_store(&l->ready, false);
+            l->culprit = l->link->culprit;
             atomic_store(&l->reported, true);
             wake(l);
         }
@@ -578,9 +705,29 @@ int sl_leader_end(struct sl_leader *l, struct sl_error *err)
     return rc;
 }
 
-bool sl_leader_renew(struct sl_leader *l)
+/* Until there is a new meeting. */
+static enum sl_leader_news await_join(struct sl_leader *l)
 {
-    return atomic_load(&l->stale) && atomic_exchange(&l->stale, false);
+    const uint64_t end_ns = sl_now_ns() + 2 * (uint64_t)l->cfg.timeout_ms * 1000000u;
+    wake(l);
+    while (!atomic_load(&l->ready) && sl_now_ns() < end_ns)
+        (void)poll(NULL, 0, 1);
+    atomic_store(&l->joins, false);
+    return atomic_load(&l->ready) ? SL_LEADER_JOINED : SL_LEADER_LOST;
+}
+
+enum sl_leader_news sl_leader_renew(struct sl_leader *l)
+{
+    if (atomic_load(&l->stale) && atomic_exchange(&l->stale, false)) {
+        atomic_store(&l->joins, false);
+        return SL_LEADER_LOST;
+    }
+    if (atomic_load(&l->waits)) {
+        pthread_mutex_lock(&l->step_lock); /* held by the other thread for a moment at most */
+        let_in(l);
+        pthread_mutex_unlock(&l->step_lock);
+    }
+    return atomic_load(&l->joins) ? await_join(l) : SL_LEADER_NOTHING;
 }
 
 void *sl_leader_room(const struct sl_leader *l, int i)
@@ -606,7 +753,7 @@ int sl_leader_wait(struct sl_leader *l, int ms, struct sl_error *err)
     const uint64_t end_ns = sl_now_ns() + (uint64_t)ms * 1000000u;
     while (!atomic_load(&l->ready)) {
         if (sl_now_ns() >= end_ns)
-            return sl_leader_health(l, err);
+            return not_ready(l, err);
         (void)poll(NULL, 0, 10);
     }
     atomic_store(&l->stale, false); /* nothing was computed before */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "dist/link.h"
 
+#include "base/check.h"
 #include "base/sys.h"
 
 #include <stdarg.h>
@@ -48,6 +49,7 @@ int sl_link_patience(struct sl_link *l, int rank, uint64_t start_ns)
         return SL_ERANK;
     if (l->cfg.patience == NULL || l->cfg.patience(l->cfg.arg, rank, sl_now_ns() - start_ns))
         return 0;
+    l->culprit = SL_MAX(rank, 0);
     return sl_link_fail(l, "rank %d makes no progress", rank);
 }
 

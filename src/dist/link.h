@@ -61,6 +61,8 @@ struct sl_link { /* what both kinds begin with */
     struct sl_link_config cfg;
     uint64_t spin_ticks; /* that a wait looks before it sleeps */
     atomic_bool lost;
+    int culprit;           /* rank that closed its connection, or with which patience was over; 0:
+                              not known */
     struct sl_error error; /* of the call that found it so */
 };
 

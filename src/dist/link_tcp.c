@@ -107,8 +107,10 @@ static int move(struct tcp_link *s, struct transfer *t)
             advance(t, (size_t)n);
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return 0;
-        else if (n == 0 || errno != EINTR)
+        else if (n == 0 || errno != EINTR) {
+            s->link.culprit = t->rank;
             return sl_link_fail(&s->link, "rank %d: %s", t->rank, sl_rank_lost_text(n));
+        }
     }
     return 0;
 }

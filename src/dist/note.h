@@ -11,7 +11,8 @@
  *   PROOF                         ->
  *                                 <-      WELCOME what a rank needs to load, or REFUSE why not
  *   LOADED                        ->      once its weights are in memory
- *                                 <-      LINK once all are: where they meet
+ *                                 <-      LINK once all are, or all that there will be: where they
+ *                                         meet, and without whom
  *   DATA token                    ->      over TCP: on another connection, the link's own
  *   READY                         ->      steps may come
  *   BEAT                          <->     all the time from WELCOME on
@@ -28,7 +29,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define SL_RANK_PROTOCOL 1 /* any change of a note or a frame has another number */
+#define SL_RANK_PROTOCOL 2 /* any change of a note or a frame has another number */
 
 enum sl_note_kind {
     SL_NOTE_HELLO = 1,
@@ -92,7 +93,7 @@ struct sl_note_loaded {
 struct sl_note_link {
     int64_t pid;       /* with shared memory: */
     int32_t memory_fd; /* below 0: over TCP, */
-    int32_t unused;
+    uint32_t absent;   /* ranks that are not in it, a bit each */
     uint64_t n_bytes;
     uint8_t token[SL_RANK_NONCE]; /* to be said on the link's connection */
 };

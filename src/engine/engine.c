@@ -420,6 +420,8 @@ int sl_engine_health(const struct sl_engine *eng, struct sl_error *err)
     struct sl_engine *e = (struct sl_engine *)(uintptr_t)eng; /* only its lock changes */
     int rc = 0;
     pthread_mutex_lock(&e->runner_lock);
+    if (err != NULL)
+        *err = (struct sl_error){.code = SL_OK};
     if (eng->runner.health != NULL)
         rc = eng->runner.health(eng->runner.ctx, err);
     pthread_mutex_unlock(&e->runner_lock);
@@ -445,6 +447,10 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
     if (e->adapters != NULL)
         sl_adapters_stats(e->adapters, out);
     sl_tiers_stats(e, out);
+    pthread_mutex_lock(&e->runner_lock);
+    if (e->runner.ranks != NULL)
+        e->runner.ranks(e->runner.ctx, &out->ranks);
+    pthread_mutex_unlock(&e->runner_lock);
     out->watchdog_stalls = atomic_load(&e->watchdog.n_fired);
     if (e->kv.share != NULL) {
         struct sl_share_view v;

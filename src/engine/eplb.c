@@ -36,9 +36,11 @@ struct sl_eplb {
     struct sl_eplb_parts parts;
     struct sl_backend *beside;
     int32_t n_ranks, n_layers; /* layers: those with experts */
+    bool spreads;              /* a rank may be lost: each expert is on two, if there are places */
     struct layer *layers;
     size_t n_tokens, n_lists; /* experts and places of all layers */
     /* The engine's thread: */
+    uint32_t absent;    /* ranks that are done without, a bit each: meanwhile experts stay */
     int32_t n_steps;    /* counted since the last placing began */
     bool moving;        /* one is under way, */
     int32_t n_switched; /* and has so many layers behind it */
@@ -141,6 +143,7 @@ static void place_layers(struct sl_eplb *e, uint32_t placing, double before)
         const struct layer *l = &e->layers[i];
         const bool changes =
             sl_eplb_replace(e->loads + l->tokens, l->n_experts, l->n_places, e->n_ranks,
+                            e->spreads && l->n_places >= 2 * l->n_experts,
                             sl_model_place_list(l->model, l->layer), e->room, e->lists + l->list);
         const int rc = changes ? load_layer(e, l, &err) : 0;
         if (rc != 0)
@@ -266,6 +269,8 @@ static void go_on(struct sl_eplb *e)
 
 void sl_eplb_step(struct sl_eplb *e)
 {
+    if (e->absent != 0)
+        return;
     if (e->moving)
         go_on(e);
     if (!e->moving && e->n_steps >= e->cfg.step_interval)
@@ -297,6 +302,7 @@ uint64_t sl_eplb_progress(const struct sl_eplb *e)
 
 struct head {
     int32_t kind, n; /* enum sl_rank_message; places of all layers, which follow */
+    uint32_t absent, unused;
 };
 
 size_t sl_eplb_message_bytes(const struct sl_model *m)
@@ -320,12 +326,20 @@ static void start_over(struct sl_eplb *e)
     begin_window(e);
 }
 
-size_t sl_eplb_put(struct sl_eplb *e, uint8_t *out)
+/* Of a rank in a process. */
+static void leave(struct sl_eplb *e, uint32_t absent)
 {
-    const struct head h = {SL_RANK_PLACES, (int32_t)e->n_lists};
+    SL_ASSERT(e->parts.apart && e->parts.n == 1 && !e->moving);
+    sl_model_places_leave(e->parts.models[0], absent); /* which knows of an earlier meeting */
+    e->absent = absent;
+}
+
+size_t sl_eplb_put(struct sl_eplb *e, uint32_t absent, uint8_t *out)
+{
+    const struct head h = {SL_RANK_PLACES, (int32_t)e->n_lists, absent, 0};
     uint8_t *at = out + sizeof h;
-    SL_ASSERT(e->parts.apart);
     start_over(e);
+    leave(e, absent);
     memcpy(out, &h, sizeof h);
     for (int32_t i = 0; i < e->n_layers; i++) {
         const struct layer *l = &e->layers[i];
@@ -337,18 +351,13 @@ size_t sl_eplb_put(struct sl_eplb *e, uint8_t *out)
     return (size_t)(at - out);
 }
 
-/* Every expert has a place. */
-static bool is_whole(const int32_t *list, const struct layer *l)
+/* Every expert has a place on a rank that is there. */
+static bool is_whole(const int32_t *list, const struct layer *l, uint32_t absent)
 {
-    bool has[SL_MAX_EXPERTS] = {0}, whole = true;
-    for (int32_t i = 0; i < l->n_places; i++) {
+    for (int32_t i = 0; i < l->n_places; i++)
         if (list[i] < 0 || list[i] >= l->n_experts)
             return false;
-        has[list[i]] = true;
-    }
-    for (int32_t k = 0; k < l->n_experts; k++)
-        whole = whole && has[k];
-    return whole;
+    return sl_model_places_cover(l->model, l->layer, list, absent);
 }
 
 /* With the thread idle what is its own is anyone's. */
@@ -360,7 +369,8 @@ static void await_idle(struct sl_eplb *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n, struct sl_error *err)
+int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n, uint32_t absent,
+                struct sl_error *err)
 {
     struct head h;
     int rc = 0;
@@ -371,13 +381,17 @@ int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n, struct sl_erro
     if (h.n != (int32_t)e->n_lists)
         return sl_fail(err, SL_EFORMAT, "rank 0 has %d places of experts, here are %zu", h.n,
                        e->n_lists);
+    if (h.absent != absent)
+        return sl_fail(err, SL_EFORMAT, "rank 0 places experts without %x, and meets without %x",
+                       h.absent, absent);
     start_over(e);
     await_idle(e);
     memcpy(e->lists, data + sizeof h, e->n_lists * sizeof(int32_t));
     for (int32_t i = 0; i < e->n_layers; i++)
-        if (!is_whole(e->lists + e->layers[i].list, &e->layers[i]))
+        if (!is_whole(e->lists + e->layers[i].list, &e->layers[i], absent))
             return sl_fail(err, SL_EFORMAT, "rank 0 has no place for an expert of layer %d",
                            e->layers[i].layer);
+    leave(e, 0); /* the old list may not do without them */
     for (int32_t i = 0; i < e->n_layers && rc == 0; i++) {
         const struct layer *l = &e->layers[i];
         rc = load_layer(e, l, err);
@@ -385,6 +399,8 @@ int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n, struct sl_erro
             sl_model_places_switch(e->parts.models[k], l->layer, e->lists + l->list);
         drop_layer(e, l);
     }
+    if (rc == 0)
+        leave(e, absent);
     return rc;
 }
 
@@ -395,6 +411,7 @@ static int list_layers(struct sl_eplb *e, struct sl_error *err)
 {
     const struct sl_model_facts *f = sl_model_facts(e->parts.models[0]);
     e->n_ranks = f->n_ranks;
+    e->spreads = f->only_experts;
     e->layers = sl_calloc((size_t)f->n_layers, sizeof *e->layers);
     if (e->layers == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for places of experts");

@@ -49,13 +49,14 @@ void sl_eplb_stats(const struct sl_eplb *e, struct sl_eplb_stats *out);
 /* Any thread: grows while experts are loaded. */
 uint64_t sl_eplb_progress(const struct sl_eplb *e);
 
-/* Where parts are apart: rank 0 says where experts are before the first step of a meeting, and all
- * start counting anew. Bytes of that message, */
+/* Where parts are apart: rank 0 says where experts are before the first step of a meeting, and
+ * which ranks it does without, a bit each, and all start counting anew. Bytes of that message, */
 size_t sl_eplb_message_bytes(const struct sl_model *m);
 /* which rank 0 writes, */
-size_t sl_eplb_put(struct sl_eplb *e, uint8_t *out);
-/* and another one does: it returns when its experts are there. SL_EFORMAT: no rank 0 says that. */
-SL_MUST_CHECK int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n,
+size_t sl_eplb_put(struct sl_eplb *e, uint32_t absent, uint8_t *out);
+/* and another one reads, with those that its meeting is without: it returns when its experts are
+ * there. SL_EFORMAT: no rank 0 says that. */
+SL_MUST_CHECK int sl_eplb_get(struct sl_eplb *e, const uint8_t *data, size_t n, uint32_t absent,
                               struct sl_error *err);
 
 #endif

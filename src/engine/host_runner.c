@@ -400,7 +400,13 @@ static int host_health(void *ctx, struct sl_error *err)
     return h->m.health(h->m.ctx, err);
 }
 
-static bool host_renew(void *ctx)
+static void host_ranks(const void *ctx, struct sl_rank_stats *out)
+{
+    const struct sl_host_runner *h = ctx;
+    h->m.ranks(h->m.ctx, out);
+}
+
+static enum sl_renewal host_renew(void *ctx)
 {
     const struct sl_host_runner *h = ctx;
     return h->m.renew(h->m.ctx);
@@ -485,5 +491,6 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .eplb = h->m.eplb != NULL ? host_eplb : NULL,
                             .progress = h->m.progress != NULL ? host_progress : NULL,
                             .health = h->m.health != NULL ? host_health : NULL,
+                            .ranks = h->m.ranks != NULL ? host_ranks : NULL,
                             .renew = h->m.renew != NULL ? host_renew : NULL};
 }

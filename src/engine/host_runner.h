@@ -55,7 +55,8 @@ struct sl_host_model {
     void (*eplb)(const void *ctx, struct sl_eplb_stats *out);
     uint64_t (*progress)(const void *ctx);          /* optional, of struct sl_runner, */
     int (*health)(void *ctx, struct sl_error *err); /* likewise */
-    bool (*renew)(void *ctx);
+    void (*ranks)(const void *ctx, struct sl_rank_stats *out);
+    enum sl_renewal (*renew)(void *ctx);
 };
 
 struct sl_host_runner;

@@ -15,6 +15,7 @@
 #include "engine/rank_stage.h"
 #include "engine/team.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define DEFAULT_TIMEOUT_S 3
@@ -120,6 +121,8 @@ static int set_part(struct sl_model *model, const struct sl_engine_config *cfg, 
         sl_model_balance_experts(model, eplb.num_redundant_experts);
     else if (n_ranks > 1 && cfg->enable_expert_parallel)
         sl_model_divide_experts(model);
+    if (cfg->divide_only_experts)
+        sl_model_divide_only_experts(model);
     sl_model_divide_positions(model, SL_MAX(cfg->decode_context_parallel_size, 1));
     rc = sl_model_set_rank(model, sl_model_rank_of(part, n_ranks), n_ranks, err);
     if (rc == 0 && told)
@@ -165,6 +168,31 @@ static int check_positions(const struct sl_engine_config *cfg, struct sl_error *
                          "tiles (skip_softmax_threshold_scale_factor) yet");
 }
 
+/* What ranks that divide experts alone cannot do. */
+static int check_only_experts(const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    const char *what = NULL;
+    if (!cfg->divide_only_experts)
+        return 0;
+    if (!cfg->enable_expert_parallel || cfg->tensor_parallel_size < 2)
+        return sl_fail(err, SL_EINVAL,
+                       "divide_only_experts: it needs ranks with experts of their own: "
+                       "enable_expert_parallel and a tensor_parallel_size of 2, 4 or 8");
+    if (cfg->decode_context_parallel_size > 1)
+        what = "divided positions (decode_context_parallel_size)";
+    if (cfg->pipeline_parallel_size > 1)
+        what = "stages (pipeline_parallel_size)";
+    if (cfg->enable_lora)
+        what = "adapters (enable_lora)";
+    if (cfg->kv_offloading_size > 0)
+        what = "copies of pages in host memory (kv_offloading_size)";
+    if (cfg->sparse_topk_pages > 0)
+        what = "chosen pages (sparse_topk_pages)";
+    return what == NULL ? 0
+                        : sl_fail(err, SL_EUNSUPPORTED,
+                                  "divide_only_experts: %s do not go with it yet", what);
+}
+
 int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
                     struct sl_error *err)
 {
@@ -176,6 +204,8 @@ int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
         rc = sl_eplb_config_read(cfg, &balanced, &eplb, err);
     if (rc == 0)
         rc = check_positions(cfg, err);
+    if (rc == 0)
+        rc = check_only_experts(cfg, err);
     if (rc == 0 && (n_stages < 0 || n_stages > 1))
         rc = check_parts(cfg, "pipeline_parallel_size", n_stages, SL_MAX_STAGES, err);
     else if (rc == 0 && cfg->pipeline_parallel_layers != NULL)
@@ -222,6 +252,20 @@ static int load_rank(void *arg, int rank, struct sl_error *err)
                          r->cfg->progress_arg, err);
 }
 
+/* Of processes: whether the experts of these ranks are on others, too. Between steps. */
+static bool covers(const void *arg, uint32_t absent)
+{
+    const struct sl_ranks *r = arg;
+    const struct sl_model *m = r->ranks[0].model;
+    int32_t n_experts;
+    bool all = true;
+    SL_ASSERT(absent != 0 && (absent & 1) == 0 && sl_model_facts(m)->only_experts);
+    for (int32_t l = 0; l < sl_model_facts(m)->n_layers; l++)
+        if (sl_model_places(m, l, &n_experts) > 0)
+            all = all && sl_model_places_cover(m, l, sl_model_place_list(m, l), absent);
+    return all;
+}
+
 /* Rank 0 listens for the others, which load meanwhile. */
 static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
                        const struct sl_engine_config *cfg, const struct sl_memory_plan *p,
@@ -244,6 +288,10 @@ static int load_leader(struct sl_ranks *r, const struct sl_ckpt *ckpt,
         .max_message = sl_nodes_message_bytes(k->model, &plan.bounds, moves),
         .room_bytes = sl_nodes_room_bytes(k->model, k->backend, &run, moves),
         .only_tcp = cfg->rank_transport != NULL && strcmp(cfg->rank_transport, "tcp") == 0};
+    if (sl_model_facts(k->model)->only_experts && r->beside != NULL) {
+        lead.covers = covers;
+        lead.covers_arg = r;
+    }
     lead.timeout_ms = (cfg->rank_timeout_s != 0 ? cfg->rank_timeout_s : DEFAULT_TIMEOUT_S) * 1000;
     r->bounds = plan.bounds;
     r->start_ms = sl_nodes_start_ms(cfg);
@@ -669,7 +717,7 @@ static int send_before(struct sl_ranks *r, struct sl_link *link, const struct sl
 {
     int rc = 0;
     if (r->eplb != NULL && r->tells_places)
-        rc = sl_link_send(link, r->message, sl_eplb_put(r->eplb, r->message));
+        rc = sl_link_send(link, r->message, sl_eplb_put(r->eplb, link->cfg.absent, r->message));
     r->tells_places = r->tells_places && rc != 0;
     return rc == 0 ? send_adapters(r, link, batch->lora) : rc;
 }
@@ -734,16 +782,42 @@ static int leader_page_in(void *ctx, int32_t group, int32_t page, const uint8_t 
 static int leader_health(void *ctx, struct sl_error *err)
 {
     const struct sl_ranks *r = ctx;
-    return sl_leader_health(r->leader, err);
+    struct sl_error why = {.code = SL_OK};
+    uint32_t absent;
+    int rc = sl_leader_health(r->leader, &absent, &why);
+    SL_ASSERT(rc == 0 || (rc == SL_ERANK && absent == 0));
+    if (rc != 0)
+        return sl_fail(err, rc, "%s", why.msg);
+    if (absent != 0 && err != NULL)
+        snprintf(err->msg, sizeof err->msg, "steps do without %d of %d ranks: %.200s",
+                 __builtin_popcount(absent), sl_model_facts(r->ranks[0].model)->n_ranks, why.msg);
+    return 0;
 }
 
-static bool leader_renew(void *ctx)
+static void leader_ranks(const void *ctx, struct sl_rank_stats *out)
 {
+    const struct sl_ranks *r = ctx;
+    struct sl_error why;
+    uint32_t absent;
+    const bool works = sl_leader_health(r->leader, &absent, &why) == 0;
+    SL_ASSERT(r->leader != NULL && r->n == 1);
+    *out = (struct sl_rank_stats){.n = sl_model_n_parts(sl_model_facts(r->ranks[0].model)),
+                                  .n_there = sl_leader_n_there(r->leader),
+                                  .n_absent = works ? __builtin_popcount(absent) : 0};
+}
+
+static enum sl_renewal leader_renew(void *ctx)
+{
+    static const enum sl_renewal of[] = {[SL_LEADER_NOTHING] = SL_RENEW_NOTHING,
+                                         [SL_LEADER_LOST] = SL_RENEW_LOST,
+                                         [SL_LEADER_JOINED] = SL_RENEW_JOINED};
     struct sl_ranks *r = ctx;
-    const bool anew = sl_leader_renew(r->leader);
-    if (anew) /* who comes back has none, and experts where it began with them */
+    SL_ASSERT(r->ranks[0].run != NULL); /* which reads what is given up then */
+    const enum sl_renewal anew = of[sl_leader_renew(r->leader)];
+    if (anew !=
+        SL_RENEW_NOTHING) /* who comes back has none, and experts where it began with them */
         sl_lora_slots_clear(&r->adapters);
-    r->tells_places = r->tells_places || anew;
+    r->tells_places = r->tells_places || anew != SL_RENEW_NOTHING;
     return anew;
 }
 
@@ -829,6 +903,7 @@ void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
     m->forward = r->leader != NULL ? leader_step : ranks_step;
     m->health = r->leader != NULL ? leader_health : NULL;
     m->renew = r->leader != NULL ? leader_renew : NULL;
+    m->ranks = r->leader != NULL ? leader_ranks : NULL;
     m->run_items = ranks_run_items;
     m->progress = ranks_progress;
     m->top_pages = ranks_top_pages;

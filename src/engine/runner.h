@@ -61,6 +61,8 @@ struct sl_draft_pass {
                                        blocks apart from the text, what they took */
 };
 
+enum sl_renewal { SL_RENEW_NOTHING, SL_RENEW_LOST, SL_RENEW_JOINED };
+
 struct sl_runner {
     void *ctx;
     int32_t n_vocab;     /* width of a row of logits */
@@ -137,10 +139,14 @@ struct sl_runner {
     /* Optional, any thread: grows while a step computes, for steps that may take long. */
     uint64_t (*progress)(const void *ctx);
     /* Optional, any thread: whether steps can work now. SL_ERANK: not before a part of the model
-     * that was lost is back. */
+     * that was lost is back. 0 with a message: they do without it. */
     int (*health)(void *ctx, struct sl_error *err);
-    /* Optional, between steps: true once after such a loss: nothing in the pages means anything. */
-    bool (*renew)(void *ctx);
+    /* Optional, any thread: parts of the model in processes of their own. */
+    void (*ranks)(const void *ctx, struct sl_rank_stats *out);
+    /* Optional, between steps: once after such a loss, or when a part comes back that steps did
+     * without, for which it waits some seconds at most. Then nothing in the pages means anything.
+     */
+    enum sl_renewal (*renew)(void *ctx);
 };
 
 #define SL_MAX_FLIGHTS (SL_MAX_STAGES + 1)

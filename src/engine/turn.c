@@ -28,17 +28,35 @@ static void fail_live(struct sl_engine *eng, const struct sl_error *err)
         sl_engine_fail(eng, eng->live, err);
 }
 
+/* What runs is computed again, from its first token: the same tokens with the same bits. */
+static void redo_running(struct sl_engine *eng)
+{
+    SL_ASSERT(eng->n_flights == 0);
+    while (eng->sched.n_running > 0) {
+        struct sl_seq *seq = eng->sched.running[eng->sched.n_running - 1];
+        SL_ASSERT(seq->n_pending == 0);
+        seq->n_drafted = 0;
+        sl_engine_forget_counts(eng, sl_rseq_of(seq));
+        sl_sched_requeue(&eng->sched, seq, true);
+    }
+}
+
 /* A failed step says nothing about which sequence is to blame, and their pages may hold anything.
  * A dead device takes all requests with it, once. So does a lost rank, with what is cached: its
- * part of every page is gone. */
+ * part of every page is gone. While one is let in no step begins. */
 static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const struct sl_error *err)
 {
     SL_ASSERT(err->code != SL_OK);
-    sl_log(SL_LOG_ERROR, "step failed: %s", err->msg);
+    if (err->code != SL_EBUSY)
+        sl_log(SL_LOG_ERROR, "step failed: %s", err->msg);
     if (err->code == SL_EDEVICE) {
         eng->error = *err;
         atomic_store(&eng->failed, true);
         fail_live(eng, err);
+        return;
+    }
+    if (err->code == SL_EBUSY) {
+        redo_running(eng);
         return;
     }
     if (err->code == SL_ERANK) {
@@ -405,15 +423,24 @@ static void abort_live(struct sl_engine *eng)
         sl_engine_end_all(eng, eng->live, SL_FINISH_ABORT, false);
 }
 
-/* A rank may have been lost, and be back, while no step ran. */
+/* A rank may have been lost, and be back, while no step ran; or one that steps did without comes
+ * back, without the pages that others have. */
 static void renew(struct sl_engine *eng)
 {
     struct sl_error err;
-    if (eng->runner.renew == NULL || !eng->runner.renew(eng->runner.ctx))
+    if (eng->runner.renew == NULL)
         return;
-    (void)sl_fail(&err, SL_ERANK, "a rank was lost, and what it had computed");
+    sl_engine_leave(eng); /* it may wait */
+    const enum sl_renewal news = eng->runner.renew(eng->runner.ctx);
+    sl_engine_return(eng);
+    if (news == SL_RENEW_NOTHING)
+        return;
     SL_ASSERT(eng->n_flights == 0); /* such a runner computes in the call */
-    fail_live(eng, &err);
+    (void)sl_fail(&err, SL_ERANK, "a rank was lost, and what it had computed");
+    if (news == SL_RENEW_LOST)
+        fail_live(eng, &err);
+    else
+        redo_running(eng);
     sl_kv_clear(&eng->kv);
 }
 

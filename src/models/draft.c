@@ -252,7 +252,7 @@ int sl_model_open_draft(const struct sl_ckpt *ckpt, const struct sl_model *targe
     }
     m->ckpt = ckpt;
     m->target = target;
-    m->n_ranks = m->kv_ranks = m->n_stages = 1;
+    m->n_ranks = m->row_ranks = m->kv_ranks = m->n_stages = 1;
     rc = mtp ? open_mtp(m, target, err) : open_apart(m, target, kind, err);
     m->hp.context = target->hp.context;
     m->cuts[1] = m->hp.n_layers;
@@ -276,7 +276,7 @@ int sl_model_draft_divided(struct sl_model *m, struct sl_error *err)
 {
     struct sl_param *p = sl_is_draft(m) ? sl_param(m, 0, SL_SLOT_HEAD) : NULL;
     SL_ASSERT(m->be == NULL);
-    if (p == NULL || p->shared == NULL || m->target->n_ranks == 1 || sl_draft_head_copies(m))
+    if (p == NULL || p->shared == NULL || m->target->row_ranks == 1 || sl_draft_head_copies(m))
         return 0;
     const struct sl_param own = *p;
     const struct sl_param *from =

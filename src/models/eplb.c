@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Facts: deepseek-ai/EPLB, rebalance_experts with one node and one group. Of equal ones the lower
  * number is first everywhere.
+ *
+ * Replicas for load alone may all be of one expert, or on one rank. Where a rank may be lost they
+ * are spread: two of each expert first, and where both came to one rank one of them changes places
+ * with an expert of another rank.
  */
 #include "models/eplb.h"
 
@@ -14,14 +18,15 @@
 
 /* Replicas, all of one at least: each further one goes to the expert with most tokens of a replica.
  */
-static void replicate(const uint64_t *tokens, int32_t n_experts, int32_t n_places,
+static void replicate(const uint64_t *tokens, int32_t n_experts, int32_t n_places, bool spread,
                       struct sl_eplb_room *r)
 {
-    for (int32_t i = 0; i < n_experts; i++) {
-        r->expert[i] = i;
-        r->count[i] = 1;
+    const int32_t n_first = n_experts * (spread ? 2 : 1);
+    for (int32_t i = 0; i < n_first; i++) {
+        r->expert[i] = i % n_experts;
+        r->count[i % n_experts] = spread ? 2 : 1;
     }
-    for (int32_t i = n_experts; i < n_places; i++) {
+    for (int32_t i = n_first; i < n_places; i++) {
         int32_t most = 0;
         for (int32_t e = 1; e < n_experts; e++)
             if ((double)tokens[e] / r->count[e] > (double)tokens[most] / r->count[most])
@@ -62,14 +67,57 @@ static void pack(struct sl_eplb_room *r, int32_t n, int32_t n_ranks, int32_t *li
     }
 }
 
-void sl_eplb_place(const uint64_t *tokens, int32_t n_experts, int32_t n_places, int32_t n_ranks,
-                   struct sl_eplb_room *room, int32_t *list)
+/* Has the expert a place on a rank other than this one? but: a place that does not count. */
+static bool is_elsewhere(const int32_t *list, int32_t n, int32_t of_rank, int32_t expert,
+                         int32_t rank, int32_t but)
 {
+    for (int32_t i = 0; i < n; i++)
+        if (list[i] == expert && i / of_rank != rank && i != but)
+            return true;
+    return false;
+}
+
+/* One replica of an expert that has them all on one rank goes to another: to the place there whose
+ * load is most like its own, of an expert that is on a third rank or there once more. There is one,
+ * or all experts of that rank would be on this one, which has fewer places than that and two. */
+static void spread_out(struct sl_eplb_room *r, const uint64_t *tokens, int32_t n_experts, int32_t n,
+                       int32_t of_rank, int32_t *list)
+{
+    for (int32_t e = 0; e < n_experts; e++) {
+        int32_t place = 0, best = -1;
+        double least = 0;
+        while (list[place] != e)
+            place++;
+        const int32_t rank = place / of_rank;
+        if (is_elsewhere(list, n, of_rank, e, rank, -1))
+            continue;
+        const double own = (double)tokens[e] / r->count[e];
+        for (int32_t i = 0; i < n; i++) {
+            const double load = (double)tokens[list[i]] / r->count[list[i]];
+            const double gap = load > own ? load - own : own - load;
+            if (i / of_rank == rank || (best >= 0 && gap >= least) ||
+                !is_elsewhere(list, n, of_rank, list[i], rank, i))
+                continue;
+            best = i;
+            least = gap;
+        }
+        SL_ASSERT(best >= 0);
+        list[place] = list[best];
+        list[best] = e;
+    }
+}
+
+void sl_eplb_place(const uint64_t *tokens, int32_t n_experts, int32_t n_places, int32_t n_ranks,
+                   bool spread, struct sl_eplb_room *room, int32_t *list)
+{
+    SL_ASSERT(!spread || (n_places >= 2 * n_experts && n_places <= n_ranks * n_experts));
     SL_ASSERT(n_experts >= 1 && n_experts <= SL_MAX_EXPERTS);
     SL_ASSERT(n_places >= n_experts && n_places <= SL_MAX_PLACES);
     SL_ASSERT(n_ranks >= 1 && n_ranks <= SL_MAX_RANKS && n_places % n_ranks == 0);
-    replicate(tokens, n_experts, n_places, room);
+    replicate(tokens, n_experts, n_places, spread, room);
     pack(room, n_places, n_ranks, list);
+    if (spread)
+        spread_out(room, tokens, n_experts, n_places, n_places / n_ranks, list);
 }
 
 double sl_eplb_imbalance(const uint64_t *tokens, int32_t n_experts, int32_t n_places,
@@ -129,10 +177,10 @@ static void name_ranks(const int32_t *packs, const int32_t *old, int32_t n_place
 }
 
 bool sl_eplb_replace(const uint64_t *tokens, int32_t n_experts, int32_t n_places, int32_t n_ranks,
-                     const int32_t *old, struct sl_eplb_room *room, int32_t *list)
+                     bool spread, const int32_t *old, struct sl_eplb_room *room, int32_t *list)
 {
     const double before = sl_eplb_imbalance(tokens, n_experts, n_places, n_ranks, old, room);
-    sl_eplb_place(tokens, n_experts, n_places, n_ranks, room, room->list);
+    sl_eplb_place(tokens, n_experts, n_places, n_ranks, spread, room, room->list);
     const double after = sl_eplb_imbalance(tokens, n_experts, n_places, n_ranks, room->list, room);
     if (after > before * (1 - LEAST_GAIN)) {
         memcpy(list, old, (size_t)n_places * sizeof *list);

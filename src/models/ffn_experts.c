@@ -158,7 +158,7 @@ static void sum_ranks(struct sl_run *r, int32_t layer, const float *part, int32_
     for (int32_t at = 0; at < n; at += SL_SUM_ROWS) {
         const int32_t rows = SL_MIN(n - at, SL_SUM_ROWS);
         const int64_t begin = (int64_t)at * h;
-        sl_run_gather(r, part + begin, h, sizeof *y, rows, r->expert_parts);
+        sl_run_exchange(r, part + begin, h, sizeof *y, rows, r->expert_parts);
         vt->sum_parts(r->m->be, &(struct sl_op_sum_parts){
                                     .parts = r->expert_parts,
                                     .n = rows,
@@ -176,7 +176,7 @@ static void sum_ranks(struct sl_run *r, int32_t layer, const float *part, int32_
 static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     if ((r->m->layers[layer].has & SL_HAS_SHARED) != 0) {
-        float *columns = sl_ffn_shared(r, layer, x, n, NULL);
+        float *columns = sl_ffn_shared(r, layer, x, n, r->m->row_ranks == 1 ? r->shared : NULL);
         sl_run_gather(r, columns, sl_run_mat(r, layer, SL_SLOT_SHARED_DOWN)->n_rows, sizeof *y, n,
                       r->shared);
     }
@@ -188,7 +188,7 @@ static void run_own(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     }
     const struct sl_spread spread = {
         .rank = &r->rank, .whole = r->expert_parts + (int64_t)rank * n * h, .ld = h};
-    float *part = sl_run_part(r, y);
+    float *part = sl_rank_room(&r->rank);
     run_chosen(r, layer, x, n, NULL, part, n <= SL_SUM_ROWS ? &spread : NULL);
     sum_ranks(r, layer, part, n, y);
 }

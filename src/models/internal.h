@@ -111,10 +111,14 @@ struct sl_model {
     int32_t kv_ranks;                /* of them so many have the same key heads, and divide the
                                         positions; 1 unless set */
     int32_t top_pages;               /* that rows attend to (top_pages.c); 0: all */
+    int32_t row_ranks;               /* of them so many divide rows and heads: all, or 1: each has
+                                        the whole of everything but experts */
+    bool only_experts;               /* so it is to be; */
     bool own_experts;                /* each of these has some of a layer's experts, whole, */
     bool balanced;                   /* placed by their load, */
     int32_t n_redundant;             /* with so many replicas more than experts */
     struct sl_layer_places *places;  /* [n_layers] of one of several ranks then; else NULL */
+    uint32_t absent;                 /* ranks whose places stand empty, a bit each */
     int32_t stage, n_stages;         /* likewise, of models that have some of the layers each: */
     int32_t cuts[SL_MAX_STAGES + 1]; /* stage s has those from cuts[s] to before cuts[s + 1] */
     /* Of a drafter that reads hidden rows, else NULL or 0. */
@@ -212,7 +216,7 @@ static inline struct sl_rows sl_param_rows(const struct sl_model *m, const struc
 /* Groups of ranks that have the same key heads. */
 static inline int32_t sl_rank_groups(const struct sl_model *m)
 {
-    return m->n_ranks / m->kv_ranks;
+    return m->row_ranks / m->kv_ranks;
 }
 /* Key heads of a layer on each rank; the one of latent attention is on all. */
 static inline int32_t sl_rank_kv_heads(const struct sl_model *m, const struct sl_layer_desc *l)
@@ -220,7 +224,7 @@ static inline int32_t sl_rank_kv_heads(const struct sl_model *m, const struct sl
     const bool latent = l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_ROWS;
     return latent ? l->n_kv_heads : l->n_kv_heads / sl_rank_groups(m);
 }
-/* Queries [n, n_heads / n_ranks, head_dim] of this rank's heads, in a room if ranks divide
+/* Queries [n, n_heads / row_ranks, head_dim] of this rank's heads, in a room if ranks divide
  * positions; before attention sl_run_share_queries. */
 float *sl_run_own_queries(struct sl_run *r);
 /* a: an attention of this rank's heads. Where ranks divide positions it becomes one of the heads of
@@ -696,6 +700,9 @@ int64_t sl_conv_tapped(const struct sl_layer_desc *l, int64_t hidden); /* those 
 void *sl_run_part(struct sl_run *r, void *whole);
 void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
                    void *whole);
+/* The same of what each rank has whatever is divided by rows. */
+void sl_run_exchange(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
+                     int32_t n, void *whole);
 /* A product of this rank's n_cols columns of those of `whole`, which are gathered next, may write
  * them to all ranks (struct sl_spread); NULL: it may not. */
 const struct sl_spread *sl_run_spread(const struct sl_run *r, void *whole, int64_t n_cols,

@@ -62,7 +62,7 @@ static void store_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const struct sl_rope *rope = l->rope >= 0 ? &m->ropes[l->rope] : NULL;
-    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = sl_rank_kv_heads(m, l);
+    const int32_t n_heads = l->n_heads / m->row_ranks, n_kv_heads = sl_rank_kv_heads(m, l);
     const int64_t ld_q = (int64_t)n_heads * l->head_dim, ld_k = (int64_t)n_kv_heads * l->head_dim;
     m->be->vt->qk_norm_rope_kv_store(m->be,
                                      &(struct sl_op_qk_norm_rope_kv_store){
@@ -97,7 +97,7 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
-    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = sl_rank_kv_heads(m, l);
+    const int32_t n_heads = l->n_heads / m->row_ranks, n_kv_heads = sl_rank_kv_heads(m, l);
     const int64_t ld_q = (int64_t)n_heads * l->head_dim;
     const int64_t ld_out = (int64_t)n_heads * l->v_dim;
     const bool stays = sl_run_by_columns(r, layer, SL_SLOT_O);
@@ -136,7 +136,7 @@ void sl_mixer_gqa_heads(struct sl_run *r, int32_t layer, const struct sl_batch *
     if ((l->has & SL_HAS_OUT_GATE) != 0)
         sl_mixer_gate_heads(r, layer, n_heads, batch->n_tokens, att);
     if (!stays)
-        sl_run_gather_open(r, att, ld_out, ld_out * m->n_ranks,
+        sl_run_gather_open(r, att, ld_out, ld_out * m->row_ranks,
                            sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
                            r->att);
 }

@@ -179,7 +179,7 @@ static void mixer_mla_lift(struct sl_run *r, int32_t layer, const struct sl_batc
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const int32_t width = l->mla.nope_dim + l->mla.rope_dim;
-    const int32_t n_heads = l->n_heads / m->n_ranks;
+    const int32_t n_heads = l->n_heads / m->row_ranks;
     const int64_t ld = (int64_t)n_heads * width;
     const bool rotates = l->rope >= 0;
     to_activations(r, r->head_q, batch->n_tokens, ld, r->head_q_act);
@@ -218,7 +218,7 @@ void sl_mixer_mla_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
-    const int32_t n_heads = l->n_heads / m->n_ranks;
+    const int32_t n_heads = l->n_heads / m->row_ranks;
     const int64_t ld_out = (int64_t)n_heads * l->v_dim, n_att = (int64_t)n_heads * l->mla.v_dim;
     SL_ASSERT(m->n_ranks == 1 || l->index.top_k == 0); /* sl_model_set_rank */
     float *q = sl_run_own_queries(r);

@@ -260,7 +260,7 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     if (m == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a model");
     m->ckpt = ckpt;
-    m->n_ranks = m->kv_ranks = m->n_stages = 1;
+    m->n_ranks = m->row_ranks = m->kv_ranks = m->n_stages = 1;
     if ((rc = sl_registry_match(ckpt, &m->desc, &m->name, err)) != 0 ||
         (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
         goto fail;
@@ -312,7 +312,7 @@ int32_t sl_model_heads(const struct sl_model *m, struct sl_heads *kinds, int32_t
         if (!sl_has_attention(l))
             continue;
         const bool latent = l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_ROWS;
-        const struct sl_heads h = {l->n_heads / m->n_ranks,
+        const struct sl_heads h = {l->n_heads / m->row_ranks,
                                    sl_rank_kv_heads(m, l),
                                    l->head_dim,
                                    l->v_dim,
@@ -349,15 +349,15 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
             const struct sl_layer_desc *d = &m->layers[i];
             const bool has_keys = sl_has_attention(d) && d->kv_source == i;
             const bool rows = d->mixer == SL_MIX_ROWS;
-            /* Each rank, or each group of those that divide positions, keeps all of a token's row.
-             */
+            /* A layout is of all ranks: each, or each group of those that divide positions, keeps
+             * all of a token's row, and where experts alone are divided all key heads. */
             const bool latent = d->mixer == SL_MIX_MLA || rows;
+            const int32_t n_times = m->row_ranks == 1 ? m->n_ranks : latent ? sl_rank_groups(m) : 1;
             if (rows && pass == 0 && d->rows.ratio > 0)
                 rc = sl_kv_layout_add_rows(l, i, d->rows.ratio, d->head_dim, d->index.dim, err);
             if (rc == 0 && has_keys && (window_of(m, i) > 0) == (pass > 0))
-                rc = sl_kv_layout_add(l, i, window_of(m, i),
-                                      latent ? d->n_kv_heads * sl_rank_groups(m) : d->n_kv_heads,
-                                      d->head_dim, latent ? 0 : d->v_dim, err);
+                rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads * n_times, d->head_dim,
+                                      latent ? 0 : d->v_dim, err);
             if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 &&
                 d->index.n_heads > 0 && !rows)
                 rc = sl_kv_layout_add_index(l, i, d->index.dim, err);

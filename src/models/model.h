@@ -29,6 +29,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
     int32_t rank, n_ranks;   /* of so many among which it is divided */
+    bool only_experts;       /* these divide experts, and each has the whole rest */
     int32_t kv_ranks;        /* of these, following one another, divide positions; 1: none do */
     int32_t stage, n_stages; /* likewise, by its layers */
     enum sl_model_task task;
@@ -97,6 +98,8 @@ void sl_model_divide_experts(struct sl_model *m);
  * between two steps: at first expert i % n has place i, rank by rank, of n + n_redundant places.
  * Each rank has as many of them. */
 void sl_model_balance_experts(struct sl_model *m, int32_t n_redundant);
+/* The same, and each rank has the whole of everything else: all rows and all key heads. */
+void sl_model_divide_only_experts(struct sl_model *m);
 /* Before sl_model_set_rank: n_ranks that follow one another have the same key heads, and each of
  * them keeps some of the positions (struct sl_kv_view). */
 void sl_model_divide_positions(struct sl_model *m, int32_t n_ranks);
@@ -269,6 +272,13 @@ const int32_t *sl_model_place_list(const struct sl_model *m, int32_t layer);
 SL_MUST_CHECK int sl_model_places_load(struct sl_model *m, struct sl_backend *be, int32_t layer,
                                        const int32_t *list, int32_t *n_loaded,
                                        struct sl_error *err);
+/* Whether each of the layer's experts has a place in the list on a rank that is not absent (a bit
+ * each). */
+bool sl_model_places_cover(const struct sl_model *m, int32_t layer, const int32_t *list,
+                           uint32_t absent);
+/* Between two steps, on all ranks that are there: from the next one on the places of these ranks
+ * stand empty, and those of all others are used. The lists cover that. */
+void sl_model_places_leave(struct sl_model *m, uint32_t absent);
 /* Between two steps: from the next one on experts are where the list says; they are loaded. It
  * allocates nothing. All ranks switch at the same step. */
 void sl_model_places_switch(struct sl_model *m, int32_t layer, const int32_t *list);

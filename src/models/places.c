@@ -3,6 +3,9 @@
  * replicas more, as many on each rank. Which expert is in which place all ranks know alike; it may
  * change between two steps, when what is missing has been loaded beside them (eplb.c says where).
  *
+ * Ranks may be absent: their places stand empty, and others compute what they would have. That
+ * takes a replica elsewhere of each of their experts (sl_model_places_cover).
+ *
  * A rank has an expert once, in however many places it is there: they only weigh what part of its
  * rows comes to that rank.
  */
@@ -27,6 +30,12 @@ void sl_places_destroy(struct sl_model *m)
     m->places = NULL;
 }
 
+static bool is_absent(const struct sl_model *m, int32_t layer, int32_t place)
+{
+    const int32_t of_rank = m->places[layer].n / m->n_ranks;
+    return (m->absent >> (place / of_rank) & 1) != 0;
+}
+
 /* Replicas of an expert in the order of their places. */
 static void set_list(const struct sl_model *m, int32_t layer, const int32_t *list)
 {
@@ -37,14 +46,15 @@ static void set_list(const struct sl_model *m, int32_t layer, const int32_t *lis
     memset(p->first, 0, (size_t)(n_experts + 1) * sizeof *p->first);
     for (int32_t i = 0; i < p->n; i++) {
         SL_ASSERT(list[i] >= 0 && list[i] < n_experts);
-        p->first[list[i] + 1]++;
+        p->first[list[i] + 1] += !is_absent(m, layer, i);
     }
     for (int32_t e = 0; e < n_experts; e++) {
         SL_ASSERT(p->first[e + 1] > 0);
         p->first[e + 1] += p->first[e];
     }
     for (int32_t i = 0; i < p->n; i++)
-        p->rank[p->first[list[i]]++] = (uint8_t)(i / of_rank);
+        if (!is_absent(m, layer, i))
+            p->rank[p->first[list[i]]++] = (uint8_t)(i / of_rank);
     for (int32_t e = n_experts; e > 0; e--)
         p->first[e] = p->first[e - 1];
     p->first[0] = 0;
@@ -98,6 +108,32 @@ bool sl_places_have(const struct sl_model *m, int32_t layer, int32_t expert, int
         if (p->rank[i] == rank)
             return true;
     return false;
+}
+
+bool sl_model_places_cover(const struct sl_model *m, int32_t layer, const int32_t *list,
+                           uint32_t absent)
+{
+    uint64_t has[SL_CEIL_DIV(SL_MAX_EXPERTS, 64)] = {0};
+    const int32_t n_experts = m->layers[layer].n_experts, n = m->places[layer].n;
+    int32_t n_has = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if ((absent >> (i / (n / m->n_ranks)) & 1) != 0)
+            continue;
+        uint64_t *word = &has[list[i] / 64];
+        const uint64_t bit = 1ull << list[i] % 64;
+        n_has += (*word & bit) == 0;
+        *word |= bit;
+    }
+    return n_has == n_experts;
+}
+
+void sl_model_places_leave(struct sl_model *m, uint32_t absent)
+{
+    SL_ASSERT(m->places != NULL && (absent >> m->rank & 1) == 0);
+    m->absent = absent;
+    for (int32_t l = sl_stage_first(m); l < sl_stage_end(m); l++)
+        if (m->places[l].n > 0)
+            set_list(m, l, m->places[l].slots);
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -208,12 +244,13 @@ const struct sl_expert_counts *sl_run_expert_counts(const struct sl_run *r)
 int32_t sl_run_least(struct sl_run *r, int32_t value)
 {
     int32_t all[SL_MAX_RANKS], least = value;
+    const int32_t n_absent = __builtin_popcount(r->m->absent);
     int32_t *own = sl_rank_room(&r->rank);
     SL_ASSERT(r->m->n_ranks > 1 && r->m->be->vt->device == NULL);
     *own = value;
     sl_rank_begin(r);
-    sl_run_gather(r, own, 1, sizeof *own, 1, all);
-    for (int32_t i = 0; i < r->m->n_ranks && !r->rank.lost; i++)
+    sl_run_exchange(r, own, 1, sizeof *own, 1, all);
+    for (int32_t i = 0; i < r->m->n_ranks - n_absent && !r->rank.lost; i++)
         least = SL_MIN(least, all[i]);
     return r->rank.lost ? -1 : least;
 }

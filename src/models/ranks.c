@@ -13,7 +13,9 @@
  *
  * Experts are divided by rows, too, or each rank has some of them (expert parallelism): it adds up
  * what its own give, and the sums of all ranks are added in the order of one (SL_EXPERT_LEAVES). Or
- * they are placed by their load (places.c).
+ * they are placed by their load (places.c). Where experts alone are divided every rank has all rows
+ * of the rest and all key heads, as one that is alone (row_ranks is 1), and what ranks exchange is
+ * what experts give.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -37,8 +39,8 @@ static int64_t first_row(enum sl_shard shard, int64_t n_rows, int32_t rank, int3
 struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64_t n_rows,
                             int32_t rank)
 {
-    int32_t n_ranks = m->n_ranks;
-    if (shard == SL_SHARD_NONE)
+    int32_t n_ranks = m->row_ranks;
+    if (shard == SL_SHARD_NONE || n_ranks == 1)
         return (struct sl_rows){0, n_rows};
     if (shard == SL_SHARD_KV_HEADS) { /* those that divide positions have the same */
         rank /= m->kv_ranks;
@@ -50,8 +52,8 @@ struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64
 
 struct sl_rows sl_rank_heads(const struct sl_model *m, int32_t layer, int32_t rank)
 {
-    const int64_t n = m->layers[layer].n_heads / m->n_ranks;
-    return (struct sl_rows){n * rank, n};
+    const int64_t n = m->layers[layer].n_heads / m->row_ranks;
+    return (struct sl_rows){m->row_ranks > 1 ? n * rank : 0, n};
 }
 
 struct sl_rows sl_rank_experts(const struct sl_model *m, int32_t layer, int32_t rank)
@@ -126,7 +128,7 @@ static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_
                        "tensor_parallel_size: sparse attention of %s cannot be divided among ranks "
                        "yet",
                        m->name->id);
-    if ((l->mixer == SL_MIX_MLA || m->kv_ranks > 1) && l->n_heads % m->n_ranks != 0)
+    if ((l->mixer == SL_MIX_MLA || m->kv_ranks > 1) && l->n_heads % m->row_ranks != 0)
         return sl_fail(err, SL_EINVAL,
                        "tensor_parallel_size: %d does not divide the %d heads of layer %d",
                        m->n_ranks, l->n_heads, layer);
@@ -136,7 +138,7 @@ static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_
                        "divided among %d groups of %d ranks",
                        l->n_kv_heads, layer, sl_rank_groups(m), m->kv_ranks);
     if (l->mixer != SL_MIX_MLA && m->kv_ranks == 1 &&
-        (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0))
+        (l->n_heads % m->row_ranks != 0 || l->n_kv_heads % m->row_ranks != 0))
         return sl_fail(err, SL_EINVAL,
                        "tensor_parallel_size: %d does not divide the %d heads and %d key heads of "
                        "layer %d",
@@ -156,7 +158,7 @@ static int ranks_check_layer(const struct sl_model *m, int32_t layer, struct sl_
                        "tensor_parallel_size: experts of %s are added behind the next layer, which "
                        "ranks cannot do yet",
                        m->name->id);
-    if (l->qk_norm == SL_QK_NORM_ROWS)
+    if (l->qk_norm == SL_QK_NORM_ROWS && m->row_ranks > 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: q and k of %s are normed over all heads, which ranks "
                        "cannot do yet",
@@ -184,6 +186,8 @@ static int check_param(const struct sl_model *m, const struct sl_param *p, struc
     if (p->src == NULL)
         return 0;
     SL_ASSERT(!sl_slot_is_rows(p->desc->slot) || p->desc->shard == SL_SHARD_NONE);
+    if (m->row_ranks == 1) /* experts stay whole, too */
+        return 0;
     if (must_divide(p->desc->slot) && p->desc->shard == SL_SHARD_NONE)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: models of %s cannot be divided among ranks",
@@ -203,6 +207,12 @@ void sl_model_divide_experts(struct sl_model *m)
 {
     SL_ASSERT(m->be == NULL);
     m->own_experts = true;
+}
+
+void sl_model_divide_only_experts(struct sl_model *m)
+{
+    SL_ASSERT(m->be == NULL && m->own_experts);
+    m->only_experts = true;
 }
 
 void sl_model_divide_positions(struct sl_model *m, int32_t n_ranks)
@@ -240,6 +250,8 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
     SL_ASSERT(m->be == NULL && rank >= 0 && rank < n_ranks && n_ranks <= SL_MAX_RANKS);
     m->rank = m->facts.rank = rank;
     m->n_ranks = m->facts.n_ranks = n_ranks;
+    m->row_ranks = m->only_experts ? 1 : n_ranks;
+    m->facts.only_experts = m->only_experts && n_ranks > 1;
     if (n_ranks % m->kv_ranks != 0)
         return sl_fail(err, SL_EINVAL,
                        "decode_context_parallel_size: %d does not divide the %d ranks "
@@ -251,7 +263,7 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: models of embeddings and scores cannot be divided "
                        "among ranks yet");
-    if (m->hp.n_vocab < CUT_ROWS * n_ranks)
+    if (m->hp.n_vocab < CUT_ROWS * m->row_ranks)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor_parallel_size: a vocabulary of %d cannot be divided among %d ranks",
                        m->hp.n_vocab, n_ranks);
@@ -271,7 +283,7 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
 /* Columns of its part, of what is `width` wide. */
 static size_t most_columns(const struct sl_model *m, int64_t width)
 {
-    return (size_t)(width / m->n_ranks + CUT_MANY_ROWS);
+    return (size_t)(width / m->row_ranks + CUT_MANY_ROWS);
 }
 
 /* Heads and the middles of MLPs are activations; the rest is floats. */
@@ -284,6 +296,8 @@ size_t sl_rank_room_bytes(const struct sl_model *m, const struct sl_backend *be,
                                        : most_columns(m, m->hp.hidden) * sizeof(float);
     if (m->n_ranks == 1)
         return 0;
+    if (m->row_ranks == 1)
+        return SL_MAX((size_t)max_tokens * of_row, sl_places_room_bytes(m, max_tokens));
     for (size_t i = 0; i < SL_COUNT(dims); i++) {
         const size_t n = act * most_columns(m, sl_layers_max(&m->hp, m->layers, dims[i]));
         of_row = SL_MAX(of_row, n);
@@ -381,15 +395,13 @@ void sl_rank_end(struct sl_run *r, int32_t n_logits)
 
 void *sl_run_part(struct sl_run *r, void *whole)
 {
-    return r->m->n_ranks > 1 ? sl_rank_room(&r->rank) : whole;
+    return r->m->row_ranks > 1 ? sl_rank_room(&r->rank) : whole;
 }
 
-static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
-                   void *whole, bool first_only, bool even, bool open)
+static void exchange(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
+                     int32_t n, void *whole, bool first_only, bool even, bool open)
 {
-    if (r->m->n_ranks == 1)
-        return; /* sl_run_part said to put it there */
-    SL_ASSERT((whole == NULL) == (first_only && r->rank.idx > 0));
+    SL_ASSERT(r->m->n_ranks > 1 && (whole == NULL) == (first_only && r->rank.idx > 0));
     r->m->be->vt->all_gather(r->m->be,
                              &(struct sl_op_all_gather){.rank = &r->rank,
                                                         .part = part,
@@ -399,6 +411,20 @@ static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
                                                         .first_only = first_only,
                                                         .even = even,
                                                         .open = open});
+}
+
+/* Of what is divided by rows; else sl_run_part said to put it there. */
+static void gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
+                   void *whole, bool first_only, bool even, bool open)
+{
+    if (r->m->row_ranks > 1)
+        exchange(r, part, n_cols, elem_bytes, n, whole, first_only, even, open);
+}
+
+void sl_run_exchange(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes,
+                     int32_t n, void *whole)
+{
+    exchange(r, part, n_cols, elem_bytes, n, whole, false, false, false);
 }
 
 void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
@@ -442,7 +468,7 @@ const struct sl_spread *sl_run_spread(const struct sl_run *r, void *whole, int64
 {
     const int32_t rank = r->m->rank;
     uint8_t *at = (uint8_t *)whole + (size_t)(rank * n_cols) * elem_bytes;
-    if (r->m->n_ranks == 1 || r->rank.mem[rank] == NULL || !is_even(r, n_cols, of_cols) ||
+    if (r->m->row_ranks == 1 || r->rank.mem[rank] == NULL || !is_even(r, n_cols, of_cols) ||
         r->lora_rows != NULL) /* what adapters add comes behind the product */
         return NULL;
     SL_ASSERT((uint8_t *)whole >= r->mem && at < r->mem + r->mem_bytes);

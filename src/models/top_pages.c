@@ -100,7 +100,7 @@ size_t sl_top_pages_room(const struct sl_model *m, const struct sl_backend *be,
     const size_t all = device ? DEVICE_ROOM : ROOM;
     size_t one = 0;
     for (int32_t i = 0; i < m->hp.n_layers; i++) {
-        const int32_t n_kv_heads = m->layers[i].n_kv_heads / m->n_ranks;
+        const int32_t n_kv_heads = m->layers[i].n_kv_heads / m->row_ranks;
         size_t n = sl_page_room(n_kv_heads, m->top_pages, SL_CEIL_DIV(m->hp.context, bs));
         if (device)
             n += sl_chosen_room(n_kv_heads, m->top_pages, bs, bs);
@@ -118,7 +118,7 @@ void sl_top_pages_store(struct sl_run *r, int32_t layer, const struct sl_batch *
         return;
     m->be->vt->page_bounds(m->be, &(struct sl_op_page_bounds){
                                       .batch = batch,
-                                      .n_kv_heads = l->n_kv_heads / m->n_ranks,
+                                      .n_kv_heads = l->n_kv_heads / m->row_ranks,
                                       .head_dim = l->head_dim,
                                       .bounds_offset = r->cfg.kv.places[layer].bounds_offset,
                                       .kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer),

@@ -226,7 +226,7 @@ static int serve_message(struct follower *f, struct sl_link *link, size_t n, str
     if (f->plan.moves_pages && (kind == SL_RANK_PAGE_OUT || kind == SL_RANK_PAGE_IN))
         return sl_rank_pages_get(&f->pages, link, f->run_cfg.kv_pool, f->message, n, err);
     if (f->eplb != NULL && kind == SL_RANK_PLACES)
-        return sl_eplb_get(f->eplb, f->message, n, err);
+        return sl_eplb_get(f->eplb, f->message, n, link->cfg.absent, err);
     if (kind != SL_RANK_STEP)
         return sl_rank_lora_get(&f->lora, f->message, n, err);
     int rc = sl_rank_step_get(&f->step, f->message, n, f->lora.weights, err);

@@ -820,6 +820,10 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_model *dra
         return sl_fail(err, SL_EUNSUPPORTED,
                        "decode_context_parallel_size: GPUs do not divide positions yet: choose "
                        "device cpu");
+    if (facts->only_experts && out->on_device)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "divide_only_experts: GPUs divide the other weights as well: choose device "
+                       "cpu");
     out->n_stages = facts->n_stages;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
     if (out->n_stages > 1)

@@ -118,12 +118,16 @@ void sl_nodes_identity(const struct sl_model *model, const struct sl_ckpt *ckpt,
     const int n =
         snprintf(out->model, sizeof out->model, "%.20s %.12s, %d layers of %d, %d tokens%s%s%s",
                  f->family, f->weight_dtype, f->n_layers, f->hidden, f->n_vocab,
-                 cfg->enable_expert_parallel ? ", experts by rank" : "",
+                 cfg->divide_only_experts      ? ", only experts by rank"
+                 : cfg->enable_expert_parallel ? ", experts by rank"
+                                               : "",
                  f->kv_ranks > 1 ? ", positions by rank" : "", stages);
     SL_ASSERT(n > 0);
     out->digest = sl_ckpt_digest(ckpt);
     if (cfg->enable_expert_parallel) /* then ranks meet as often as others do, elsewhere */
         out->digest = add(out->digest, "experts", sizeof "experts");
+    if (cfg->divide_only_experts)
+        out->digest = add(out->digest, "only", sizeof "only");
     if (cfg->enable_eplb) { /* ranks decide alike, by the same counts */
         struct sl_eplb_config eplb;
         bool on;

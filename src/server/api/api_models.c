@@ -164,23 +164,26 @@ void sl_api_model(struct sl_conn *c)
     sl_reply_refusal(c, &r);
 }
 
-/* Health is progress: a stuck engine is not healthy although the process answers. */
+/* Health is progress: a stuck engine is not healthy although the process answers. One that serves
+ * without ranks that were lost is, and says so. */
 void sl_api_health(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
     struct sl_error err;
-    char body[sizeof err.msg + 104] = "";
-    if (atomic_load(&s->drain) != SL_SERVING)
+    char body[sizeof err.msg + 116] = "";
+    bool ok = atomic_load(&s->drain) == SL_SERVING;
+    if (!ok)
         snprintf(body, sizeof body, "draining\n");
-    for (int32_t i = 0; i < s->n_models && body[0] == '\0'; i++) {
-        if (sl_engine_health(s->models[i].eng, &err) == 0)
+    for (int32_t i = 0; i < s->n_models && ok; i++) {
+        ok = sl_engine_health(s->models[i].eng, &err) == 0;
+        const char *what = ok ? "degraded: " : "";
+        if (ok && err.msg[0] == '\0')
             continue;
         if (s->n_models > 1)
-            snprintf(body, sizeof body, "%.100s: %s\n", s->models[i].label, err.msg);
+            snprintf(body, sizeof body, "%s%.100s: %s\n", what, s->models[i].label, err.msg);
         else
-            snprintf(body, sizeof body, "%s\n", err.msg);
+            snprintf(body, sizeof body, "%s%s\n", what, err.msg);
     }
-    bool ok = body[0] == '\0';
     sl_reply(c, ok ? 200 : 503, "text/plain; charset=utf-8", ok ? NULL : "Retry-After: 1\r\n", body,
              strlen(body));
 }

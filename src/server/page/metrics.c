@@ -310,6 +310,16 @@ static void eplb_gauges(struct out *o, const struct sl_eplb_stats *e)
             e->loaded);
 }
 
+/* Of nnodes. */
+static void rank_gauges(struct out *o, const struct sl_rank_stats *r)
+{
+    if (r->n == 0)
+        return;
+    gauge(o, "sluice:ranks", "Processes among which the model is divided.", r->n);
+    gauge(o, "sluice:ranks_alive", "Of them those that have loaded and speak.", r->n_there);
+    gauge(o, "sluice:ranks_done_without", "Lost ones whose experts others compute.", r->n_absent);
+}
+
 static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
@@ -355,6 +365,7 @@ static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
         cpu_expert_gauges(o, in);
     top_page_counters(o, st);
     eplb_gauges(o, &st->eplb);
+    rank_gauges(o, &st->ranks);
 }
 
 /* Names that vLLM gave up and that dashboards and routers still ask for. */
