@@ -5,7 +5,8 @@
  * Each rank has a copy of all pages of the first group, writes the step's tokens there and hashes
  * what each row of logits reads. Where a hash is not that of all others, the logits are wrong. A
  * rank may come late, and may be the one that fails a step which the others have done: its copy
- * then lacks what the others have, and nobody may go on from there.
+ * then lacks what the others have, and nobody may go on from there. Or one that was done without is
+ * let in, between two steps or where one would begin: its copy has nothing, and nothing may fail.
  */
 #ifndef SL_TESTS_SIM_RANKS_H
 #define SL_TESTS_SIM_RANKS_H
@@ -35,9 +36,11 @@ static struct {
     const float **logits;
     int bad, late; /* -1: none */
     int code;      /* of the bad one */
+    bool lets_in;  /* such a world */
+    bool waits;    /* no step begins before the engine has asked */
 } ranks;
 
-enum { NOISE_RANK = 90, NOISE_BAD_RANK };
+enum { NOISE_RANK = 90, NOISE_BAD_RANK, NOISE_LET_IN };
 
 /* Before the simulator takes the place of the system's threads. */
 static bool ranks_install(void)
@@ -112,10 +115,30 @@ static void rank_rows(struct world *w, int32_t n)
                 make_row(w, ranks.copies[k].hashes[r], w->rows + r * w->cfg.n_vocab);
 }
 
+static enum sl_renewal ranks_renew(void *ctx)
+{
+    struct world *w = ctx;
+    if (!ranks.waits && !now_and_then(w, NOISE_LET_IN, 1))
+        return SL_RENEW_NOTHING;
+    const struct rank_copy *c = &ranks.copies[1 + noise(w, NOISE_LET_IN, ranks.n - 1)];
+    for (int32_t i = 0; i < c->n_pages * w->cfg.block_size; i++)
+        c->token[i] = -7;
+    say("  a rank is let in\n");
+    ranks.waits = false;
+    w->failed_turn = w->n_turns_engine; /* all that ran is done again */
+    total.let_in++;
+    return SL_RENEW_JOINED;
+}
+
 static int ranks_step(void *ctx, const struct sl_batch *b, const float **logits,
                       struct sl_error *err)
 {
     struct world *w = ctx;
+    if (ranks.lets_in && now_and_then(w, NOISE_LET_IN, 1)) {
+        ranks.waits = true;
+        w->failed_turn = w->n_turns_engine;
+        return sl_fail(err, SL_EBUSY, "a rank is let in");
+    }
     const int32_t n_fails = w->fail_steps;
     const bool dead = w->dead;
     ranks.w = w;
@@ -151,6 +174,9 @@ static bool ranks_start(const struct world *w, struct sl_host_model *m)
               : w->seed_no % 8 == 6 ? MAX_SIM_RANKS
                                     : 1;
     m->forward = ranks.n > 1 ? ranks_step : device_step;
+    ranks.lets_in = ranks.n > 1 && !w->cfg.late; /* in the call, as those in processes */
+    ranks.waits = false;
+    m->renew = ranks.lets_in ? ranks_renew : NULL;
     for (int k = 0; k < ranks.n && ranks.n > 1; k++) {
         ranks.copies[k] = (struct rank_copy){.token = calloc(n_slots, sizeof(int32_t)),
                                              .pos = calloc(n_slots, sizeof(int32_t)),

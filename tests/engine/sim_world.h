@@ -207,6 +207,7 @@ struct totals {
     uint64_t drafted, accepted, state_drafted, state_accepted;
     uint64_t window_evictions, state_evictions;
     uint64_t loaded; /* pages from outside the pool */
+    uint64_t let_in; /* ranks that were done without */
     uint64_t lease_falls, lease_ends;
 };
 

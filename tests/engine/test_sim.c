@@ -83,7 +83,8 @@ static void engine_turn(struct world *w)
     w->own = true;
     check_leases(w, began_ns);
     const bool waits = !sl_sched_idle(&w->eng->sched) || w->eng->masker.n_open > 0;
-    if (work && w->n_steps == before && waits && !w->eng->starved && !sl_tiers_busy(&w->eng->tiers))
+    if (work && w->n_steps == before && waits && !w->eng->starved &&
+        !sl_tiers_busy(&w->eng->tiers) && !ranks.waits)
         violation(w, "I7: work is waiting, but no step was made");
     if (sl_engine_check(w->eng, &err) != 0)
         violation(w, "%s", err.msg);
@@ -568,7 +569,8 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         "found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted, "
         "%llu of %llu with recurrent layers; %llu steps of models that draft, beside which %llu "
-        "steps were planned ahead; %llu pages loaded; %llu leases fell and %llu came to their end\n"
+        "steps were planned ahead; %llu pages loaded; %llu leases fell and %llu came to their end; "
+        "%llu ranks let in\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -583,9 +585,9 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.state_drafted, (unsigned long long)total.fed,
         (unsigned long long)total.fed_ahead, (unsigned long long)total.loaded,
         (unsigned long long)total.lease_falls, (unsigned long long)total.lease_ends,
-        (unsigned long long)total.http, (unsigned long long)total.http_ok,
-        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
-        (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.let_in, (unsigned long long)total.http,
+        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
+        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }
