@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Ranks in processes as a user starts them: `sluice serve` with --nnodes, a rank that dies under streams, what
-clients, probes and logs then say, and exit codes. engine/test_rank_processes.c has the bits and many kills."""
+clients, probes and logs then say, and exit codes. engine/test_rank_processes.c has the bits and many kills, and
+test_rank_spared.c those of ranks that are done without."""
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,10 +25,10 @@ def free_port():
 
 
 class Follower:
-    def __init__(self, path, port, *args, parts="--tensor-parallel-size"):
+    def __init__(self, path, port, *args, parts="--tensor-parallel-size", model=()):
         self.log_path = path
         with open(path, "wb") as log:
-            self.process = subprocess.Popen([BINARY, "serve", "--device", "cpu", "--threads", "1",
+            self.process = subprocess.Popen([BINARY, "serve", *model, "--device", "cpu", "--threads", "1",
                                              parts, "2", "--nnodes", "2", "--node-rank", "1",
                                              "--master-port", str(port), *args], stdout=log, stderr=log)
 
@@ -104,6 +106,39 @@ def test_dies_and_comes_back(tmp_path, transport, parts):
         assert server.stop() == 0
     assert follower.end() == 0
     assert ("in shared memory" in follower.log()) == (transport == "auto")
+
+
+def test_goes_on_without(tmp_path):
+    """What /health, /metrics and clients are told when the others have the experts of the one that dies."""
+    model, port = str(tmp_path / "m"), free_port()
+    mkmodel = os.path.join(os.path.dirname(BINARY), "tools", "mkmodel")
+    subprocess.run([mkmodel, "--quiet", "--family", "qwen3moe", "--vocab", "bytes", "--context", "1024",
+                    "--experts", "8", "--top-experts", "2", "--out", model], check=True)
+    only = ["--enable-expert-parallel", "--enable-eplb", "--divide-only-experts",
+            "--eplb-config", '{"num_redundant_experts": 8}']
+    follower = Follower(tmp_path / "1", port, *only, model=(model,))
+
+    def ranks(server):
+        text = server.request("GET", "/metrics")[2].decode()
+        return [int(float(re.search(r"^sluice:ranks%s(?:{.*})? (\S+)$" % name, text, re.M).group(1)))
+                for name in ("", "_alive", "_done_without")]
+    with Server(model, *flags(port), *only) as server:
+        until(lambda: health(server) == (200, ""))
+        want = answer(server)
+        assert ranks(server) == [2, 2, 0]
+        os.kill(follower.process.pid, signal.SIGKILL)
+        assert follower.end() == -signal.SIGKILL
+        until(lambda: health(server)[1].startswith("degraded: "), 5)
+        assert health(server) == (200, "degraded: steps do without 1 of 2 ranks: rank 1: the connection was closed\n")
+        assert health(server, "/readyz")[0] == health(server, "/livez")[0] == 200
+        assert answer(server) == want
+        assert ranks(server) == [2, 1, 1]
+        follower = Follower(tmp_path / "2", port, *only, model=(model,))
+        until(lambda: health(server) == (200, ""))
+        assert answer(server) == want
+        assert ranks(server) == [2, 2, 0]
+        assert server.stop() == 0
+    assert follower.end() == 0
 
 
 def test_refused(tmp_path):
