@@ -259,6 +259,38 @@ static void test_balance(void **state)
     }
 }
 
+/* Where each rank has the whole of everything but experts: also of more ranks than key heads. */
+static void test_only_experts(void **state)
+{
+    struct sl_engine_config cfg = {.model = skewed_model(),
+                                   .device = "cpu",
+                                   .n_threads = 2,
+                                   .max_model_len = 1024,
+                                   .no_prefix_caching = true};
+    struct sl_engine *eng = NULL;
+    struct sl_error err = {0};
+    struct said want, have;
+    (void)state;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    say(eng, 0, &want);
+    sl_engine_destroy(eng);
+    cfg.enable_expert_parallel = cfg.divide_only_experts = true;
+    for (int n = 2; n <= 8; n *= 4)
+        for (int moves = 0; moves < 2; moves++) {
+            cfg.tensor_parallel_size = n;
+            cfg.enable_eplb = moves != 0;
+            cfg.eplb_config = moves ? "{\"window_size\": 6, \"step_interval\": 9, "
+                                      "\"num_redundant_experts\": 16}"
+                                    : NULL;
+            if (sl_engine_create(&cfg, &eng, &err) != 0)
+                fail_msg("%s", err.msg);
+            say(eng, 0, &have);
+            assert_memory_equal(&have, &want, sizeof want);
+            sl_engine_destroy(eng);
+        }
+}
+
 /* Behind sleep experts are where they were (level 1) or where they begin (level 2). */
 static void test_balance_sleeps(void **state)
 {
@@ -331,6 +363,15 @@ static void test_balance_refused(void **state)
     cfg.enable_eplb = false;
     cfg.eplb_config = "{\"num_redundant_experts\": 2}";
     refuse_balance(cfg, "needs enable_eplb");
+    cfg.eplb_config = NULL;
+    cfg.divide_only_experts = true;
+    refuse_balance(cfg, "divide_only_experts: it needs ranks with experts of their own");
+    cfg.enable_expert_parallel = true;
+    cfg.decode_context_parallel_size = 2;
+    refuse_balance(cfg, "divided positions (decode_context_parallel_size) do not go with it");
+    cfg.decode_context_parallel_size = 0;
+    cfg.enable_lora = true;
+    refuse_balance(cfg, "adapters (enable_lora) do not go with it");
 }
 
 /* ---------------------------------------------------------------- tiers */
@@ -507,15 +548,11 @@ static void test_tiers_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiers),
-        cmocka_unit_test(test_tiers_refused),
-        cmocka_unit_test(test_team),
-        cmocka_unit_test(test_sleep),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_balance_sleeps),
-        cmocka_unit_test(test_balance_refused),
+        cmocka_unit_test(test_tiers),        cmocka_unit_test(test_tiers_refused),
+        cmocka_unit_test(test_team),         cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_experts),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_balance),      cmocka_unit_test(test_balance_sleeps),
+        cmocka_unit_test(test_only_experts), cmocka_unit_test(test_balance_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
