@@ -318,7 +318,8 @@ int sl_member_await(struct sl_member *m, size_t room_bytes, size_t max_message, 
         (void)poll(NULL, 0, 5);
     }
     m->link_cfg.absent = m->invitation.absent;
-    if (rc == 0 && (m->invitation.absent & (1u | 1u << m->cfg.rank)) != 0)
+    if (rc == 0 && ((m->invitation.absent & (1u | 1u << m->cfg.rank)) != 0 ||
+                    m->invitation.absent >> m->cfg.id.n_ranks != 0))
         return sl_fail(err, SL_EFORMAT, "rank 0 invites rank %d to a meeting without %x",
                        m->cfg.rank, m->invitation.absent);
     return rc == 0 && m->invitation.memory_fd >= 0 ? open_memory(m, room, err) : rc;

@@ -285,6 +285,11 @@ static int meet(struct follower *f, struct sl_error *err)
     }
     sl_member_watch(f->member, follower_progress, f);
     rc = sl_member_ready(f->member, &link, err);
+    if (rc == 0 && link->cfg.absent != 0 &&
+        (f->eplb == NULL || !sl_model_facts(f->model)->only_experts))
+        rc = sl_fail(err, SL_EFORMAT,
+                     "rank 0 does without ranks (%x), which have more than experts here",
+                     link->cfg.absent);
     if (rc == 0) {
         sl_log(SL_LOG_INFO, "ranks: rank %d of %d serves steps%s", f->dial.rank, f->dial.id.n_ranks,
                f->run_cfg.rank_room[0] != NULL ? " in shared memory" : "");
