@@ -48,14 +48,16 @@ struct outcome { /* what must not change by a bit */
 
 /* What is divided among the processes: rows of everything, experts and the rows of the rest, the
  * same with experts where their load says, layers, or rows and, of the KV cache, positions in place
- * of key heads. Or experts alone, each of which is on two ranks: they move, or stay; or on one. */
-enum parts { ROWS, EXPERTS, PLACED, LAYERS, POSITIONS, ONLY, ONLY_STILL, ONLY_ONCE };
+ * of key heads. Or experts alone, each of which is on two ranks: they move, or stay; or on
+ * one; or on all of four. */
+enum parts { ROWS, EXPERTS, PLACED, LAYERS, POSITIONS, ONLY, ONLY_STILL, ONLY_ONCE, ONLY_ALL };
 
 static const char *const placings[] = {
     [PLACED] = "{\"window_size\": 5, \"step_interval\": 7, \"num_redundant_experts\": 4}",
     [ONLY] = "{\"window_size\": 5, \"step_interval\": 7, \"num_redundant_experts\": 16}",
     [ONLY_STILL] = "{\"num_redundant_experts\": 16}",
     [ONLY_ONCE] = "{}",
+    [ONLY_ALL] = "{\"window_size\": 5, \"step_interval\": 7, \"num_redundant_experts\": 48}",
 };
 
 struct follower {

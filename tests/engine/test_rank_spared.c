@@ -174,6 +174,34 @@ static void test_spared_twice(void **state)
         assert_int_equal(end_of(pids[i]), 0);
 }
 
+/* Where each rank has all experts rank 0 goes on alone, after any number of steps. */
+static void test_spared_alone(void **state)
+{
+    (void)state;
+    struct outcome want, got;
+    const char *model = write_model(&only_skewed);
+    one_rank(model, &want);
+    struct follower f[4];
+    pid_t pids[4];
+    const int port = free_port();
+    for (int i = 1; i < 4; i++) {
+        f[i] = (struct follower){
+            .model = model, .port = port, .nodes = "4", .rank = digits[i], .parts = ONLY_ALL};
+        pids[i] = follow(&f[i]);
+    }
+    struct sl_engine *eng = start_with(model, 4, ONLY_ALL, port, "tcp", LONG_S);
+    for (int i = 1; i < 4; i++) {
+        run_all(eng, &got);
+        must_equal(&got, &want, "with fewer and fewer");
+        kill(pids[i], SIGKILL);
+        assert_int_equal(end_of(pids[i]), 128 + SIGKILL);
+        without(eng, i, 5);
+    }
+    run_all(eng, &got);
+    must_equal(&got, &want, "alone");
+    sl_engine_destroy(eng);
+}
+
 /* One that speaks and does not compute is done without, too. */
 static void test_spared_stuck(void **state)
 {
@@ -249,10 +277,9 @@ static int kill_many(int n, uint64_t seed)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_experts),
-        cmocka_unit_test(test_spared),
-        cmocka_unit_test(test_spared_twice),
-        cmocka_unit_test(test_spared_stuck),
+        cmocka_unit_test(test_only_experts), cmocka_unit_test(test_spared),
+        cmocka_unit_test(test_spared_twice), cmocka_unit_test(test_spared_stuck),
+        cmocka_unit_test(test_spared_alone),
     };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 2)
