@@ -2001,14 +2001,14 @@ def rounding_noise(model, ids, logits):
     return float((error.norm(dim=1) / logits.norm(dim=1)).max())
 
 
-def choice_gap(model, ids, top_k):
+def choice_gap(model, ids, top_k, width=N_TOKENS):
     """How near an index comes to choosing otherwise: the least difference between the last score that is chosen and the
-    first that is not, in standard deviations of the row's."""
+    first that is not, in standard deviations of the row's. width: scores of a row."""
     gaps, topk = [], torch.Tensor.topk
 
     def watched(x, k, *more, **named):
-        if k == top_k and x.shape[-1] == N_TOKENS:
-            for row in x.reshape(-1, N_TOKENS):
+        if k == top_k and x.shape[-1] == width:
+            for row in x.reshape(-1, width):
                 seen = row[row > torch.finfo(row.dtype).min].double().sort(descending=True).values
                 if len(seen) > k:
                     gaps.append(float((seen[k - 1] - seen[k]) / seen.std()))

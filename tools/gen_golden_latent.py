@@ -5,12 +5,14 @@
 
 longcat_flash has two attentions and MLPs in a layer of its file, experts that are added behind the second, and some
 that give back what they read. axk2 has gates of norms, and one of the output beside the queries. hy_v4 has
-hyper-connections that do not mix streams, sinks, and a limit of its experts. Where there is an index, it chooses among
-more positions than rows may see.
+hyper-connections that do not mix streams, sinks, and a limit of its experts. glm5_next is the model of text of one that
+reads images: KDA, and latent attention whose index chooses groups of four tokens. Where there is an index, it chooses
+among more positions than rows may see.
 
 Needs torch, transformers and safetensors; run from the repository root:
     python3 tools/gen_golden_latent.py [name ...]
 """
+import json
 import pathlib
 import re
 import struct
@@ -37,10 +39,18 @@ HY4 = dict(COMMON, num_hidden_layers=3, v_head_dim=10, intermediate_size=36, q_l
            hc_magnitude=1.5, swiglu_limit=0.7, rms_norm_eps=0.01, routed_scaling_factor=1.3,
            mlp_layer_types=["dense", "sparse", "sparse"], indexer_types=["full", "shared", "full"],
            rope_parameters=gen_golden.plain(500.0))
+GLM5_NEXT = dict(COMMON, num_hidden_layers=3, intermediate_size=36, q_lora_rank=12, qk_rope_head_dim=0, v_head_dim=10,
+                 moe_intermediate_size=8, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, index_n_heads=16,
+                 index_head_dim=12, index_topk=16, index_kpool=4, linear_num_heads=3, linear_head_dim=8,
+                 linear_conv_kernel_dim=3, linear_lower_bound=-4.0, hc_mult=3, hc_sinkhorn_iters=6, swiglu_limit=0.7,
+                 rms_norm_eps=0.01, routed_scaling_factor=1.3,
+                 layer_types=["indexed_attention", "linear_attention", "indexed_attention"],
+                 mlp_layer_types=["dense", "sparse", "sparse"])
 MODELS = {  # name -> family, arguments, what scores of experts are about, in which biases are told apart
     "longcat_flash": ("LongcatFlash", LONGCAT, 0.1),
     "axk2": ("AXK2", AXK2, 0.2),
     "hy_v4": ("HYV4", HY4, 0.2),
+    "glm5_next": ("Glm5Next", GLM5_NEXT, 0.2),
 }
 
 
@@ -53,6 +63,10 @@ def randomise(model, spread, generator):
         for name, p in model.named_parameters():
             if name.endswith(("_hc.base", "hc_head.hc_base")):  # weights of streams
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.5)
+            elif name.endswith("forget_gate.dt_bias"):  # states that last, although the bound is near
+                p.copy_(torch.randn(p.shape, generator=generator) - 2)
+            elif name.endswith("forget_gate.A_log"):
+                p.copy_(torch.randn(p.shape, generator=generator) * 0.3 + 0.5)
 
 
 def hy4_name(name):
@@ -67,16 +81,23 @@ def hy4_name(name):
 def hub_tensors(model, stored):
     """By the names of the hub, experts one by one and only those that have weights."""
     out = {}
-    if model.config.model_type == "axk2":  # which transformers knows
+    if model.config.model_type in ("axk2", "glm5_next"):  # which transformers knows
         stored = gen_golden.as_hub(model, torch.bfloat16)
     for name, t in gen_golden.one_by_one(stored).items():
+        if ".visual." in name and not name.endswith("post_layernorm.weight"):  # of which nothing is read
+            continue
         number = re.search(r"\.experts\.(\d+)\.", name)
-        if number is None or int(number[1]) < model.config.n_routed_experts:
+        if number is None or int(number[1]) < model.config.get_text_config().n_routed_experts:
             out[hy4_name(name) if model.config.model_type == "hy_v4" else name] = t
     return out
 
 
 def hub_config(config):
+    if config.model_type == "glm5_next":
+        text = config.text_config.to_diff_dict()  # what the class has as defaults is left out
+        text.pop("transformers_version", None)
+        c = dict(architectures=config.architectures, model_type=config.model_type, text_config=text)
+        return json.dumps(c, indent=1, sort_keys=True) + "\n"
     c = gen_golden.config_json(config, "old" if config.model_type == "longcat_flash" else "new")
     if config.model_type == "longcat_flash":
         c = c.replace("{\n", '{\n "attention_method": "MLA",\n "mla_scale_kv_lora": true,\n "mla_scale_q_lora": true,\n'
@@ -84,12 +105,24 @@ def hub_config(config):
     return c
 
 
-def generate(name, seed):
-    family, args, spread = MODELS[name]
+def build(family, args):
+    """The model, and the config of its text."""
+    if family == "Glm5Next":  # whose text has no class of its own
+        vision = dict(hidden_size=8, intermediate_size=8, depth=1, num_heads=2, image_size=28, out_hidden_size=8,
+                      projection_intermediate_size=8)
+        outer = transformers.Glm5NextConfig(text_config=args, vision_config=vision)
+        outer.architectures = [family + "ForConditionalGeneration"]
+        outer._attn_implementation = "eager"
+        return transformers.Glm5NextForConditionalGeneration(outer).eval(), outer.text_config
     config = getattr(transformers, family + "Config")(**args)
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
-    model = getattr(transformers, family + "ForCausalLM")(config).eval()
+    return getattr(transformers, family + "ForCausalLM")(config).eval(), config
+
+
+def generate(name, seed):
+    family, args, spread = MODELS[name]
+    model, config = build(family, args)
     model.set_experts_implementation("eager")
     generator = torch.Generator().manual_seed(seed)
     randomise(model, spread, generator)
@@ -100,14 +133,15 @@ def generate(name, seed):
     ids = torch.randint(0, config.vocab_size, (1, gen_golden.N_TOKENS), generator=generator)
     logits, chosen = gen_golden.logits_and_experts(model.float(), ids)
     if hasattr(config, "index_topk"):
-        gap, n_rows = gen_golden.choice_gap(model, ids, config.index_topk)
+        pool = getattr(config, "index_kpool", 1)
+        gap, n_rows = gen_golden.choice_gap(model, ids, config.index_topk // pool, gen_golden.N_TOKENS // pool)
         if gap < 1e-3:  # another order of sums might choose otherwise
             return generate(name, seed + 1)
         print(f"{name}: {n_rows} choices, the narrowest by {gap:.1e}")
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     save_file(hub_tensors(model, stored), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(hub_config(config))
+    (folder / "config.json").write_text(hub_config(model.config))
     with open(folder / "golden.bin", "wb") as f:
         f.write(struct.pack("<2i", gen_golden.N_TOKENS, config.vocab_size))
         f.write(ids[0].to(torch.int32).numpy().tobytes())

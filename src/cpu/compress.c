@@ -125,22 +125,34 @@ static void compress_part(void *arg, uint32_t item, int thread_idx)
                              r.end);
 }
 
+/* By the position of its first token. */
+static void turn_far(const struct sl_op_compress *a, int32_t pos, float *row)
+{
+    const int32_t n_dims = a->rope->n_dims;
+    float angles[SL_MAX_HEAD_DIM];
+    const struct sl_op_rope_angles of_first = {
+        .positions = &pos, .n = 1, .rope = a->rope, .out = angles};
+    sl_cpu_angles_row(&of_first, 0);
+    tail_turn(angles, n_dims, false, row + a->dim - n_dims);
+}
+
 /* The row that ends with token t, if one does. */
 static void store_far(void *arg, uint32_t t, int thread_idx)
 {
     const struct compress_job *j = arg;
     const struct sl_op_compress *a = j->a;
     const struct sl_span *span = span_of(a->batch, (int32_t)t);
-    const int32_t pos = span->pos + ((int32_t)t - span->first), n_dims = a->rope->n_dims;
+    const int32_t pos = span->pos + ((int32_t)t - span->first);
     const int64_t w = (int64_t)a->dim * (a->overlap ? 2 : 1);
-    float *row = j->cpu->attn_scratch[thread_idx].query, angles[SL_MAX_HEAD_DIM];
+    float *row = j->cpu->attn_scratch[thread_idx].query;
     if ((pos + 1) % a->ratio != 0)
         return;
-    const struct sl_op_rope_angles of_first = {
-        .positions = &(int32_t){pos + 1 - a->ratio}, .n = 1, .rope = a->rope, .out = angles};
-    sl_cpu_angles_row(&of_first, 0);
-    j->cpu->k.rmsnorm(a->kv + t * w, a->norm, a->eps, a->dim, row);
-    tail_turn(angles, n_dims, false, row + a->dim - n_dims);
+    if (a->norm != NULL)
+        j->cpu->k.rmsnorm(a->kv + t * w, a->norm, a->eps, a->dim, row);
+    else
+        memcpy(row, a->kv + t * w, (size_t)a->dim * sizeof *row);
+    if (a->rope != NULL)
+        turn_far(a, pos + 1 - a->ratio, row);
     row_encode(j->cpu, a->rows.dtype, row, a->dim,
                row_at(&a->rows, rows_table(a->batch, &a->rows, span), a->ratio,
                       sl_row_bytes(a->rows.dtype, a->dim), pos));
@@ -150,13 +162,15 @@ void sl_cpu_compress(struct sl_backend *be, const struct sl_op_compress *a)
 {
     struct compress_job j = {.cpu = sl_cpu(be), .a = a};
     const int64_t n = a->batch->n_tokens;
-    SL_ASSERT(a->ratio >= 2);
-    check_tail(a->rope, a->dim);
+    SL_ASSERT(a->ratio >= 2 && a->dim <= SL_MAX_HEAD_DIM);
+    if (a->rope != NULL)
+        check_tail(a->rope, a->dim);
     j.part = sl_part_of(j.cpu, a->batch->n_spans, a->dim, SL_REC_ROWS);
     j.n_parts = (uint32_t)SL_CEIL_DIV(a->dim, j.part);
     sl_cpu_run(j.cpu, compress_part, &j, (uint32_t)a->batch->n_spans * j.n_parts,
                n * a->dim * (a->overlap ? 64 : 32));
-    sl_cpu_run(j.cpu, store_far, &j, n, n / a->ratio * (4 * a->dim + 50 * a->rope->n_dims));
+    sl_cpu_run(j.cpu, store_far, &j, n,
+               n / a->ratio * (4 * a->dim + (a->rope != NULL ? 50 * a->rope->n_dims : 0)));
 }
 
 /* ---------------------------------------------------------------- the index */

@@ -68,6 +68,12 @@ static void hyper_read_row(void *arg, uint32_t t, int thread_idx)
     const float post = a->n_iters > 0 ? 2 : a->post_scale, more = a->n_iters > 0 ? 0 : a->eps;
     float *w = a->w + (int64_t)t * step;
     (void)thread_idx;
+    if (a->scale == NULL) {
+        for (int32_t i = 0; i < n; i++)
+            w[i] = 1.0f / (float)n;
+        j->cpu->k.hyper_read(x, w, n, a->h, a->out + (int64_t)t * a->h);
+        return;
+    }
     const float mean = j->cpu->k.squares(x, (int64_t)n * a->h) / (float)((int64_t)n * a->h);
     const float rms = 1.0f / sqrtf(mean + a->norm_eps);
     for (int32_t i = 0; i < n_w; i++) {
@@ -88,6 +94,7 @@ void sl_cpu_hyper_read(struct sl_backend *be, const struct sl_op_hyper_read *a)
     struct hyper_job j = {sl_cpu(be), a};
     SL_ASSERT(a->n_streams >= 2 && a->n_streams <= SL_MAX_STREAMS && a->h > 0);
     SL_ASSERT(a->n_iters >= 1 || (a->n_iters == 0 && a->post_scale > 0));
+    SL_ASSERT(a->scale != NULL || a->last);
     sl_cpu_run(sl_cpu(be), hyper_read_row, &j, a->n, 2 * (int64_t)a->n * a->n_streams * a->h);
 }
 

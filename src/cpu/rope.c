@@ -182,7 +182,9 @@ static void store_latent(const struct latent_job *j, uint32_t t, const float *cs
     if (place.page == NULL)
         return;
     j->cpu->k.rmsnorm(a->c + (int64_t)t * a->rank, a->norm, a->eps, a->rank, row);
-    memcpy(row + a->rank, a->k_rope + (int64_t)t * a->rope_dim, (size_t)a->rope_dim * sizeof *row);
+    if (a->rope_dim > 0)
+        memcpy(row + a->rank, a->k_rope + (int64_t)t * a->rope_dim,
+               (size_t)a->rope_dim * sizeof *row);
     if (cs != NULL)
         rope_rotate(a->rope, cs, row + a->rank);
     memset(row + n, 0, (size_t)(dim - n) * sizeof *row);
@@ -214,7 +216,7 @@ static void latent_row(void *arg, uint32_t t, int thread_idx)
 
 void sl_cpu_latent_store(struct sl_backend *be, const struct sl_op_latent_store *a)
 {
-    SL_ASSERT(a->rank > 0 && a->rope_dim > 0 && a->rank + a->rope_dim <= SL_MAX_HEAD_DIM);
+    SL_ASSERT(a->rank > 0 && a->rope_dim >= 0 && a->rank + a->rope_dim <= SL_MAX_HEAD_DIM);
     SL_ASSERT(a->rope == NULL || a->rope->n_dims == a->rope_dim);
     struct latent_job j = {sl_cpu(be), a};
     const int64_t work = (int64_t)a->batch->n_tokens * (a->n_heads * a->rope_dim + 2 * a->rank);

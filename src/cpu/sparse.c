@@ -253,9 +253,27 @@ struct gather_job {
     int32_t *table;        /* as the table says */
     uint8_t *pages;
     int32_t n, n_most;
+    int32_t n_seen;  /* positions that rows see which do not see all, at most */
     int32_t n_tiles; /* of a page */
     size_t tile_bytes;
 };
+
+/* Positions that a row at pos sees, which does not see all. */
+static int32_t sparse_n_chosen(const struct sl_op_sparse_attention *a, int32_t pos)
+{
+    return a->ratio > 0 ? a->top_k * a->ratio + (pos + 1) % a->ratio : a->top_k;
+}
+
+/* The k-th of these, of what the row has chosen. */
+static int32_t sparse_chosen(const struct sl_op_sparse_attention *a, const int32_t *top,
+                             int32_t pos, int32_t k)
+{
+    if (a->ratio == 0)
+        return top[k];
+    if (k < a->top_k * a->ratio)
+        return top[k / a->ratio] * a->ratio + k % a->ratio;
+    return pos + 1 - sparse_n_chosen(a, pos) + k;
+}
 
 /* A tile of keys of what a span of the gathered sees. */
 static void sparse_gather(void *arg, uint32_t item, int thread_idx)
@@ -267,13 +285,15 @@ static void sparse_gather(void *arg, uint32_t item, int thread_idx)
     const int32_t *table = sl_batch_tables(all->batch, all->kv.group) + span->table_idx;
     const int32_t *top = j->a->top + (int64_t)to->first * j->a->top_k;
     const int32_t n_seen = to->pos + to->n, from = tile * SL_KV_TILE;
-    const bool chosen = span->pos + (to->first - span->first) >= j->a->top_k;
+    const int32_t own = span->pos + (to->first - span->first);
+    const bool chosen = own >= j->n_seen;
     const uint8_t *tiles[SL_KV_TILE];
     uint8_t slots[SL_KV_TILE];
     (void)thread_idx;
     const int n = SL_MIN(n_seen - from, SL_KV_TILE);
     for (int k = 0; k < n; k++) {
-        const int32_t pos = chosen ? top[from + k] : from + k, bs = all->kv.block_size;
+        const int32_t pos = chosen ? sparse_chosen(j->a, top, own, from + k) : from + k;
+        const int32_t bs = all->kv.block_size;
         tiles[k] = all->kv.pool + (size_t)table[pos / bs] * all->kv.page_bytes + all->kv.k_offset +
                    (size_t)(pos % bs / SL_KV_TILE) * j->tile_bytes;
         slots[k] = (uint8_t)(pos % SL_KV_TILE);
@@ -346,8 +366,9 @@ static void sparse_attend_blocks(struct sl_cpu *cpu, const struct sl_op_sparse_a
 void sl_cpu_sparse_attention(struct sl_backend *be, const struct sl_op_sparse_attention *a)
 {
     const struct sl_op_attention *all = &a->all;
-    const size_t one = sl_sparse_room(all->kv.dtype, all->head_dim, a->top_k, 1);
-    struct gather_job j = {.cpu = sl_cpu(be), .a = a};
+    const int32_t n_seen = sl_sparse_seen(a->top_k, a->ratio);
+    const size_t one = sl_sparse_room(all->kv.dtype, all->head_dim, n_seen, 1);
+    struct gather_job j = {.cpu = sl_cpu(be), .a = a, .n_seen = n_seen};
     if (a->block > 0) {
         sparse_attend_blocks(sl_cpu(be), a);
         return;
@@ -356,18 +377,18 @@ void sl_cpu_sparse_attention(struct sl_backend *be, const struct sl_op_sparse_at
     SL_ASSERT(a->top_k > 0 && a->room_bytes >= one);
     j.n_most = (int32_t)SL_MIN(a->room_bytes / one, (size_t)SL_MAX_STEP_TOKENS);
     j.tile_bytes = sl_kv_tile_bytes(all->kv.dtype, all->head_dim);
-    j.n_tiles = SL_CEIL_DIV(a->top_k, SL_KV_TILE);
+    j.n_tiles = SL_CEIL_DIV(n_seen, SL_KV_TILE);
     j.pages = a->room;
     j.spans =
         (struct sl_span *)(void *)(j.pages + (size_t)j.n_most * (size_t)j.n_tiles * j.tile_bytes);
     j.table = (int32_t *)(void *)(j.spans + j.n_most);
     for (int32_t i = 0; i < all->batch->n_spans; i++) {
         const struct sl_span *s = &all->batch->spans[i];
-        const int32_t n_all = SL_MIN(SL_MAX(a->top_k - s->pos, 0), s->n); /* rows that see all */
+        const int32_t n_all = SL_MIN(SL_MAX(n_seen - s->pos, 0), s->n); /* rows that see all */
         if (n_all > 0)
             sparse_add_span(&j, s->first, n_all, s->pos + n_all);
         for (int32_t t = n_all; t < s->n; t++)
-            sparse_add_span(&j, s->first + t, 1, a->top_k);
+            sparse_add_span(&j, s->first + t, 1, sparse_n_chosen(a, s->pos + t));
     }
     if (j.n > 0)
         sparse_attend(&j);

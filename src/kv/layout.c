@@ -51,7 +51,7 @@ static int add_plane(struct sl_kv_layout *l, int32_t layer, size_t n_bytes, uint
 int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio, int32_t dim,
                           int32_t index_dim, struct sl_error *err)
 {
-    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && ratio >= 2 && dim > 0);
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && ratio >= 2 && dim + index_dim > 0);
     SL_ASSERT(l->n_groups == 0 || (l->n_groups == 1 && sl_kv_layers_full(&l->groups[0])));
     const size_t n = (size_t)sl_rows_of_block(l->block_size, ratio);
     const size_t own = n * sl_row_bytes(l->dtype, dim);
@@ -64,7 +64,7 @@ int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio, 
                                             .index_offset = (uint32_t)(g->page_bytes + own),
                                             .n_bytes = (uint32_t)(own + index)};
     g->page_bytes += own + index;
-    g->n_layers++;
+    g->n_layers += dim > 0; /* else the layer has a place of its own there */
     return 0;
 }
 

@@ -75,9 +75,9 @@ SL_MUST_CHECK int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_
  * token, behind all that its group has. */
 SL_MUST_CHECK int sl_kv_layout_add_index(struct sl_kv_layout *l, int32_t layer, int32_t dim,
                                          struct sl_error *err);
-/* Gives a layer a place for rows of which `ratio` tokens make one each, of dim values, and of
- * index_dim (0: none) for an index of them (struct sl_rows_view), before all places of layers with
- * a window. */
+/* Gives a layer a place for rows of which `ratio` tokens make one each, of dim values (0: none),
+ * and of index_dim (0: none) for an index of them (struct sl_rows_view), before all places of
+ * layers with a window. */
 SL_MUST_CHECK int sl_kv_layout_add_rows(struct sl_kv_layout *l, int32_t layer, int32_t ratio,
                                         int32_t dim, int32_t index_dim, struct sl_error *err);
 /* Gives a layer with a place one for the bounds of a page's keys too (struct sl_op_page_bounds),
@@ -179,7 +179,7 @@ static inline struct sl_rows_view sl_kv_far_rows(const struct sl_kv_layout *l,
 {
     const struct sl_rows_place *p = &l->rows[layer];
     struct sl_rows_view v;
-    SL_ASSERT(p->n_bytes > 0 && (!index || p->index_offset > p->offset));
+    SL_ASSERT(index ? p->offset + p->n_bytes > p->index_offset : p->index_offset > p->offset);
     v.pool = pools[0];
     v.page_bytes = l->groups[0].page_bytes;
     v.offset = index ? p->index_offset : p->offset;

@@ -218,8 +218,9 @@ struct sl_hparams {
     double hyper_post; /* without iterations, where streams are not mixed: post_scale of
                           struct sl_op_hyper_read */
     /* Of attention to rows that stand for several tokens each: enum sl_rows_kind by layer, or how
-     * many tokens make one, -1: no list says so; of the kinds SPARSE and HEAVY; groups of heads and
-     * rank of the output's first product; layers in front whose experts tokens choose. */
+     * many tokens make one, -1: no list says so; of the kinds SPARSE (and of an index of latent
+     * attention) and HEAVY; groups of heads and rank of the output's first product; layers in front
+     * whose experts tokens choose. */
     uint8_t rows_kinds[SL_MAX_LAYERS];
     int32_t layer_ratios[SL_MAX_LAYERS];
     int32_t sparse_ratio, heavy_ratio;
@@ -532,7 +533,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_LAYER_PROJ_NORM,
                SL_SLOT_STREAMS_IN, /* a matrix for each stream but the first */
                SL_SLOT_STREAMS_OUT,
-               SL_SLOT_HYPER_HEAD, /* of hyper-connections, behind the last layer */
+               SL_SLOT_HYPER_HEAD, /* of hyper-connections, behind the last layer; without it the
+                                      head reads the mean of the streams */
                SL_SLOT_HYPER_HEAD_BASE,
                SL_SLOT_HYPER_HEAD_SCALE,
                SL_SLOT_POOLER, /* of a classifier */
@@ -843,7 +845,8 @@ struct sl_mla_desc {
 };
 
 /* The shape of attention to a window and to rows made of several tokens (MIX_ROWS), of which mla
- * has q_rank, rope_dim and norm_eps. */
+ * has q_rank, rope_dim and norm_eps. Of latent attention `ratio` alone: its index has such rows, of
+ * the keys of so many tokens each, which are normed before and not rotated. */
 struct sl_rows_desc {
     int32_t ratio;            /* tokens that make a row; 0: there are none */
     bool overlap;             /* and those before them */
@@ -853,7 +856,8 @@ struct sl_rows_desc {
 /* The index that chooses what a row of latent attention sees (DSA), or, in blocks, one of grouped
  * heads: there each key head has a query of its own, made of what attention reads. */
 struct sl_index_desc {
-    int32_t top_k;          /* positions, or blocks; 0: there is no index, a row sees all */
+    int32_t top_k;          /* positions, blocks, or rows of the layer's rows.ratio tokens; 0: there
+                               is no index, a row sees all */
     int32_t block, n_local; /* of struct sl_op_index_select; 0: positions are chosen */
     int32_t n_heads, dim;   /* its queries; n_heads 0: the layer has none of its own, but sees what
                                the nearest one before it with an index has chosen */

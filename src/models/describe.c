@@ -56,7 +56,7 @@ static const char *kv_name(const struct sl_layer_desc *l)
     if (l->mixer == SL_MIX_BOTH || l->mixer == SL_MIX_BLOCK)
         return "full and state";
     if (l->mixer == SL_MIX_MLA)
-        return "latent";
+        return l->rows.ratio > 0 ? "latent and state" : "latent";
     if (l->mixer != SL_MIX_GQA)
         return sl_has_state(l) ? "state" : "none";
     return l->whole ? "step" : "full";
@@ -200,12 +200,12 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
                       l->mla.rope_dim);
     else
         sl_buf_printf(out, "%s, %d heads, %d KV heads of %d",
-                      sl_has_state(l) && l->mixer != SL_MIX_ROWS ? mixer_names[SL_MIX_GQA]
-                                                                 : mixer_name(l),
+                      sl_has_state(l) && l->rows.ratio == 0 ? mixer_names[SL_MIX_GQA]
+                                                            : mixer_name(l),
                       l->n_heads, l->n_kv_heads, l->head_dim);
     if (l->mla.q_rank > 0)
         sl_buf_printf(out, ", queries by %d", l->mla.q_rank);
-    if (l->rows.ratio > 0)
+    if (l->rows.ratio > 0 && l->mixer == SL_MIX_ROWS)
         sl_buf_printf(out, ", rows of %d tokens%s", l->rows.ratio,
                       l->rows.overlap ? " and those before" : "");
     if (l->rows.o_groups > 0)
@@ -213,6 +213,9 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
     if (l->index.block > 0)
         sl_buf_printf(out, ", top %d blocks of %d for each KV head by an index of %d",
                       l->index.top_k, l->index.block, l->index.dim);
+    else if (l->index.n_heads > 0 && l->rows.ratio > 0 && l->mixer == SL_MIX_MLA)
+        sl_buf_printf(out, ", top %d groups of %d tokens by an index of %d queries of %d",
+                      l->index.top_k, l->rows.ratio, l->index.n_heads, l->index.dim);
     else if (l->index.n_heads > 0)
         sl_buf_printf(out, ", top %d by an index of %d queries of %d", l->index.top_k,
                       l->index.n_heads, l->index.dim);
@@ -292,7 +295,7 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         if (l->mixer == SL_MIX_BLOCK)
             sl_buf_printf(out, " and gated %s of %d, a block of layer %d; behind it ",
                           act_names[l->act], l->intermediate, l->tied_to);
-        if (sl_has_state(l) && l->mixer != SL_MIX_ROWS)
+        if (sl_has_state(l) && l->rows.ratio == 0)
             text_state(l, out);
         if (l->mixer == SL_MIX_NONE)
             sl_buf_puts(out, "no mixer");
@@ -311,10 +314,9 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
             sl_buf_printf(out, "; norms %s", norms_name(l));
         if (sl_has_attention(l))
             sl_buf_printf(out, "; %s KV",
-                          l->whole                  ? "step"
-                          : l->mixer == SL_MIX_MLA  ? "latent"
-                          : l->mixer == SL_MIX_ROWS ? kv_name(l)
-                                                    : "full");
+                          l->whole                                            ? "step"
+                          : l->mixer == SL_MIX_MLA || l->mixer == SL_MIX_ROWS ? kv_name(l)
+                                                                              : "full");
         sl_buf_putc(out, '\n');
     }
 }

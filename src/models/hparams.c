@@ -846,7 +846,7 @@ static int derive_latent(struct sl_hparams *hp, struct sl_error *err)
     hp->head_dim = hp->nope_dim + hp->rope_dims;
     hp->v_dim = 0;
     hp->n_kv_heads = 1;
-    if (hp->nope_dim < 1 || hp->rope_dims < 2 || hp->rope_dims % 2 != 0 || hp->value_dim < 1 ||
+    if (hp->nope_dim < 1 || hp->rope_dims < 0 || hp->rope_dims % 2 != 0 || hp->value_dim < 1 ||
         hp->kv_rank + hp->rope_dims > SL_MAX_HEAD_DIM)
         return sl_fail(err, SL_EFORMAT,
                        "latent attention with heads of %d + %d dimensions, values of %d and a rank "

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Hyper-connections: a row has several residual streams. A sublayer reads one mixture of them and
  * writes to each in a share of its own, while they are mixed; all of these weights come of the row
- * (struct sl_op_hyper_read). They begin as copies of the embedding, and the head reads one mixture.
+ * (struct sl_op_hyper_read). They begin as copies of the embedding, and the head reads one mixture,
+ * or their mean.
  *
  * r->x is what a sublayer reads, before its norm. The weights are made of the streams as
  * activations; the streams themselves are float32 everywhere.
@@ -20,15 +21,17 @@ static void hyper_mixture(struct sl_run *r, int32_t layer, enum sl_slot w, enum 
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *mat = sl_run_mat(r, layer, w);
-    const bool last = w == SL_SLOT_HYPER_HEAD;
+    const bool last = w == SL_SLOT_HYPER_HEAD, mean = sl_param(m, layer, w)->desc == NULL;
     const int32_t n_weights = sl_hyper_weights(m->hp.n_hyper); /* with those that mix streams, */
     /* of which some models have none */
-    m->be->vt->linear(m->be, &(struct sl_op_linear){.x = act,
-                                                    .ld_x = hyper_width(r),
-                                                    .w = mat,
-                                                    .n = n,
-                                                    .out = r->hyper_w,
-                                                    .ld_out = last ? mat->n_rows : n_weights});
+    SL_ASSERT(last || !mean);
+    if (!mean)
+        m->be->vt->linear(m->be, &(struct sl_op_linear){.x = act,
+                                                        .ld_x = hyper_width(r),
+                                                        .w = mat,
+                                                        .n = n,
+                                                        .out = r->hyper_w,
+                                                        .ld_out = last ? mat->n_rows : n_weights});
     m->be->vt->hyper_read(m->be, &(struct sl_op_hyper_read){
                                      .x = x,
                                      .w = r->hyper_w,

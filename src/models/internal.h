@@ -683,9 +683,9 @@ void sl_wkv_room(const struct sl_layer_desc *l, uint64_t *floats, uint64_t *low)
 const void *sl_wkv_ffn_input(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 static inline bool sl_has_state(const struct sl_layer_desc *l)
 {
-    if (l->mixer == SL_MIX_ROWS)
+    if (l->mixer == SL_MIX_ROWS || l->mixer == SL_MIX_MLA)
         return l->rows.ratio > 0;
-    return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_MLA && l->mixer != SL_MIX_NONE;
+    return l->mixer != SL_MIX_GQA && l->mixer != SL_MIX_NONE;
 }
 static inline bool sl_has_attention(const struct sl_layer_desc *l)
 {
@@ -763,6 +763,9 @@ void sl_hyper_end(struct sl_run *r, const struct sl_batch *b);
 SL_MUST_CHECK int sl_rows_create(struct sl_model *m, int32_t layer, struct sl_error *err);
 void sl_mixer_rows_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_rows_output(struct sl_run *r, int32_t layer, int32_t n, float *y);
+/* Rows of the layer's index, and r->index_top: those that each token chooses of them, where it sees
+ * more. */
+void sl_rows_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 size_t sl_rows_state_bytes(const struct sl_layer_desc *l);
 size_t sl_rows_room(const struct sl_model *m, const struct sl_backend *be, enum sl_dtype kv,
                     int32_t n_tokens);

@@ -492,6 +492,12 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                            "attention to rows made of several tokens has no kernel on this device: "
                            "choose device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (be->vt->device != NULL && m->layers[i].mixer == SL_MIX_MLA &&
+            m->layers[i].rows.ratio > 0)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "an index whose keys are made of several tokens has no kernel on this "
+                           "device: choose device cpu");
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (be->vt->device != NULL && m->layers[i].index.n_heads > 0 &&
             (m->layers[i].index.dim > SL_DEVICE_INDEX_DIM || m->layers[i].index.dim < 8 ||
              m->layers[i].index.dim % 4 != 0 || m->layers[i].index.n_heads > SL_DEVICE_INDEX_HEADS))

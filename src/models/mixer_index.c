@@ -7,6 +7,9 @@
  *
  * An index of layers with grouped heads (MiniMax M3) chooses blocks of positions, for each key head
  * by a query of its own. Queries and keys are normed alike, and nothing weighs the queries.
+ *
+ * One of latent attention may score rows that are made of the keys of several tokens each
+ * (GLM-5.3): a row then sees the tokens of those that it chooses (mixer_rows.c).
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -84,6 +87,32 @@ int sl_plan_index_blocks(const struct sl_hparams *hp, struct sl_layer_desc *laye
     return 0;
 }
 
+int sl_plan_index_rows(const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                       struct sl_error *err)
+{
+    if (hp->index_top % hp->sparse_ratio != 0)
+        return sl_fail(err, SL_EFORMAT, "index_topk is %d, must be a multiple of index_kpool, %d",
+                       hp->index_top, hp->sparse_ratio);
+    if (hp->q_rank == 0)
+        return sl_fail(err, SL_EFORMAT, "an index needs q_lora_rank, which is missing");
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        struct sl_layer_desc *l = &layers[i];
+        if (l->mixer != SL_MIX_MLA)
+            continue;
+        if (!index_is_own(hp, i))
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "layer %d shares the choice of an index before it: not supported where "
+                           "keys of an index are made of several tokens",
+                           i);
+        l->rows.ratio = hp->sparse_ratio;
+        l->index = (struct sl_index_desc){.top_k = hp->index_top / hp->sparse_ratio,
+                                          .n_heads = hp->index_heads,
+                                          .dim = hp->index_dim,
+                                          .norm_eps = 1e-6f};
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- room */
 
 enum {
@@ -108,7 +137,7 @@ static int32_t index_top_of(const struct sl_layer_desc *l)
 /* Positions that a row's choice is copied from; blocks are read where they are. */
 static int32_t index_gathered_of(const struct sl_layer_desc *l)
 {
-    return l->mixer == SL_MIX_MLA ? l->index.top_k : 0;
+    return l->mixer == SL_MIX_MLA ? sl_sparse_seen(l->index.top_k, l->rows.ratio) : 0;
 }
 
 /* Rows made of several tokens have a room of their own (mixer_rows.c). */
@@ -237,6 +266,10 @@ void sl_index_choose(struct sl_run *r, int32_t layer, const struct sl_batch *bat
     const struct sl_index_desc *x = &l->index;
     if (x->n_heads == 0) /* what an earlier layer has chosen stays */
         return;
+    if (l->rows.ratio > 0) {
+        sl_rows_choose(r, layer, batch);
+        return;
+    }
     const bool chooses = index_must_choose(r, x, batch);
     const struct sl_kv_view kv = sl_kv_index_view(&r->cfg.kv, r->cfg.kv_pool, layer);
     struct sl_rope rope = {0};
@@ -289,6 +322,7 @@ void sl_index_attend(struct sl_run *r, int32_t layer, const struct sl_op_attenti
                    .all = *all,
                    .top = r->index_top,
                    .top_k = m->layers[layer].index.top_k,
+                   .ratio = m->layers[layer].rows.ratio,
                    .block = m->layers[layer].index.block,
                    .room = r->sparse_room,
                    .room_bytes = sl_index_room(m, m->be, &r->cfg.kv, r->cfg.max_tokens),

@@ -138,7 +138,7 @@ static void mixer_mla_project(struct sl_run *r, int32_t layer, int32_t n)
                 .x = r->norm,
                 .ld_x = r->m->hp.hidden,
                 .n = n,
-                .n_parts = 3,
+                .n_parts = a->rope_dim > 0 ? 3 : 2,
                 .part = {down ? mixer_mla_part(r, layer, SL_SLOT_MLA_Q_DOWN, r->latent_q)
                               : mixer_mla_part(r, layer, SL_SLOT_Q, r->head_q),
                          mixer_mla_part(r, layer, SL_SLOT_MLA_C, r->v),

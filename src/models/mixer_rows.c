@@ -9,6 +9,9 @@
  * that through another.
  *
  * What tokens have that are not enough for a row yet is a recurrent state (struct sl_op_compress).
+ *
+ * An index of latent attention may have such rows too (GLM-5.3): of keys that are normed before,
+ * and not rotated.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -34,9 +37,15 @@ static size_t rows_index_state(const struct sl_layer_desc *l)
     return l->index.n_heads > 0 ? sl_compress_state(l->index.dim, l->rows.overlap) : 0;
 }
 
+/* Latent attention has such rows only in its index. */
+static size_t rows_index_offset(const struct sl_layer_desc *l)
+{
+    return l->mixer == SL_MIX_ROWS ? sl_compress_state(l->head_dim, l->rows.overlap) : 0;
+}
+
 size_t sl_rows_state_bytes(const struct sl_layer_desc *l)
 {
-    return sl_compress_state(l->head_dim, l->rows.overlap) + rows_index_state(l);
+    return rows_index_offset(l) + rows_index_state(l);
 }
 
 /* Rows made of several tokens that a position can see, whatever it chooses of them. */
@@ -147,6 +156,7 @@ static void rows_compress(struct sl_run *r, int32_t layer, const struct sl_batch
     const struct sl_layer_desc *l = &r->m->layers[layer];
     const int slots = index ? SL_SLOT_INDEX_ROWS_KV - SL_SLOT_ROWS_KV : 0;
     const int32_t dim = index ? l->index.dim : l->head_dim;
+    const float *norm = index ? sl_run_vec(r, layer, SL_SLOT_INDEX_K_NORM) : NULL;
     struct sl_backend *be = r->m->be;
     be->vt->linear_multi(
         be,
@@ -158,9 +168,18 @@ static void rows_compress(struct sl_run *r, int32_t layer, const struct sl_batch
             .part = {rows_part(r, layer, (enum sl_slot)(SL_SLOT_ROWS_KV + slots), r->rows_kv),
                      rows_part(r, layer, (enum sl_slot)(SL_SLOT_ROWS_GATE + slots), r->rows_gate)},
         });
+    if (norm != NULL) /* before rows are made, not behind it */
+        be->vt->layernorm(
+            be, &(struct sl_op_layernorm){.x = r->rows_kv,
+                                          .w = norm,
+                                          .b = sl_run_vec(r, layer, SL_SLOT_INDEX_K_NORM_BIAS),
+                                          .eps = l->index.norm_eps,
+                                          .n = batch->n_tokens,
+                                          .h = dim,
+                                          .out = r->rows_kv});
     struct sl_state_view state = sl_state_view(&r->cfg.kv, r->cfg.kv_pool, layer);
     if (index)
-        state.offset += sl_compress_state(l->head_dim, l->rows.overlap);
+        state.offset += rows_index_offset(l);
     be->vt->compress(be,
                      &(struct sl_op_compress){
                          .batch = batch,
@@ -172,7 +191,7 @@ static void rows_compress(struct sl_run *r, int32_t layer, const struct sl_batch
                          .dim = dim,
                          .ratio = l->rows.ratio,
                          .overlap = l->rows.overlap,
-                         .rope = &r->m->ropes[l->rope],
+                         .rope = l->rope >= 0 ? &r->m->ropes[l->rope] : NULL,
                          .state = state,
                          .rows = sl_kv_far_rows(&r->cfg.kv, r->cfg.kv_pool, layer, index),
                      });
@@ -189,7 +208,7 @@ static bool rows_must_choose(const struct sl_run *r, const struct sl_layer_desc 
     return false;
 }
 
-static void rows_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+void sl_rows_choose(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
@@ -199,7 +218,8 @@ static void rows_choose(struct sl_run *r, int32_t layer, const struct sl_batch *
         return;
     rows_linear(r, sl_run_mat(r, layer, SL_SLOT_INDEX_Q), r->latent_q_norm, n, r->index_q);
     rows_linear(r, sl_run_mat(r, layer, SL_SLOT_INDEX_W), r->norm, n, r->index_w);
-    rows_turn(r, layer, l->index.n_heads, l->index.dim, false, n, r->index_q);
+    if (l->rope >= 0)
+        rows_turn(r, layer, l->index.n_heads, l->index.dim, false, n, r->index_q);
     m->be->vt->compressed_select(
         m->be, &(struct sl_op_compressed_select){
                    .batch = batch,
@@ -229,7 +249,7 @@ void sl_mixer_rows_attend(struct sl_run *r, int32_t layer, const struct sl_batch
     if (far)
         rows_compress(r, layer, batch, false);
     if (l->index.n_heads > 0)
-        rows_choose(r, layer, batch);
+        sl_rows_choose(r, layer, batch);
     struct sl_op_compressed_attention a = {
         .batch = batch,
         .q = r->q,

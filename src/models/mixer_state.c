@@ -10,7 +10,7 @@ int64_t sl_conv_channels(const struct sl_layer_desc *l, int64_t hidden)
 {
     const struct sl_state_desc *s = &l->state;
     const int64_t keys = (int64_t)s->n_groups * s->k_dim, rows = (int64_t)s->n_heads * s->v_dim;
-    if (!sl_has_state(l) || l->mixer == SL_MIX_ROWS)
+    if (!sl_has_state(l) || l->rows.ratio > 0)
         return 0;
     if (l->mixer == SL_MIX_CONV || l->mixer == SL_MIX_WKV)
         return hidden;
@@ -35,7 +35,7 @@ size_t sl_mixer_state_bytes(const struct sl_model *m, const struct sl_backend *b
 {
     const struct sl_state_desc *s = &l->state;
     size_t n = (size_t)s->n_heads * (size_t)s->k_dim * (size_t)s->v_dim * sizeof(float);
-    if (l->mixer == SL_MIX_ROWS)
+    if (l->mixer == SL_MIX_ROWS || l->mixer == SL_MIX_MLA)
         return sl_rows_state_bytes(l);
     if (l->mixer == SL_MIX_WKV)
         return sl_wkv_state_bytes(l, m->hp.hidden);

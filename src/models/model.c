@@ -349,17 +349,18 @@ static int place_layers(const struct sl_model *m, const struct sl_backend *be,
             const struct sl_layer_desc *d = &m->layers[i];
             const bool has_keys = sl_has_attention(d) && d->kv_source == i;
             const bool rows = d->mixer == SL_MIX_ROWS;
+            const int32_t row_dim = rows ? d->head_dim : 0; /* else only an index has rows */
             /* A layout is of all ranks: each, or each group of those that divide positions, keeps
              * all of a token's row, and where experts alone are divided all key heads. */
             const bool latent = d->mixer == SL_MIX_MLA || rows;
             const int32_t n_times = m->row_ranks == 1 ? m->n_ranks : latent ? sl_rank_groups(m) : 1;
-            if (rows && pass == 0 && d->rows.ratio > 0)
-                rc = sl_kv_layout_add_rows(l, i, d->rows.ratio, d->head_dim, d->index.dim, err);
+            if (pass == 0 && d->rows.ratio > 0)
+                rc = sl_kv_layout_add_rows(l, i, d->rows.ratio, row_dim, d->index.dim, err);
             if (rc == 0 && has_keys && (window_of(m, i) > 0) == (pass > 0))
                 rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads * n_times, d->head_dim,
                                       latent ? 0 : d->v_dim, err);
             if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0 &&
-                d->index.n_heads > 0 && !rows)
+                d->index.n_heads > 0 && d->rows.ratio == 0)
                 rc = sl_kv_layout_add_index(l, i, d->index.dim, err);
             if (has_keys && (window_of(m, i) > 0) == (pass > 0) && rc == 0)
                 rc = sl_top_pages_place(m, l, i, err);

@@ -52,6 +52,10 @@ static void plan_check_index(const struct sl_layer_desc *layers, int32_t idx)
         return;
     }
     SL_ASSERT(l->mla.q_rank > 0 && x->top_k > 0);
+    if (l->mixer == SL_MIX_MLA && l->rows.ratio > 0) {
+        SL_ASSERT(l->rows.ratio >= 2 && !l->rows.overlap && x->n_heads > 0 && x->norm_eps > 0);
+        return;
+    }
     if (l->mixer == SL_MIX_ROWS) {
         SL_ASSERT(l->rows.ratio > 0 && x->n_heads > 0 && x->dim >= l->mla.rope_dim);
         return;
@@ -97,7 +101,7 @@ static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_h
     const struct sl_layer_desc *l = &layers[idx];
     if (l->mixer == SL_MIX_ROWS)
         plan_check_rows(l);
-    else if (sl_has_state(l))
+    else if (sl_has_state(l) && l->rows.ratio == 0)
         plan_check_state(l);
     plan_check_index(layers, idx);
     plan_check_late(hp, layers, idx);
@@ -107,7 +111,7 @@ static void plan_check_layer(const struct sl_model_desc *desc, const struct sl_h
     SL_ASSERT(l->mixer != SL_MIX_MLA ||
               (l->n_kv_heads == 1 && l->v_dim == l->mla.rank &&
                l->head_dim == l->mla.rank + l->mla.rope_dim && !l->whole && l->window == 0 &&
-               l->mla.nope_dim > 0 && l->mla.rope_dim > 0 && l->mla.v_dim > 0 &&
+               l->mla.nope_dim > 0 && l->mla.rope_dim >= 0 && l->mla.v_dim > 0 &&
                l->mla.norm_eps > 0 && l->qk_norm == SL_QK_NORM_NONE && l->clip == 0));
     SL_ASSERT(l->tied_to >= 0 && l->tied_to <= idx && layers[l->tied_to].tied_to == l->tied_to);
     if (sl_has_attention(l))
@@ -345,7 +349,8 @@ static int64_t state_dim(const struct sl_hparams *hp, const struct sl_layer_desc
 static int64_t rows_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim)
 {
     const struct sl_rows_desc *r = &l->rows;
-    const int64_t halves = r->overlap ? 2 : 1, row = r->ratio > 0 ? l->head_dim : 0;
+    const int64_t halves = r->overlap ? 2 : 1,
+                  row = r->ratio > 0 && l->mixer == SL_MIX_ROWS ? l->head_dim : 0;
     const int64_t index = r->ratio > 0 && l->index.n_heads > 0 ? l->index.dim : 0;
     switch (dim) {
     case SL_DIM_O_GROUPS:

@@ -890,6 +890,9 @@ SL_MUST_CHECK int sl_plan_index(const struct sl_hparams *hp, enum sl_rope_pairin
 /* The same of blocks, of layers with grouped heads: those whose index_layers are SL_LAYER_ON. */
 SL_MUST_CHECK int sl_plan_index_blocks(const struct sl_hparams *hp, struct sl_layer_desc *layers,
                                        struct sl_error *err);
+/* The same of rows of hp->sparse_ratio tokens each, of all layers with latent attention. */
+SL_MUST_CHECK int sl_plan_index_rows(const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                                     struct sl_error *err);
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,
                     struct sl_layer_desc *layers, struct sl_error *err);

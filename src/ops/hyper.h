@@ -27,7 +27,7 @@ struct sl_op_hyper_read {
     float *w;       /* [T, sl_hyper_weights] W x; becomes pre, post [n_streams] and mix [n_streams,
                        n_streams], of which W x may have none; last: [T, n_streams], pre */
     const float *base;   /* as a row of w */
-    const float *scale;  /* [3]; last: [1] */
+    const float *scale;  /* [3]; last: [1]; NULL, and only last: out is the mean of the streams */
     bool last;           /* nothing is written any more */
     float norm_eps, eps; /* of rms; of the rest */
     int32_t n_iters;

@@ -372,7 +372,7 @@ struct sl_op_heads_linear {   /* out[t, h] = W_h x[t, h], a matrix for each head
 struct sl_op_latent_store {
     const struct sl_batch *batch;
     const float *c;      /* [T, rank]: its RMSNorm by `norm` is stored, */
-    const float *k_rope; /* [T, rope_dim] and this, rotated */
+    const float *k_rope; /* [T, rope_dim] and this, rotated; rope_dim may be 0 */
     const float *norm;   /* [rank] */
     float eps;
     const float *q_rope; /* [T, nq, rope_dim], rows and heads so far apart: rotated and put */
@@ -643,17 +643,29 @@ static inline enum sl_dtype sl_index_dtype(enum sl_dtype kv)
  * splits). The pages hold rows (struct sl_op_latent_store.by_row).
  *
  * Of blocks the pages are those of attention, and each key head sees what the query of the index
- * with its number has chosen. */
+ * with its number has chosen.
+ *
+ * With a ratio (GLM-5.3) each of `top` are so many positions, whole ones by position, of which
+ * compressed_select chose; behind them a row sees those up to its own that fill no such window yet.
+ * So it sees at most sl_sparse_seen, and all up to so many. */
 struct sl_op_sparse_attention {
     struct sl_op_attention all; /* without window and skipped tiles; of positions v_in_k, of blocks
                                    without sinks */
-    const int32_t *top;         /* from index_select, of this layer or an earlier one */
+    const int32_t *top; /* from index_select or compressed_select, of this layer or an earlier one
+                         */
     int32_t top_k;
+    int32_t ratio; /* of struct sl_op_compressed_select; 0: positions are chosen, or blocks */
     int32_t block; /* of struct sl_op_index_select; with as many queries as all has key heads */
     void *room;    /* zeroed when made; at least sl_sparse_room(.., 1) bytes; on a device, and of
                       blocks, a span for each token; of blocks on a device sl_chosen_room */
     size_t room_bytes;
 };
+
+/* Positions that a row which does not see all has before it, at most, of top_k times ratio. */
+static inline int32_t sl_sparse_seen(int32_t top_k, int32_t ratio)
+{
+    return ratio > 0 ? top_k * ratio + ratio - 1 : top_k;
+}
 
 /* Where a device reads blocks as pages of a sequence: positions of such a page, and bytes for each
  * token, of which there is room for one or more. */
@@ -731,18 +743,18 @@ struct sl_op_row_store { /* the RMSNorm of each row, its last dimensions rotated
  * softmax(gate) kv, with gate = the token's + bias[its place in the window], over its tokens;
  * overlap: over these with the second half of what they have, and those of window w - 1 with the
  * first. Then RMSNorm, rotation of the last dimensions by the position of the window's first token,
- * and to the pages. State: of each sum [3, W] its maximum, its weights' sum and itself, 0 where it
- * is empty. */
+ * each where it is given, and to the pages. State: of each sum [3, W] its maximum, its weights' sum
+ * and itself, 0 where it is empty. */
 struct sl_op_compress {
     const struct sl_batch *batch;
     float *kv;         /* [T, W]; changed; W: dim, or with overlap twice that */
     const float *gate; /* [T, W] */
     const float *bias; /* [ratio, W] */
-    const float *norm; /* [dim] */
+    const float *norm; /* [dim]; NULL: rows are not normed */
     float eps;
     int32_t dim, ratio;
     bool overlap;
-    const struct sl_rope *rope;
+    const struct sl_rope *rope; /* NULL: nothing is rotated */
     struct sl_state_view state; /* of sl_compress_state bytes */
     struct sl_rows_view rows;   /* one for each window */
 };

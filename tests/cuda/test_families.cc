@@ -77,10 +77,10 @@ static const char *const simulated[] = {"gemma2",
                                         "minimax_m3_mxfp8",
                                         "deepseek_v4_fp4"};
 /* Several residual streams, values narrower than keys, RWKV, experts that give back what they read,
- * sinks of latent attention: refused, and said so. */
+ * sinks of latent attention, an index of groups of tokens: refused, and said so. */
 static const char *const cpu_only[] = {"mimo_v2",       "mimo_v2_blocks", "gemma3n",
                                        "mimo_v2_flash", "rwkv7",          "rwkv7_null",
-                                       "longcat_flash", "hy_v4"};
+                                       "longcat_flash", "hy_v4",          "glm5_next"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */

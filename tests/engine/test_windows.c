@@ -267,9 +267,9 @@ static void tokens_are_those_of_states_that_were_never_left(void **state)
 {
     (void)state;
     static const char *const models[] = {
-        "lfm2",        "mamba2",      "granitemoehybrid", "qwen3_5",
-        "lfm3",        "olmo_hybrid", "recurrent_gemma",  "zamba2",
-        "kimi_linear", "rwkv7",       "jet_nemotron",     "deepseek_v4"};
+        "lfm2",         "mamba2",          "granitemoehybrid", "qwen3_5",     "lfm3",
+        "olmo_hybrid",  "recurrent_gemma", "zamba2",           "kimi_linear", "rwkv7",
+        "jet_nemotron", "deepseek_v4",     "glm5_next"};
     for (size_t i = 0; i < SL_COUNT(models); i++)
         for (int late = 0; late < 2; late++) {
             if (strcmp(models[i], "deepseek_v4") != 0 && strcmp(models[i], "lfm3") != 0 &&
@@ -286,8 +286,8 @@ static void tokens_are_those_of_states_that_were_never_left(void **state)
 static void drafts_leave_the_states_of_their_tokens(void **state)
 {
     (void)state;
-    static const char *const models[] = {"lfm2", "mamba2", "nemotron_h", "qwen3_5",
-                                         "lfm3", "rwkv7",  "deepseek_v4"};
+    static const char *const models[] = {"lfm2", "mamba2", "nemotron_h",  "qwen3_5",
+                                         "lfm3", "rwkv7",  "deepseek_v4", "glm5_next"};
     for (size_t i = 0; i < SL_COUNT(models); i++)
         for (int late = 0; late < 2; late++) {
             play(models[i], late != 0, 5, MAX_DRAFTS);

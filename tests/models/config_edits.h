@@ -891,6 +891,31 @@ static const struct edit hy_v4_edits[] = {
     {"swiglu_limit", "-1", SL_EFORMAT, "swiglu_limit is -1, must be 0 to"},
 };
 
+static const struct edit glm5_next_edits[] = {
+    {"index_kpool", "5", SL_EFORMAT, "index_topk is 24, must be a multiple of index_kpool, 5"},
+    {"index_kpool", "1", SL_EFORMAT, "index_kpool is 1, must be 2 to"},
+    {"index_kpool", "8", SL_EFORMAT,
+     "indexer.index_kpool_compress_ape\" has shape [160], expected [320]"},
+    {"index_kpool_always_select_tail", "false", SL_EUNSUPPORTED, "is false: not supported"},
+    {"index_head_dim", "8", SL_EFORMAT,
+     "indexer.wq_b.weight\" has shape [800, 96], expected [160, 96]"},
+    {"indexer_types", "[\"full\", \"full\", \"full\", \"shared\"]", SL_EUNSUPPORTED,
+     "layer 3 shares the choice of an index before it"},
+    {"indexer_types", "[\"full\", \"full\", \"shared\", \"full\"]", 0, NULL}, /* layer 2 has none */
+    {"indexer_types", NULL, 0, NULL},
+    {"qk_rope_head_dim", "8", SL_EUNSUPPORTED, "qk_rope_head_dim is 8: not supported, must be 0"},
+    {"q_lora_rank", "null", SL_EFORMAT, "q_lora_rank is missing"},
+    {"layer_types",
+     "[\"linear_attention\", \"full_attention\", \"linear_attention\", \"indexed_attention\"]", 0,
+     NULL},
+    {"layer_types", NULL, SL_EFORMAT, "layers.1.self_attn.q_proj.weight\" is missing"},
+    {"linear_lower_bound", "null", 0, NULL}, /* decays are not bounded */
+    {"linear_lower_bound", "1", SL_EFORMAT, "linear_lower_bound is 1, must be -80 to"},
+    {"linear_num_heads", "2", SL_EFORMAT, "q_proj.weight\" has shape [96, 64], expected [48, 64]"},
+    {"hc_mult", "3", SL_EFORMAT, "hc_attn_fn\" has shape [24, 256], expected [15, 192]"},
+    {"attention_bias", "true", SL_EUNSUPPORTED, "attention_bias is true: not supported"},
+};
+
 static const struct edit solar_open_edits[] = {
     {"first_k_dense_replace", "1", SL_EUNSUPPORTED, "first_k_dense_replace is 1: not supported"},
     {"use_qk_norm", "true", SL_EUNSUPPORTED, "use_qk_norm is true: not supported"},

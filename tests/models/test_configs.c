@@ -347,6 +347,7 @@ static const struct {
     EDITED("axk2", axk2_edits),
     EDITED("longcat_flash", longcat_flash_edits),
     EDITED("hy_v4", hy_v4_edits),
+    EDITED("glm5_next-text", glm5_next_edits),
     EDITED("solar_open", solar_open_edits),
     EDITED("kimi_linear", kimi_linear_edits),
     EDITED("glm_moe_dsa", glm_moe_dsa_edits),

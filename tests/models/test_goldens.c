@@ -87,6 +87,7 @@ static const char *const goldens[] = {
     "axk2",
     "longcat_flash",
     "hy_v4",
+    "glm5_next",
     "solar_open",
     "laguna",
     "laguna_full",

@@ -94,6 +94,8 @@ static const struct variant variants[] = {
     {"axk2", SL_DTYPE_F16, "q8_0", false},
     {"hy_v4", SL_DTYPE_BF16, "f32", false},
     {"hy_v4", SL_DTYPE_F16, "bf16", false},
+    {"glm5_next-text", SL_DTYPE_BF16, "f32", false},
+    {"glm5_next", SL_DTYPE_F16, "q8_0", false},
 };
 /* clang-format on */
 

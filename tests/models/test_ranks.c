@@ -288,6 +288,7 @@ static void test_refused(void **state)
     refuse("deepseek_v4", NULL, 2, "sparse attention of deepseek_v4 cannot be divided");
     refuse("axk2", NULL, 2, "sparse attention of axk2 cannot be divided");
     refuse("hy_v4", NULL, 2, "sparse attention of hy_v4 cannot be divided");
+    refuse("glm5_next", NULL, 2, "does not divide the 4 heads and 1 key heads of layer 0");
     refuse("longcat_flash", NULL, 2, "experts of longcat_flash are added behind the next layer");
     refuse("mamba2", NULL, 2, "the recurrent state of mamba2 cannot be divided among ranks");
     refuse("qwen35", NULL, 2, "the recurrent state of qwen35 cannot be divided among ranks");

@@ -2,7 +2,8 @@
  * Sparse attention by an index. What is chosen is compared with a sort of scores made in double,
  * wherever these are further apart than rounding; the choice among given scores, ties and NaN among
  * them, with a sort by rank. Attention of rows that see everything must have the bits of latent
- * attention; of others those of latent attention over a text of the chosen positions alone.
+ * attention; of others those of latent attention over a text of the chosen positions alone, or of
+ * chosen groups of them and what is behind the last whole group.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -20,6 +21,7 @@
 
 enum { N = 600, HEADS = 5, RANK = 40, ROPE = 16, DIM = RANK + ROPE, BLOCK = 32, PAGES = 20 };
 enum { Q = 18, D = 24, TOP = 70 }; /* of the index: queries, their values; what a row sees */
+enum { RATIO = 6, SEEN = TOP * RATIO + RATIO - 1 }; /* where it sees groups of so many positions */
 
 static const char *const isas[] = {"c", "avx2", "avx512", "avx512-bf16", "amx"};
 static const enum sl_dtype formats[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
@@ -338,27 +340,46 @@ struct scene {
     struct sl_backend *be;
     enum sl_dtype kv;
     float *q, *c, *k_rope, *norm;
-    int32_t *top; /* [N, TOP] some positions of each row */
+    int32_t ratio; /* 0, or what is chosen are groups of RATIO positions */
+    int32_t *top;  /* [N, TOP] some positions of each row, or groups */
 };
 
-static void open_scene(struct scene *s, struct sl_backend *be, enum sl_dtype kv)
+static void open_scene(struct scene *s, struct sl_backend *be, enum sl_dtype kv, int32_t ratio)
 {
     struct sl_rng rng = {9, 0};
-    *s = (struct scene){.be = be, .kv = kv};
+    *s = (struct scene){.be = be, .kv = kv, .ratio = ratio};
     s->q = numbers(1, N * HEADS * DIM);
     s->c = numbers(2, N * RANK);
     s->k_rope = numbers(3, N * ROPE);
     s->norm = numbers(4, RANK);
     s->top = sl_calloc(N * TOP, sizeof *s->top);
-    for (int t = TOP; t < N; t++) { /* different ones, ascending */
+    for (int t = sl_sparse_seen(TOP, ratio); t < N; t++) { /* different ones, ascending */
+        const int n = ratio > 0 ? (t + 1) / ratio : t + 1;
         int left = TOP, at = 0;
-        for (int pos = 0; pos <= t; pos++)
-            if (sl_rng_next(&rng) % (uint64_t)(t + 1 - pos) < (uint64_t)left) {
-                s->top[t * TOP + at++] = pos;
+        for (int i = 0; i < n; i++)
+            if (sl_rng_next(&rng) % (uint64_t)(n - i) < (uint64_t)left) {
+                s->top[t * TOP + at++] = i;
                 left--;
             }
         assert_int_equal(at, TOP);
     }
+}
+
+/* The positions that row t sees. */
+static int seen_by(const struct scene *s, int t, int32_t seen[SEEN])
+{
+    const int each = SL_MAX(s->ratio, 1), n_rest = s->ratio > 0 ? (t + 1) % s->ratio : 0;
+    int n = 0;
+    if (t < sl_sparse_seen(TOP, s->ratio)) {
+        while (n <= t)
+            seen[n] = n, n++;
+        return n;
+    }
+    for (int i = 0; i < TOP * each; i++)
+        seen[n++] = s->top[t * TOP + i / each] * each + i % each;
+    for (int pos = t + 1 - n_rest; pos <= t; pos++)
+        seen[n++] = pos;
+    return n;
 }
 
 static void close_scene(struct scene *s)
@@ -421,7 +442,7 @@ static struct sl_op_attention all_of(const struct sl_batch *batch, const float *
 static void attend(const struct scene *s, int top_k, int first, int chunk, int n_room, float *out)
 {
     const size_t n_bytes = PAGES * view_of(NULL, s->kv, DIM).page_bytes;
-    const size_t room_bytes = sl_sparse_room(s->kv, DIM, top_k, n_room);
+    const size_t room_bytes = sl_sparse_room(s->kv, DIM, sl_sparse_seen(top_k, s->ratio), n_room);
     uint8_t *pool = sl_aligned_alloc(n_bytes), *room = sl_aligned_alloc(room_bytes);
     float *q = sl_malloc(N * HEADS * DIM * sizeof *q);
     const struct sl_kv_view kv = view_of(pool, s->kv, DIM);
@@ -438,6 +459,7 @@ static void attend(const struct scene *s, int top_k, int first, int chunk, int n
                        .all = all_of(&st.batch, q + at * HEADS * DIM, kv, out + at * HEADS * RANK),
                        .top = s->top + at * TOP,
                        .top_k = top_k,
+                       .ratio = s->ratio,
                        .room = room,
                        .room_bytes = room_bytes});
     }
@@ -468,7 +490,7 @@ static void dense_row(const struct scene *s, int t, const int32_t *from, int n, 
     sl_free(all);
 }
 
-static void check_rows(const char *isa, int n_threads, enum sl_dtype kv)
+static void check_rows(const char *isa, int n_threads, enum sl_dtype kv, int32_t ratio)
 {
     static const int ways[][3] = {{N, N, N}, {N, N, 1}, {90, 1, 2}, {5, 33, 7}};
     struct sl_backend *be = open_isa(isa, n_threads);
@@ -478,15 +500,14 @@ static void check_rows(const char *isa, int n_threads, enum sl_dtype kv)
         sl_free(have);
         return;
     }
-    open_scene(&s, be, kv);
+    open_scene(&s, be, kv, ratio);
     for (size_t w = 0; w < SL_COUNT(ways); w++) {
         memset(have, 0xFF, N * HEADS * RANK * sizeof *have);
         attend(&s, TOP, ways[w][0], ways[w][1], ways[w][2], have);
         for (int t = 0; t < N; t += t < 80 ? 7 : 61) {
-            int32_t all[TOP];
-            for (int i = 0; i < TOP; i++)
-                all[i] = i;
-            dense_row(&s, t, t < TOP ? all : s.top + t * TOP, SL_MIN(t + 1, TOP), want);
+            int32_t seen[SEEN];
+            const int n = seen_by(&s, t, seen);
+            dense_row(&s, t, seen, n, want);
             if (memcmp(have + t * HEADS * RANK, want, sizeof want) != 0)
                 fail_msg("%s, %s, way %zu: row %d differs", isa, sl_dtype_info(kv)->name, w, t);
         }
@@ -501,7 +522,14 @@ static void chosen_rows_are_attended_to(void **state)
     (void)state;
     for (size_t i = 0; i < SL_COUNT(isas); i++)
         for (size_t f = 0; f < SL_COUNT(formats); f++)
-            check_rows(isas[i], 1 + (int)(f % 3), formats[f]);
+            check_rows(isas[i], 1 + (int)(f % 3), formats[f], 0);
+}
+
+static void chosen_groups_are_attended_to(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < SL_COUNT(formats); f++)
+        check_rows("avx2", 1 + (int)(f % 3), formats[f], RATIO);
 }
 
 /* Rows that see everything: the whole of dense attention, in one step. */
@@ -513,7 +541,7 @@ static void all_rows_are_dense(void **state)
         struct scene s;
         if (be == NULL)
             return;
-        open_scene(&s, be, formats[f]);
+        open_scene(&s, be, formats[f], 0);
         const size_t n_bytes = PAGES * view_of(NULL, s.kv, DIM).page_bytes;
         uint8_t *pool = sl_aligned_alloc(n_bytes);
         float *q = sl_malloc(N * HEADS * DIM * sizeof *q);
@@ -544,6 +572,7 @@ int main(void)
         cmocka_unit_test(largest_are_chosen),
         cmocka_unit_test(index_chooses),
         cmocka_unit_test(chosen_rows_are_attended_to),
+        cmocka_unit_test(chosen_groups_are_attended_to),
         cmocka_unit_test(all_rows_are_dense),
     };
     return cmocka_run_group_tests_name("sparse attention", tests, NULL, NULL);
