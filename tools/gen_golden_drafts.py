@@ -4,7 +4,7 @@
 
 Models with a module of MTP hold it among their tensors; an EAGLE-3 drafter has a folder of its own, and reads rows of
 the model in `llama`. draft.bin (little endian) has int32 n, n_taps, target_hidden, n_draft_vocab, n_more; int32
-taps[n_taps] (layers that rows enter, -1: behind the final norm); int32 ids[n]; float32 rows[n][n_taps][target_hidden]
+taps[n_taps] (layers that rows enter, -1: behind the final norm, -2: all streams behind the last layer); int32 ids[n]; float32 rows[n][n_taps][target_hidden]
 of the model; float32 logits[n - 1][n_draft_vocab] of the drafter, entry p of row p and token p + 1; int32
 drafts[n_more], the tokens that it says from the last entry on, each the argmax; float32 logits[n_more][n_draft_vocab] of
 the entries made of those tokens and of its own rows.
@@ -17,8 +17,8 @@ it, chain.bin has int32 n_anchors, n; int32 drafts[n_anchors][n]; float32 logits
 odds[n_anchors][n], 0 where the drafter does not say any.
 
 Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe, deepseek_v3 and v32); the package speculators, its layers of MTP (qwen3_5,
-qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts, P-EAGLE with the package's mask, and DFlash, of which the windows of rows are z-lab's; for MiMo-7B, which neither has, the
-formula around transformers' layer of Qwen 2. speculators wants transformers < 5.20, which has no MtpModel, so that
+qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts, P-EAGLE with the package's mask, and DFlash, of which the windows of rows are z-lab's; for MiMo-7B and DeepSeek V4, which neither has, the
+formula around transformers' layer of Qwen 2 and V4. speculators wants transformers < 5.20, which has no MtpModel, so that
 there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
 their drafts are right if each is made from the rows of its own text. So are those of `dflash_copy` and `peagle_copy` for `copy`. Models have a tokenizer of a character a token.
 
@@ -28,7 +28,7 @@ transformers 5.23 the config says that such a model, all of whose layers share k
 `gemma4_copy_window` and `gemma4_copy_full` say for `gemma4_copy` the token whose value a layer of that kind reads at the
 position before its own.
 
-    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same \
+    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same deepseek_v4 \
         gemma4 gemma4_assistant gemma4_assistant_ordered gemma4_copy
     pip install torch transformers==5.19 speculators==0.9 safetensors && tools/gen_golden_drafts.py \
         llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm \
@@ -51,6 +51,7 @@ from gen_golden import plain  # noqa: E402
 OUT = pathlib.Path("tests/golden/drafts")
 N, MORE = 24, 3
 NORMED = -1
+STREAMS = -2  # all of a model of hyper-connections, as they leave the last layer
 SMALL = dict(
     vocab_size=96,
     hidden_size=32,
@@ -181,6 +182,63 @@ def deepseek_v32(name, generator):  # whose module has an index of its own
     config.num_mtp_layers, config.mtp_layer_types = 1, ["full_attention"]  # of masks; the class says none
     config.mtp_mlp_layer_types = ["sparse"]
     numbered_module(name, config, "DeepseekV32ForCausalLM", generator)
+
+
+def deepseek_v4(name, generator):
+    """The module reads all streams of the model, and makes each of its own of a product of the embedding and one of
+    the model's stream; its layer and its end are as the model's, with a window alone."""
+    import gen_golden_v4 as v4
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as classes
+
+    args = dict(v4.TINY, vocab_size=SMALL["vocab_size"], num_hidden_layers=2, index_topk=3, hc_mult=3,
+                layer_types=[v4.SLIDING, v4.SPARSE], mlp_layer_types=["hash_moe", "moe"], n_routed_experts=3,
+                moe_intermediate_size=8)
+    behind = dict(num_hidden_layers=3, layer_types=args["layer_types"] + [v4.SLIDING],
+                  mlp_layer_types=args["mlp_layer_types"] + ["moe"])
+    config, inner = (transformers.DeepseekV4Config(**(args | more), rope_parameters=dict(v4.YARN)) for more in ({}, behind))
+    config.architectures = ["DeepseekV4ForCausalLM"]
+    config._attn_implementation = inner._attn_implementation = "eager"
+    model = transformers.DeepseekV4ForCausalLM(config)
+    h, n_streams = config.hidden_size, config.hc_mult
+    layer = classes.DeepseekV4DecoderLayer(inner, 2)
+    end = torch.nn.ModuleDict(dict(
+        hc_head=classes.DeepseekV4HyperHead(inner), e_proj=torch.nn.Linear(h, h, bias=False),
+        h_proj=torch.nn.Linear(h, h, bias=False)) | {
+            k: classes.DeepseekV4RMSNorm(h, eps=inner.rms_norm_eps) for k in ("enorm", "hnorm", "norm")})
+    for part in (model, layer, end):
+        v4.randomise(part, generator)
+        with torch.no_grad():
+            for p in part.parameters():
+                p.copy_(p.to(torch.bfloat16).float())
+        part.eval()
+    exact = ("tid2eid", "e_score_correction_bias")
+    tensors = dict(model.state_dict()) | {"model.layers.2." + k: v for k, v in layer.state_dict().items()}
+    stored = v4.hub_tensors({k: v if k.endswith(exact) else v.to(torch.bfloat16) for k, v in tensors.items()})
+    stored = {("mtp.0." + k[9:] if k.startswith("layers.2.") else k): v.contiguous() for k, v in stored.items()}
+    for k, v in end.state_dict().items():
+        stored["mtp.0." + k.replace("hc_head.hc_", "hc_head_")] = v.to(torch.bfloat16)
+    save(OUT / name, stored, json.loads(v4.hub_config(config)))
+    tokenizer(OUT / name)
+    ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
+    streams = []
+    hook = model.model.layers[-1].register_forward_hook(lambda _, args, out: streams.append(out))
+    gap, n_rows = v4.choice_gap(model, ids, config.index_topk, N // 4)
+    hook.remove()
+    assert n_rows > 0 and gap > 1e-3, "a near choice: take another seed"
+    rows = streams[0][0].float().reshape(N, 1, -1)
+
+    def run(rows, own, tokens):
+        x = with_own(rows, own).reshape(1, -1, n_streams, h)
+        e = end["e_proj"](end["enorm"](model.model.embed_tokens(tokens[None])))
+        x = e[:, :, None] + end["h_proj"](end["hnorm"](x))
+        at = torch.arange(len(tokens))[None]
+        near = at[0][:, None] - at[0] < config.sliding_window
+        mask = mask_of(len(tokens)).masked_fill(~near, torch.finfo(torch.float32).min)
+        angles = {k: model.model.rotary_emb(e, position_ids=at, layer_type=k) for k in ("main", "compress")}
+        x = layer(x, position_embeddings=angles, position_ids=at, attention_mask=mask, input_ids=tokens[None])
+        return model.lm_head(end["norm"](end["hc_head"](x)))[0], x.flatten(2)[0]
+
+    write(OUT / name, [STREAMS], ids, rows, run, lambda i: i)
 
 
 def numbered_module(name, config, model_class, generator):
@@ -860,7 +918,7 @@ def gemma4_copy(name, generator):
 
 
 def main():
-    known = dict(deepseek_v3=deepseek_v3, deepseek_v32=deepseek_v32, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known = dict(deepseek_v3=deepseek_v3, deepseek_v32=deepseek_v32, deepseek_v4=deepseek_v4, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
     known |= dict(gemma4=gemma4, gemma4_assistant=gemma4_assistant, gemma4_assistant_ordered=gemma4_assistant,
                   gemma4_copy=gemma4_copy)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}

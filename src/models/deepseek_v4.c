@@ -5,8 +5,9 @@
  *
  * compress_ratios says of each layer how many tokens make a row: 4 (with an index), 128 (without),
  * 0 (the window alone); transformers writes layer_types and compress_rates. Only layers with such
- * rows are rotated by the scaled table. The module that predicts further tokens (mtp.0) is not
- * loaded. Tensors are named as on the hub.
+ * rows are rotated by the scaled table. The module that predicts further tokens (mtp.0) has
+ * hyper-connections too: it reads all streams of the model, and its layer a window alone. Tensors
+ * are named as on the hub.
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -137,7 +138,27 @@ static const struct sl_weight_desc weights[] = {
     V4(SHARED_UP, "ffn.shared_experts.w3.weight", S, H),
     V4(SHARED_DOWN, "ffn.shared_experts.w2.weight", H, S),
 };
+
+#define MTP(s, name, r, c)                                                                        \
+    {.slot = SL_SLOT_##s, .hf = "mtp.*." name, .rows = SL_DIM_##r, .cols = SL_DIM_##c}
+
+static const struct sl_weight_desc mtp_weights[] = {
+    SL_WEIGHTS_MTP_OF_TARGET,
+    MTP(DRAFT_EMBED_NORM, "enorm.weight", H, NONE),
+    MTP(DRAFT_HIDDEN_NORM, "hnorm.weight", H, NONE),
+    MTP(DRAFT_EMBED_IN, "e_proj.weight", H, H),
+    MTP(DRAFT_JOIN, "h_proj.weight", H, H),
+    MTP(HYPER_HEAD, "hc_head_fn", HYPER, HYPER_H),
+    MTP(HYPER_HEAD_BASE, "hc_head_base", HYPER, NONE),
+    MTP(HYPER_HEAD_SCALE, "hc_head_scale", ONE, NONE),
+    MTP(FINAL_NORM, "norm.weight", H, NONE),
+};
 /* clang-format on */
+
+static const struct sl_draft_desc mtp = {.weights = mtp_weights,
+                                         .n_weights = SL_COUNT(mtp_weights),
+                                         .hf_layers = "mtp.*.",
+                                         .experts = SL_LAYER_ON};
 
 static const struct sl_rope_desc ropes[] = {
     {.kind = "main",
@@ -267,6 +288,7 @@ const struct sl_model_desc sl_model_deepseek_v4 = {
     .id = "deepseek_v4",
     SL_MODEL_TABLES,
     SL_MODEL_ROPES(ropes),
+    .mtp = &mtp,
     .plan = deepseek_v4_plan,
     .tiny = deepseek_v4_tiny,
 };

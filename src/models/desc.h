@@ -551,6 +551,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_DRAFT_EMBED_NORM,
                SL_SLOT_DRAFT_HIDDEN_NORM,
                SL_SLOT_DRAFT_JOIN,
+               SL_SLOT_DRAFT_EMBED_IN, /* of hyper-connections: the product of the embedding alone,
+                                          beside that of each stream */
                SL_SLOT_DRAFT_MASK_ROW, /* what stands for a hidden row of the model that is not
                                           there yet */
                /* of a block's drafts that depend on those before them (draft_chain.c): two tables

@@ -89,6 +89,7 @@ static int plan_module(struct sl_model *m, const struct sl_model *target, struct
         hp->layer_types[n] = (uint8_t)mtp->windowed;
         hp->mlp_types[n] = (uint8_t)mtp->experts;
         hp->index_layers[n] = SL_LAYER_ON; /* there is none before it whose choice it could take */
+        hp->rows_kinds[n] = SL_ROWS_NONE;  /* a window alone */
         if (hp->from_gguf)
             hp->has |= sl_bind_gguf_has(m->ckpt, target->desc, n + 1, hp->layer_has);
         rc = sl_plan(target->desc, target->name, hp, layers, err);
@@ -119,12 +120,13 @@ static int open_mtp(struct sl_model *m, const struct sl_model *target, struct sl
         return sl_fail(err, SL_EUNSUPPORTED, "%s has no module that predicts further tokens (mtp)",
                        sl_ckpt_path(target->ckpt));
     m->name = target->name;
+    const int32_t wide = SL_MAX(target->hp.n_hyper, 1); /* streams that it reads */
     int rc = plan_module(m, target, err);
     if (rc == 0)
         rc = make_desc(m, target->desc, err);
     m->hp.draft = (struct sl_draft_hparams){.n_taps = 1,
-                                            .taps = {SL_TAP_NORMED},
-                                            .target_hidden = target->hp.hidden,
+                                            .taps = {wide > 1 ? SL_TAP_STREAMS : SL_TAP_NORMED},
+                                            .target_hidden = wide * target->hp.hidden,
                                             .n_vocab = target->hp.n_vocab,
                                             .hidden_first = mtp->hidden_first,
                                             .normed_output = true};
@@ -205,9 +207,9 @@ static void draft_fill_facts(struct sl_model *m)
     m->facts.n_ranks = m->facts.kv_ranks = 1;
     m->facts.n_layers = hp->n_layers;
     m->facts.hidden = hp->hidden;
-    m->facts.draft_hidden = hp->draft.block > 0 ? 0
-                            : hp->draft.borrows ? hp->draft.target_hidden
-                                                : hp->hidden;
+    m->facts.draft_hidden = hp->draft.block > 0                    ? 0
+                            : hp->draft.borrows || hp->n_hyper > 0 ? hp->draft.target_hidden
+                                                                   : hp->hidden;
     m->facts.draft_borrows = hp->draft.borrows;
     m->facts.draft_block = hp->draft.block;
     m->facts.draft_mask = hp->draft.mask_token;

@@ -4,7 +4,8 @@
  * step behind.
  *
  * With e the embedding of a token and h the hidden row of the token before it, there are two kinds.
- * MTP: the stream begins as a product of [norm(e), norm(h)], and the layers are as any others.
+ * MTP: the stream begins as a product of [norm(e), norm(h)], and the layers are as any others (of
+ * hyper-connections: hyper.c).
  * EAGLE-3: h is a product of several rows of the model; the first layer's attention reads
  * [norm(e), norm(h)], and the stream begins as h.
  *
@@ -184,7 +185,9 @@ void sl_draft_end(struct sl_run *r, const float *x, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
     const bool normed = r->m->hp.draft.normed_output;
-    if (n > 0 && r->m->hp.draft.borrows)
+    if (n > 0 && r->m->hp.n_hyper > 0)
+        sl_hyper_end_draft(r, n);
+    else if (n > 0 && r->m->hp.draft.borrows)
         draft_run_product(r, r->norm, SL_SLOT_DRAFT_OUT, n, r->hidden);
     else if (n > 0)
         draft_run_copy(r,

@@ -4,6 +4,9 @@
  * (struct sl_op_hyper_read). They begin as copies of the embedding, and the head reads one mixture,
  * or their mean.
  *
+ * A module that predicts further tokens (DeepSeek V4's MTP) reads all streams of its target, and
+ * begins with a product of each.
+ *
  * r->x is what a sublayer reads, before its norm. The weights are made of the streams as
  * activations; the streams themselves are float32 everywhere.
  */
@@ -55,24 +58,95 @@ static void hyper_mixture(struct sl_run *r, int32_t layer, enum sl_slot w, enum 
                                                       .out = r->norm});
 }
 
-void sl_hyper_begin(struct sl_run *r, int32_t n)
+/* n rows of r->x to every stream at `to`. */
+static void hyper_spread(struct sl_run *r, int32_t n, float *to)
 {
     const int32_t h = r->m->hp.hidden;
     struct sl_op_copy_rows copy = {.x = r->x, .ld_x = h, .n = n, .h = h, .ld_out = hyper_width(r)};
     for (int32_t i = 0; i < r->m->hp.n_hyper; i++) {
-        copy.out = r->hyper + i * h;
+        copy.out = to + i * h;
         r->m->be->vt->copy_rows(r->m->be, &copy);
     }
+}
+
+/* n rows of all streams, as floats. */
+static void hyper_copy(struct sl_run *r, const float *x, const int32_t *rows, int32_t n, float *out)
+{
+    r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = x,
+                                                                .ld_x = hyper_width(r),
+                                                                .rows = rows,
+                                                                .n = n,
+                                                                .h = (int32_t)hyper_width(r),
+                                                                .out = out,
+                                                                .ld_out = hyper_width(r)});
+}
+
+void sl_hyper_begin(struct sl_run *r, int32_t n)
+{
+    hyper_spread(r, n, r->hyper);
     if (r->hyper_act == r->hyper)
         return;
-    copy = (struct sl_op_copy_rows){.x = r->hyper,
-                                    .ld_x = hyper_width(r),
-                                    .n = n,
-                                    .h = (int32_t)hyper_width(r),
-                                    .out_act = true,
-                                    .out = r->hyper_act,
-                                    .ld_out = hyper_width(r)};
+    const struct sl_op_copy_rows copy = {.x = r->hyper,
+                                         .ld_x = hyper_width(r),
+                                         .n = n,
+                                         .h = (int32_t)hyper_width(r),
+                                         .out_act = true,
+                                         .out = r->hyper_act,
+                                         .ld_out = hyper_width(r)};
     r->m->be->vt->copy_rows(r->m->be, &copy);
+}
+
+/* ---------------------------------------------------------------- drafters */
+
+/* out = a product of n rows x, activations so far apart */
+static void hyper_product(struct sl_run *r, const void *x, int64_t ld_x, enum sl_slot slot,
+                          int32_t n, float *out, int64_t ld_out)
+{
+    r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){.x = x,
+                                                          .ld_x = ld_x,
+                                                          .w = sl_run_mat(r, 0, slot),
+                                                          .n = n,
+                                                          .out = out,
+                                                          .ld_out = ld_out});
+}
+
+/* Stream i = E norm(embedding) + H norm(stream i of the target). Activations are floats (load.c).
+ */
+void sl_hyper_begin_draft(struct sl_run *r, int32_t n)
+{
+    const struct sl_model *m = r->m;
+    const int32_t h = m->hp.hidden, n_rows = n * m->hp.n_hyper;
+    struct sl_op_rmsnorm norm = {.x = r->x,
+                                 .w = sl_run_vec(r, 0, SL_SLOT_DRAFT_EMBED_NORM),
+                                 .eps = (float)m->hp.norm_eps,
+                                 .n = n,
+                                 .h = h,
+                                 .out = r->y};
+    SL_ASSERT(r->hyper_act == r->hyper && n <= INT32_MAX / m->hp.n_hyper);
+    m->be->vt->rmsnorm(m->be, &norm);
+    hyper_product(r, r->y, h, SL_SLOT_DRAFT_EMBED_IN, n, r->x, h);
+    hyper_spread(r, n, r->taps_wide);
+    hyper_copy(r, r->draft_rows, r->draft_sources, n, r->hyper);
+    norm.x = r->hyper;
+    norm.w = sl_run_vec(r, 0, SL_SLOT_DRAFT_HIDDEN_NORM);
+    norm.n = n_rows;
+    norm.out = r->taps_in;
+    m->be->vt->rmsnorm(m->be, &norm);
+    for (int32_t i = 0; i < m->hp.n_hyper; i++)
+        hyper_product(r, (const float *)r->taps_in + i * h, hyper_width(r), SL_SLOT_DRAFT_JOIN, n,
+                      r->hyper + i * h, hyper_width(r));
+    m->be->vt->add_rmsnorm(
+        m->be, &(struct sl_op_add_rmsnorm){.x = r->hyper, .y = r->taps_wide, .n = n_rows, .h = h});
+}
+
+void sl_hyper_keep(struct sl_run *r, int32_t n)
+{
+    hyper_copy(r, r->hyper, NULL, n, r->taps);
+}
+
+void sl_hyper_end_draft(struct sl_run *r, int32_t n)
+{
+    hyper_copy(r, r->hyper_rows, NULL, n, r->hidden);
 }
 
 void sl_hyper_read(struct sl_run *r, int32_t layer, bool ffn, int32_t n)

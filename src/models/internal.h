@@ -756,6 +756,11 @@ void sl_run_layer_input(struct sl_run *r, int32_t layer, const float *inputs, in
  * logits, normed. */
 void sl_hyper_begin(struct sl_run *r, int32_t n);
 void sl_hyper_read(struct sl_run *r, int32_t layer, bool ffn, int32_t n);
+/* The same beginning of a drafter's, of r->x and the streams of its target; streams that are kept
+ * for a drafter, r->taps; those of the last step's rows of logits, r->hidden. */
+void sl_hyper_begin_draft(struct sl_run *r, int32_t n);
+void sl_hyper_keep(struct sl_run *r, int32_t n);
+void sl_hyper_end_draft(struct sl_run *r, int32_t n);
 void sl_hyper_write(struct sl_run *r, int32_t n);
 void sl_hyper_end(struct sl_run *r, const struct sl_batch *b);
 /* mixer_rows.c: attention to a window and to rows made of several tokens each, to r->att, and its

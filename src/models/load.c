@@ -598,6 +598,10 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc == 0 && m->hp.n_hyper > 0 && be->vt->hyper_read == NULL)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "hyper-connections have no kernel on this device: choose device cpu");
+    if (rc == 0 && m->hp.n_hyper > 0 && sl_is_draft(m) && be->vt->device != NULL)
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "modules of hyper-connections that predict further tokens are not built for "
+                     "this device: choose device cpu");
     if (rc == 0 && m->hp.n_hyper > 0 && m->facts.whole)
         rc = sl_fail(err, SL_EUNSUPPORTED,
                      "a model of hyper-connections cannot be pooled by the mean");

@@ -183,7 +183,7 @@ SL_MUST_CHECK int sl_model_set_top_pages(struct sl_model *m, int32_t n, struct s
 /* SL_EUNSUPPORTED: a device cannot do it, and why. */
 SL_MUST_CHECK int sl_model_top_pages_device(const struct sl_model *m, struct sl_error *err);
 
-enum { SL_TAP_NORMED = -1 };
+enum { SL_TAP_NORMED = -1, SL_TAP_STREAMS = -2 };
 
 struct sl_run_config {
     int32_t max_tokens; /* T of the largest step */
@@ -199,7 +199,8 @@ struct sl_run_config {
     struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */
     /* Hidden rows that are kept of every token of a step, for a drafter: the residual stream as it
      * enters layer taps[i] (the number of layers: as it leaves the last one), or SL_TAP_NORMED:
-     * behind the final norm. */
+     * behind the final norm; of a model of hyper-connections SL_TAP_STREAMS alone: all streams as
+     * they leave the last layer, side by side. */
     int32_t n_taps, taps[SL_MAX_TAPS];
     int32_t max_chains; /* sequences in a call of sl_run_draft_chain; 0: there is none */
 };
@@ -219,7 +220,8 @@ void sl_run_destroy(struct sl_run *r);
  * next step. No allocation. On a device the work is only enqueued, batch's arrays are the device's,
  * and so are the rows: [n_logits, n_row]. */
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
-/* [n_tokens, n_taps * hidden] of the last step, a token's taps side by side; until the next one. */
+/* [n_tokens, n_taps * hidden] of the last step, a token's taps side by side (streams: n_hyper *
+ * hidden); until the next one. */
 const float *sl_run_taps(const struct sl_run *r);
 /* A step of a drafter that reads hidden rows, of which sources [n_tokens] says those that go with
  * its tokens (NULL: row i): rows of draft_width as its target's sl_run_taps gives them, or if they

@@ -22,8 +22,10 @@ static int check_taps(const struct sl_model *m, const struct sl_run_config *cfg,
         return 0;
     SL_ASSERT(cfg->n_taps <= SL_MAX_TAPS && m->facts.task == SL_TASK_GENERATE);
     for (int32_t i = 0; i < cfg->n_taps; i++)
-        SL_ASSERT(cfg->taps[i] == SL_TAP_NORMED ||
+        SL_ASSERT(cfg->taps[i] == SL_TAP_NORMED || cfg->taps[i] == SL_TAP_STREAMS ||
                   (cfg->taps[i] >= 0 && cfg->taps[i] <= m->hp.n_layers));
+    if (m->hp.n_hyper > 0 && cfg->n_taps == 1 && cfg->taps[0] == SL_TAP_STREAMS)
+        return 0;
     if (m->hp.n_streams > 0 || m->hp.n_hyper > 0)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "a model of several residual streams has no hidden rows that a "
@@ -432,7 +434,7 @@ static void run_begin(struct sl_run *r, const struct sl_batch *b)
         return;
     }
     if (m->hp.n_hyper > 0) {
-        sl_hyper_begin(r, b->n_tokens);
+        sl_is_draft(m) ? sl_hyper_begin_draft(r, b->n_tokens) : sl_hyper_begin(r, b->n_tokens);
         return;
     }
     if (sl_is_draft(m) && !m->hp.draft.context)
@@ -813,6 +815,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         sl_rank_end(r, 0); /* its ranks meet at nothing else before their next step */
     if (r->rank.lost || !sl_stage_is_last(m))
         return r->logits;
+    if (m->hp.n_hyper > 0 && r->cfg.n_taps > 0)
+        sl_hyper_keep(r, batch->n_tokens);
     if (streams && (n = batch->n_logits) > 0)
         m->hp.n_hyper > 0 ? sl_hyper_end(r, batch) : sl_streams_end(r, batch);
     sl_run_next_part(r);

@@ -191,10 +191,12 @@ static void list_draft_cuts(const struct sl_model *m, struct sl_backend *be,
                    chains = (uint64_t)cfg->max_chains, chain = (uint64_t)d->chain_rank;
     const uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
     const uint64_t wide = t * (uint64_t)m->facts.draft_width;
+    const uint64_t tap = m->hp.n_hyper > 0 ? (uint64_t)m->hp.n_hyper * h : h; /* all streams */
+    const bool spreads = sl_draft_norms_taps(m) || d->borrows || (sl_is_draft(m) && tap > h);
     const struct cut list[N_DRAFT_CUTS] = {
-        {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * h * f},
+        {offsetof(struct sl_run, taps), t * (uint64_t)cfg->n_taps * tap * f},
         {offsetof(struct sl_run, taps_in), (d->borrows ? 2 : 1) * wide * act},
-        {offsetof(struct sl_run, taps_wide), sl_draft_norms_taps(m) || d->borrows ? wide * f : 0},
+        {offsetof(struct sl_run, taps_wide), spreads ? wide * f : 0},
         {offsetof(struct sl_run, cluster_scores), rows * (uint64_t)m->hp.n_clusters * f},
         {offsetof(struct sl_run, cluster_top),
          rows * (uint64_t)m->hp.top_clusters * sizeof(int32_t)},

@@ -120,6 +120,7 @@ static const struct pair {
     {DRAFTS "glm4_moe", "{\"method\":\"glm4_moe_mtp\",\"num_speculative_tokens\":1}", false},
     {DRAFTS "deepseek_v3", "{\"method\":\"deepseek_mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "deepseek_v32", "{\"method\":\"mtp\",\"num_speculative_tokens\":2}", false},
+    {DRAFTS "deepseek_v4", "{\"method\":\"deepseek_mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "qwen3_5", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", false}, /* has states */
     {DRAFTS "qwen3_next", "{\"method\":\"qwen3_next_mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "llama",

@@ -306,6 +306,7 @@ static const struct {
     {"glm4_moe", "tests/golden/drafts/glm4_moe", NULL},
     {"deepseek_v3", "tests/golden/drafts/deepseek_v3", NULL},
     {"deepseek_v32", "tests/golden/drafts/deepseek_v32", NULL},
+    {"deepseek_v4", "tests/golden/drafts/deepseek_v4", NULL},
     {"qwen3_5", "tests/golden/drafts/qwen3_5", NULL},
     {"qwen3_next", "tests/golden/drafts/qwen3_next", NULL},
     {"mimo", "tests/golden/drafts/mimo", NULL},
