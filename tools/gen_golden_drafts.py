@@ -20,7 +20,8 @@ Oracles, in float32 on the CPU: transformers' MtpModel (glm4_moe, deepseek_v3 an
 qwen3_next) and EAGLE-3, whose own forward() must say the same first drafts, P-EAGLE with the package's mask, and DFlash, of which the windows of rows are z-lab's; for MiMo-7B and DeepSeek V4, which neither has, the
 formula around transformers' layer of Qwen 2 and V4. speculators wants transformers < 5.20, which has no MtpModel, so that
 there are two environments. `same` is a MiMo that says its last token for ever, and its module and `eagle3_same` say so too: all of
-their drafts are right if each is made from the rows of its own text. So are those of `dflash_copy` and `peagle_copy` for `copy`. Models have a tokenizer of a character a token.
+their drafts are right if each is made from the rows of its own text; `deepseek_v4_same` does so with V4's module.
+So are those of `dflash_copy` and `peagle_copy` for `copy`. Models have a tokenizer of a character a token.
 
 Gemma 4's assistants (transformers' Gemma4AssistantForCausalLM) read the keys that their model, `gemma4`, keeps: entry p
 of draft.bin is made at position p + 1 with the keys up to p, those of the drafts at the last entry's position. Of
@@ -28,7 +29,7 @@ transformers 5.23 the config says that such a model, all of whose layers share k
 `gemma4_copy_window` and `gemma4_copy_full` say for `gemma4_copy` the token whose value a layer of that kind reads at the
 position before its own.
 
-    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same deepseek_v4 \
+    pip install torch transformers==5.23 safetensors && tools/gen_golden_drafts.py glm4_moe mimo same deepseek_v4 deepseek_v4_same \
         gemma4 gemma4_assistant gemma4_assistant_ordered gemma4_copy
     pip install torch transformers==5.19 speculators==0.9 safetensors && tools/gen_golden_drafts.py \
         llama qwen3_5 qwen3_next eagle3 eagle3_nested eagle3_speculators eagle3_fc_norm \
@@ -184,23 +185,21 @@ def deepseek_v32(name, generator):  # whose module has an index of its own
     numbered_module(name, config, "DeepseekV32ForCausalLM", generator)
 
 
-def deepseek_v4(name, generator):
-    """The module reads all streams of the model, and makes each of its own of a product of the embedding and one of
-    the model's stream; its layer and its end are as the model's, with a window alone."""
+def v4_and_module(more, generator):
+    """Config, model, the layer of its module, and what the module has beside that."""
     import gen_golden_v4 as v4
     from transformers.models.deepseek_v4 import modeling_deepseek_v4 as classes
 
-    args = dict(v4.TINY, vocab_size=SMALL["vocab_size"], num_hidden_layers=2, index_topk=3, hc_mult=3,
-                layer_types=[v4.SLIDING, v4.SPARSE], mlp_layer_types=["hash_moe", "moe"], n_routed_experts=3,
-                moe_intermediate_size=8)
-    behind = dict(num_hidden_layers=3, layer_types=args["layer_types"] + [v4.SLIDING],
+    args = dict(v4.TINY, vocab_size=SMALL["vocab_size"], moe_intermediate_size=8) | more
+    n = args["num_hidden_layers"]
+    behind = dict(num_hidden_layers=n + 1, layer_types=args["layer_types"] + [v4.SLIDING],
                   mlp_layer_types=args["mlp_layer_types"] + ["moe"])
-    config, inner = (transformers.DeepseekV4Config(**(args | more), rope_parameters=dict(v4.YARN)) for more in ({}, behind))
+    config, inner = (transformers.DeepseekV4Config(**(args | x), rope_parameters=dict(v4.YARN)) for x in ({}, behind))
     config.architectures = ["DeepseekV4ForCausalLM"]
     config._attn_implementation = inner._attn_implementation = "eager"
     model = transformers.DeepseekV4ForCausalLM(config)
-    h, n_streams = config.hidden_size, config.hc_mult
-    layer = classes.DeepseekV4DecoderLayer(inner, 2)
+    h = config.hidden_size
+    layer = classes.DeepseekV4DecoderLayer(inner, n)
     end = torch.nn.ModuleDict(dict(
         hc_head=classes.DeepseekV4HyperHead(inner), e_proj=torch.nn.Linear(h, h, bias=False),
         h_proj=torch.nn.Linear(h, h, bias=False)) | {
@@ -211,14 +210,31 @@ def deepseek_v4(name, generator):
             for p in part.parameters():
                 p.copy_(p.to(torch.bfloat16).float())
         part.eval()
-    exact = ("tid2eid", "e_score_correction_bias")
-    tensors = dict(model.state_dict()) | {"model.layers.2." + k: v for k, v in layer.state_dict().items()}
+    return config, model, layer, end
+
+
+def v4_save(name, config, model, layer, end):
+    import gen_golden_v4 as v4
+
+    exact, own = ("tid2eid", "e_score_correction_bias"), f"layers.{config.num_hidden_layers}."
+    tensors = dict(model.state_dict()) | {"model." + own + k: v for k, v in layer.state_dict().items()}
     stored = v4.hub_tensors({k: v if k.endswith(exact) else v.to(torch.bfloat16) for k, v in tensors.items()})
-    stored = {("mtp.0." + k[9:] if k.startswith("layers.2.") else k): v.contiguous() for k, v in stored.items()}
+    stored = {("mtp.0." + k[len(own):] if k.startswith(own) else k): v.contiguous() for k, v in stored.items()}
     for k, v in end.state_dict().items():
         stored["mtp.0." + k.replace("hc_head.hc_", "hc_head_")] = v.to(torch.bfloat16)
     save(OUT / name, stored, json.loads(v4.hub_config(config)))
     tokenizer(OUT / name)
+
+
+def deepseek_v4(name, generator):
+    """The module reads all streams of the model, and makes each of its own of a product of the embedding and one of
+    the model's stream; its layer and its end are as the model's, with a window alone."""
+    import gen_golden_v4 as v4
+
+    config, model, layer, end = v4_and_module(dict(
+        num_hidden_layers=2, index_topk=3, hc_mult=3, layer_types=[v4.SLIDING, v4.SPARSE],
+        mlp_layer_types=["hash_moe", "moe"], n_routed_experts=3), generator)
+    v4_save(name, config, model, layer, end)
     ids = torch.randint(0, config.vocab_size, (1, N), generator=generator)
     streams = []
     hook = model.model.layers[-1].register_forward_hook(lambda _, args, out: streams.append(out))
@@ -228,7 +244,7 @@ def deepseek_v4(name, generator):
     rows = streams[0][0].float().reshape(N, 1, -1)
 
     def run(rows, own, tokens):
-        x = with_own(rows, own).reshape(1, -1, n_streams, h)
+        x = with_own(rows, own).reshape(1, -1, config.hc_mult, config.hidden_size)
         e = end["e_proj"](end["enorm"](model.model.embed_tokens(tokens[None])))
         x = e[:, :, None] + end["h_proj"](end["hnorm"](x))
         at = torch.arange(len(tokens))[None]
@@ -239,6 +255,30 @@ def deepseek_v4(name, generator):
         return model.lm_head(end["norm"](end["hc_head"](x)))[0], x.flatten(2)[0]
 
     write(OUT / name, [STREAMS], ids, rows, run, lambda i: i)
+
+
+def deepseek_v4_same(name, generator):
+    """As `same`: layers add nothing, and the module's streams begin as those of the model alone."""
+    import gen_golden_v4 as v4
+
+    config, model, layer, end = v4_and_module(dict(
+        num_hidden_layers=1, index_topk=3, hc_mult=2, layer_types=[v4.SPARSE], mlp_layer_types=["hash_moe"],
+        n_routed_experts=2), generator)
+    with torch.no_grad():
+        e = torch.nn.functional.normalize(torch.randn(model.lm_head.weight.shape, generator=generator), dim=-1)
+        for p in (model.model.embed_tokens, model.lm_head):
+            p.weight.copy_(e.to(torch.bfloat16).float())
+        for x in (model.model.layers[0], layer):
+            for p in (x.self_attn.o_b_proj.weight, x.mlp.experts.down_proj, x.mlp.shared_experts.down_proj.weight):
+                p.zero_()
+        for p in (model.model.norm, end["norm"], end["hnorm"]):
+            p.weight.fill_(1)
+        end["e_proj"].weight.zero_()
+        end["h_proj"].weight.copy_(torch.eye(config.hidden_size))
+        ids = torch.arange(config.vocab_size)[None]
+        assert (model(ids, use_cache=False).logits.argmax(-1) == ids).all()
+    v4_save(name, config, model, layer, end)
+    print(f"{name}: {sum(p.stat().st_size for p in (OUT / name).iterdir())} bytes")
 
 
 def numbered_module(name, config, model_class, generator):
@@ -918,7 +958,8 @@ def gemma4_copy(name, generator):
 
 
 def main():
-    known = dict(deepseek_v3=deepseek_v3, deepseek_v32=deepseek_v32, deepseek_v4=deepseek_v4, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
+    known = dict(deepseek_v4=deepseek_v4, deepseek_v4_same=deepseek_v4_same)
+    known |= dict(deepseek_v3=deepseek_v3, deepseek_v32=deepseek_v32, glm4_moe=glm4_moe, mimo=mimo, same=same, llama=llama, qwen3_5=qwen3_5, qwen3_next=qwen3_next)
     known |= dict(gemma4=gemma4, gemma4_assistant=gemma4_assistant, gemma4_assistant_ordered=gemma4_assistant,
                   gemma4_copy=gemma4_copy)
     known |= {f"eagle3{kind}": eagle3 for kind in ("", "_nested", "_speculators", "_fc_norm")}

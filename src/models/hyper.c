@@ -81,9 +81,9 @@ static void hyper_copy(struct sl_run *r, const float *x, const int32_t *rows, in
                                                                 .ld_out = hyper_width(r)});
 }
 
-void sl_hyper_begin(struct sl_run *r, int32_t n)
+/* The streams as activations. */
+static void hyper_to_act(struct sl_run *r, int32_t n)
 {
-    hyper_spread(r, n, r->hyper);
     if (r->hyper_act == r->hyper)
         return;
     const struct sl_op_copy_rows copy = {.x = r->hyper,
@@ -94,6 +94,12 @@ void sl_hyper_begin(struct sl_run *r, int32_t n)
                                          .out = r->hyper_act,
                                          .ld_out = hyper_width(r)};
     r->m->be->vt->copy_rows(r->m->be, &copy);
+}
+
+void sl_hyper_begin(struct sl_run *r, int32_t n)
+{
+    hyper_spread(r, n, r->hyper);
+    hyper_to_act(r, n);
 }
 
 /* ---------------------------------------------------------------- drafters */
@@ -110,19 +116,19 @@ static void hyper_product(struct sl_run *r, const void *x, int64_t ld_x, enum sl
                                                           .ld_out = ld_out});
 }
 
-/* Stream i = E norm(embedding) + H norm(stream i of the target). Activations are floats (load.c).
- */
+/* Stream i = E norm(embedding) + H norm(stream i of the target). */
 void sl_hyper_begin_draft(struct sl_run *r, int32_t n)
 {
     const struct sl_model *m = r->m;
     const int32_t h = m->hp.hidden, n_rows = n * m->hp.n_hyper;
+    const size_t act = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
     struct sl_op_rmsnorm norm = {.x = r->x,
                                  .w = sl_run_vec(r, 0, SL_SLOT_DRAFT_EMBED_NORM),
                                  .eps = (float)m->hp.norm_eps,
                                  .n = n,
                                  .h = h,
                                  .out = r->y};
-    SL_ASSERT(r->hyper_act == r->hyper && n <= INT32_MAX / m->hp.n_hyper);
+    SL_ASSERT(n <= INT32_MAX / m->hp.n_hyper);
     m->be->vt->rmsnorm(m->be, &norm);
     hyper_product(r, r->y, h, SL_SLOT_DRAFT_EMBED_IN, n, r->x, h);
     hyper_spread(r, n, r->taps_wide);
@@ -133,10 +139,11 @@ void sl_hyper_begin_draft(struct sl_run *r, int32_t n)
     norm.out = r->taps_in;
     m->be->vt->rmsnorm(m->be, &norm);
     for (int32_t i = 0; i < m->hp.n_hyper; i++)
-        hyper_product(r, (const float *)r->taps_in + i * h, hyper_width(r), SL_SLOT_DRAFT_JOIN, n,
-                      r->hyper + i * h, hyper_width(r));
+        hyper_product(r, (const uint8_t *)r->taps_in + (size_t)(i * h) * act, hyper_width(r),
+                      SL_SLOT_DRAFT_JOIN, n, r->hyper + i * h, hyper_width(r));
     m->be->vt->add_rmsnorm(
         m->be, &(struct sl_op_add_rmsnorm){.x = r->hyper, .y = r->taps_wide, .n = n_rows, .h = h});
+    hyper_to_act(r, n);
 }
 
 void sl_hyper_keep(struct sl_run *r, int32_t n)

@@ -121,6 +121,7 @@ static const struct pair {
     {DRAFTS "deepseek_v3", "{\"method\":\"deepseek_mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "deepseek_v32", "{\"method\":\"mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "deepseek_v4", "{\"method\":\"deepseek_mtp\",\"num_speculative_tokens\":2}", false},
+    {DRAFTS "deepseek_v4_same", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", true},
     {DRAFTS "qwen3_5", "{\"method\":\"mtp\",\"num_speculative_tokens\":3}", false}, /* has states */
     {DRAFTS "qwen3_next", "{\"method\":\"qwen3_next_mtp\",\"num_speculative_tokens\":2}", false},
     {DRAFTS "llama",
