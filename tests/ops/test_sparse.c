@@ -528,8 +528,8 @@ static void chosen_rows_are_attended_to(void **state)
 static void chosen_groups_are_attended_to(void **state)
 {
     (void)state;
-    for (size_t f = 0; f < SL_COUNT(formats); f++)
-        check_rows("avx2", 1 + (int)(f % 3), formats[f], RATIO);
+    check_rows("c", 1, SL_DTYPE_F32, RATIO);
+    check_rows("avx2", 3, SL_DTYPE_BF16, RATIO); /* of any format the same copies */
 }
 
 /* Rows that see everything: the whole of dense attention, in one step. */
