@@ -261,10 +261,10 @@ static const struct sl_device_vt device_vtable = {
 #define HAS_mix_streams          nullptr
 #define HAS_correct_streams      nullptr
 #define HAS_match_rms            nullptr
-#define HAS_rglru                nullptr
-#define HAS_token_shift          nullptr
-#define HAS_wkv7                 nullptr
-#define HAS_wkv7_out             nullptr
+#define HAS_rglru                sl_cuda_rglru
+#define HAS_token_shift          sl_cuda_token_shift
+#define HAS_wkv7                 sl_cuda_wkv7
+#define HAS_wkv7_out             sl_cuda_wkv7_out
 #define HAS_cut_gate             nullptr
 #define HAS_pass_experts         nullptr
 #define HAS_heads_linear         nullptr

@@ -575,6 +575,7 @@ struct sl_run {
     float *pair;       /* [T, 2 H] of shared blocks: the stream and the embedding side by side, */
     void *pair_norm;   /* activations: normed */
     float *use_down;   /* [3, T, adapter_rank] of what each use adds, */
+    void *use_act;     /* them as activations, where those are no floats */
     float *use_up;     /* [T, the widest matrix] */
     void *gated_input; /* [T, W] activations: times its input */
     void *expert_room; /* scratch of the experts */

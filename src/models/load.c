@@ -471,16 +471,6 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
 {
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].state.conv_rank > 0 && be->vt->act_dtype != SL_DTYPE_F32)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "convolutions whose taps each token makes (JetBlock) are not built for "
-                           "this device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].mixer == SL_MIX_BLOCK && be->vt->act_dtype != SL_DTYPE_F32)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "blocks that layers share (Zamba 2) are not built for this device: "
-                           "choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].index.top_k > 0 && be->vt->sparse_attention == NULL)
             return sl_fail(
                 err, SL_EUNSUPPORTED,
@@ -518,15 +508,6 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                 err, SL_EUNSUPPORTED,
                 "experts that are added behind the next layer, or give back what they read "
                 "(LongCat-Flash), have no kernel on this device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].mixer == SL_MIX_WKV && be->vt->wkv7 == NULL)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "RWKV-7's time mixing has no kernel on this device: choose device cpu");
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].mixer == SL_MIX_LRU && be->vt->rglru == NULL)
-            return sl_fail(err, SL_EUNSUPPORTED,
-                           "linear recurrent units (RG-LRU) have no kernel on this device: choose "
-                           "device cpu");
     for (int32_t i = 0; i < m->hp.n_layers; i++)
         if (m->layers[i].ffn == SL_FFN_EXPERTS && !m->layers[i].plain_experts &&
             ((sl_experts_on_host(m, i) ? m->host : be)->vt->gated_acts >>

@@ -146,16 +146,17 @@ static const float *make_kernels(struct sl_run *r, int32_t layer, int32_t n)
     const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_CONV_DOWN),
                            *up = sl_run_mat(r, layer, SL_SLOT_CONV_UP);
     struct sl_backend *be = r->m->be;
+    void *low = be->vt->act_dtype != SL_DTYPE_F32 ? r->state_low : r->state_x;
     be->vt->linear(be, &(struct sl_op_linear){.x = r->norm,
                                               .ld_x = down->n_cols,
                                               .w = down,
                                               .n = n,
                                               .out = r->state_x,
                                               .ld_out = down->n_rows});
-    be->vt->activate(
-        be, &(struct sl_op_activate){
-                .x = r->state_x, .act = SL_ACT_SILU, .n = n * down->n_rows, .out = r->state_x});
-    be->vt->linear(be, &(struct sl_op_linear){.x = r->state_x,
+    be->vt->activate(be,
+                     &(struct sl_op_activate){
+                         .x = r->state_x, .act = SL_ACT_SILU, .n = n * down->n_rows, .out = low});
+    be->vt->linear(be, &(struct sl_op_linear){.x = low,
                                               .ld_x = up->n_cols,
                                               .w = up,
                                               .bias = sl_run_vec(r, layer, SL_SLOT_CONV_UP_BIAS),
@@ -305,7 +306,8 @@ static void mixer_state_ssm(struct sl_run *r, int32_t layer, const struct sl_bat
                                 });
 }
 
-/* Gates by head of what left the convolution, the unit, and what gates it. */
+/* Gates by head of what left the convolution, the unit, and what gates it. r->att is free until the
+ * end. */
 static void mixer_state_rglru(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
@@ -315,8 +317,11 @@ static void mixer_state_rglru(struct sl_run *r, int32_t layer, const struct sl_b
     const enum sl_slot biases[] = {SL_SLOT_LRU_IN_BIAS, SL_SLOT_LRU_DECAY_BIAS};
     float *const gates[] = {r->state_in, r->state_dt};
     struct sl_backend *be = r->m->be;
+    const size_t width = sl_dtype_info(be->vt->act_dtype)->block_bytes;
+    const uint8_t *x = sl_run_activations(r, r->conv_out, batch->n_tokens, n, r->att);
     for (int32_t h = 0, at = 0; h < s->n_heads; h++, at += s->v_dim) {
-        struct sl_op_linear_multi a = {.x = r->conv_out + at, .ld_x = n, .n = batch->n_tokens};
+        struct sl_op_linear_multi a = {
+            .x = x + (size_t)at * width, .ld_x = n, .n = batch->n_tokens};
         for (; a.n_parts < 2; a.n_parts++)
             a.part[a.n_parts] = (struct sl_linear_part){
                 &sl_param(r->m, layer, mats[a.n_parts])[h].mat,

@@ -42,7 +42,7 @@ enum {
     N_STATE_CUTS = 18,
     N_OTHER_CUTS = N_DRAFT_CUTS + N_MLA_CUTS + N_ROWS_CUTS + N_STATE_CUTS
 };
-enum { N_CUTS = 46 + N_OTHER_CUTS + SL_MAX_ROPES };
+enum { N_CUTS = 47 + N_OTHER_CUTS + SL_MAX_ROPES };
 
 /* Logits of a token that open what attention gives. */
 static uint64_t out_gate_rows(const struct sl_model *m)
@@ -337,6 +337,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
         {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
         {offsetof(struct sl_run, use_down), 3 * t * (uint64_t)hp->adapter_rank * f},
+        {offsetof(struct sl_run, use_act), act != f ? 3 * t * (uint64_t)hp->adapter_rank * act : 0},
         {offsetof(struct sl_run, use_up), t * of.use * f},
         {offsetof(struct sl_run, latent_in), t * latent * f},
         {offsetof(struct sl_run, latent_out), t * latent * f},

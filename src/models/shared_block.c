@@ -2,8 +2,7 @@
  * Blocks of attention and an MLP that layers share (Zamba 2). A block reads the residual stream and
  * the embedding of the token side by side, one norm over both. What comes out goes through a matrix
  * of the layer and is added to what its recurrence reads, not to the stream. Each use of a block
- * adds products of thin matrices of its own to q, k and v, and to gate and up. Activations are
- * float32.
+ * adds products of thin matrices of its own to q, k and v, and to gate and up.
  */
 #include "models/internal.h"
 
@@ -11,13 +10,12 @@
 static void shared_block_put_half(struct sl_run *r, const float *x, int32_t half, int32_t n)
 {
     const int32_t h = r->m->hp.hidden;
-    r->m->be->vt->gated_norm(r->m->be, &(struct sl_op_gated_norm){.x = x,
-                                                                  .bare = true,
-                                                                  .n = n,
-                                                                  .n_groups = 1,
-                                                                  .dim = h,
-                                                                  .out = r->pair + half * h,
-                                                                  .ld_out = 2 * (int64_t)h});
+    r->m->be->vt->copy_rows(r->m->be, &(struct sl_op_copy_rows){.x = x,
+                                                                .ld_x = h,
+                                                                .n = n,
+                                                                .h = h,
+                                                                .out = r->pair + half * h,
+                                                                .ld_out = 2 * (int64_t)h});
 }
 
 static void shared_block_norm(struct sl_run *r, const float *x, const float *w, int32_t h,
@@ -49,6 +47,12 @@ static void add_product(struct sl_run *r, int32_t layer, enum sl_slot slot, cons
             .x = y, .y = r->use_up, .n = n, .h = (int32_t)sl_run_mat(r, layer, slot)->n_rows});
 }
 
+/* n rows of r->use_down as activations. */
+static const void *thin_rows(const struct sl_run *r, int32_t n)
+{
+    return sl_run_activations(r, r->use_down, n, r->m->hp.adapter_rank, r->use_act);
+}
+
 static struct sl_linear_part shared_block_part(const struct sl_run *r, int32_t layer,
                                                enum sl_slot slot, float *out)
 {
@@ -75,9 +79,11 @@ static void shared_block_project(struct sl_run *r, int32_t layer, int32_t n)
     a.part[1] = shared_block_part(r, layer, SL_SLOT_USE_K_DOWN, r->use_down + low);
     a.part[2] = shared_block_part(r, layer, SL_SLOT_USE_V_DOWN, r->use_down + 2 * low);
     be->vt->linear_multi(be, &a);
+    const size_t width = sl_dtype_info(be->vt->act_dtype)->block_bytes;
+    const uint8_t *x = thin_rows(r, 3 * n);
     for (int i = 0; i < 3; i++)
-        add_product(r, layer, (enum sl_slot)(SL_SLOT_USE_Q_UP + i), r->use_down + i * low, n,
-                    out[i]);
+        add_product(r, layer, (enum sl_slot)(SL_SLOT_USE_Q_UP + i), x + (size_t)(i * low) * width,
+                    n, out[i]);
 }
 
 /* Of r->norm -> r->y. */
@@ -95,8 +101,9 @@ static void shared_block_feed_forward(struct sl_run *r, int32_t layer, int32_t n
                 .part = {shared_block_part(r, layer, SL_SLOT_BLOCK_GATE, gate),
                          shared_block_part(r, layer, SL_SLOT_BLOCK_UP, up),
                          shared_block_part(r, layer, SL_SLOT_USE_MLP_DOWN, r->use_down)}});
-    add_product(r, layer, SL_SLOT_USE_GATE_UP, r->use_down, n, gate);
-    add_product(r, layer, SL_SLOT_USE_UP_UP, r->use_down, n, up);
+    const void *x = thin_rows(r, n);
+    add_product(r, layer, SL_SLOT_USE_GATE_UP, x, n, gate);
+    add_product(r, layer, SL_SLOT_USE_UP_UP, x, n, up);
     be->vt->activate(
         be,
         &(struct sl_op_activate){
@@ -119,7 +126,8 @@ void sl_shared_block(struct sl_run *r, int32_t layer, const struct sl_batch *bat
     shared_block_product(r, layer, SL_SLOT_BLOCK_O, r->att, n, r->y);
     shared_block_norm(r, r->y, sl_run_vec(r, layer, SL_SLOT_FFN_NORM), h, n, r->norm);
     shared_block_feed_forward(r, layer, n);
-    shared_block_product(r, layer, SL_SLOT_BLOCK_END, r->y, n, r->state_y);
+    shared_block_product(r, layer, SL_SLOT_BLOCK_END, sl_run_activations(r, r->y, n, h, r->norm), n,
+                         r->state_y);
     r->m->be->vt->add_rmsnorm(
         r->m->be, &(struct sl_op_add_rmsnorm){.x = r->state_y,
                                               .y = r->x,

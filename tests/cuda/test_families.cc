@@ -42,7 +42,8 @@ static const int n_out = 4;
  * beside attention; the gated delta rule; latent attention, with FP8 and temperatures, an index in
  * front of it, and decays of each row beside it, bounded or not; an index of blocks;
  * hyper-connections with rows made of several tokens, FP8 and FP4; embeddings for each layer,
- * experts beside an MLP, Mamba 1, experts without a gate in a space of their own. */
+ * experts beside an MLP, Mamba 1; experts without a gate in a space of their own, blocks that
+ * layers share, linear recurrent units, convolutions whose taps each token makes, RWKV-7. */
 static const char *const simulated[] = {"gemma2",
                                         "cohere2",
                                         "glm",
@@ -73,14 +74,22 @@ static const char *const simulated[] = {"gemma2",
                                         "gemma4_moe",
                                         "falcon_mamba",
                                         "nemotron3_heads",
+                                        "zamba2",
+                                        "recurrent_gemma",
+                                        "jet_nemotron",
+                                        "rwkv7",
                                         "minimax_m3",
                                         "minimax_m3_mxfp8",
                                         "deepseek_v4_fp4"};
-/* Several residual streams, values narrower than keys, RWKV, experts that give back what they read,
- * sinks of latent attention, an index of groups of tokens: refused, and said so. */
-static const char *const cpu_only[] = {"mimo_v2",       "mimo_v2_blocks", "gemma3n",
-                                       "mimo_v2_flash", "rwkv7",          "rwkv7_null",
-                                       "longcat_flash", "hy_v4",          "glm5_next"};
+/* Several residual streams, values narrower than keys, experts that give back what they read, sinks
+ * of latent attention, an index of groups of tokens: refused, and said so. */
+static const char *const cpu_only[] = {
+    "mimo_v2", "mimo_v2_blocks", "gemma3n", "mimo_v2_flash", "longcat_flash", "hy_v4", "glm5_next"};
+
+/* Random weights that multiply what is rounded. transformers itself is off by 0.026 and 0.036
+ * (zamba2) with the inputs of all products, or of in_proj alone, rounded to BF16, by 0.023
+ * (zamba2_one, all). */
+static const char *const sensitive[] = {"zamba2", "zamba2_one"};
 
 /* Which factors of LongRoPE it has depends on the context that is served, which must be the
  * golden's own: no token could be generated. */
@@ -306,7 +315,7 @@ static void near_transformers_and_the_same_bits(void **)
         const std::vector<outcome> want = run(g, cfg, false);
         const double off = difference(g, want[0].prompt);
         printf("%-20s %.4f\n", g.name.c_str(), off);
-        if (off > 0.02)
+        if (off > (is_in(sensitive, g.name) ? 0.04 : 0.02))
             fail_msg("%s: log probabilities are %.3f deviations from transformers'", g.name.c_str(),
                      off);
         if (!(run(g, cfg, true) == want))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Layers with a recurrent state on a GPU: convolutions, the gated delta rule, state space models
- * and the norm behind. Outputs and states are those of the CPU's plain C within what the order of
- * sums costs, and have the same bits however texts are cut into spans, whoever else is in a step,
- * and whichever blocks have a page. Runs in the simulator or on a GPU.
+ * Layers with a recurrent state on a GPU: convolutions, the gated delta rule, state space models,
+ * linear recurrent units, RWKV-7 and the norm behind. Outputs and states are those of the CPU's
+ * plain C within what the order of sums costs, and have the same bits however texts are cut into
+ * spans, whoever else is in a step, and whichever blocks have a page. Runs in the simulator or on a
+ * GPU.
  */
 extern "C" {
 #include "base/rng.h"
@@ -17,6 +18,7 @@ extern "C" {
 #include <algorithm>
 #include <functional>
 #include <math.h>
+#include <memory>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +77,7 @@ struct constant {
 
 /* ------------------------------------------------------------------ an operation on sequences */
 
-enum { MAX_INPUTS = 3 };
+enum { MAX_INPUTS = 8 };
 
 struct operation {
     std::string name;
@@ -83,6 +85,7 @@ struct operation {
     int32_t out_width;
     bool activations; /* out is in the backend's format */
     bool prepares;    /* long spans take a kernel more */
+    uint64_t beside;  /* kernels that every step takes besides */
     int32_t state_floats;
     double tolerance; /* of outputs and states, where nothing is rounded to 16 bits on the GPU */
     /* The state of a GPU's page as the CPU has it, but behind 16 n tokens only: what came after
@@ -196,15 +199,21 @@ static void run_step(const operation &op, pages *pages_of, const std::vector<pie
     struct sl_state_view view = {pool, pg.page_bytes, pg.offset, pg.block_size, 0};
     floats got(n_out);
     if (!gpu) {
-        float *at[MAX_INPUTS] = {in[0].data(), in[1].data(), in[2].data()};
+        float *at[MAX_INPUTS];
+        for (int i = 0; i < MAX_INPUTS; i++)
+            at[i] = in[i].data();
         op.call(false, &b, at, &view, got.data());
     } else {
         dev<struct sl_span> d_spans(spans);
         dev<int32_t> d_table(table);
-        dev<float> d_in[MAX_INPUTS] = {dev<float>(in[0]), dev<float>(in[1]), dev<float>(in[2])};
+        std::vector<std::unique_ptr<dev<float>>> d_in;
         dev<float> d_out(half ? (n_out + 1) / 2 : n_out);
         b.spans = d_spans.p, b.block_tables = d_table.p;
-        float *at[MAX_INPUTS] = {d_in[0].p, d_in[1].p, d_in[2].p};
+        float *at[MAX_INPUTS];
+        for (int i = 0; i < MAX_INPUTS; i++) {
+            d_in.push_back(std::make_unique<dev<float>>(in[i]));
+            at[i] = d_in.back()->p;
+        }
 #ifdef SL_CUDA_SIM
         const uint64_t before = sl_sim_get_counts().kernels;
 #endif
@@ -213,7 +222,8 @@ static void run_step(const operation &op, pages *pages_of, const std::vector<pie
         const uint64_t few = (2u << SL_STATE_FEW) - 1;
         const bool alike = b.span_sizes != 0 && ((b.span_sizes & few) == 0 || b.span_sizes <= few);
         const bool many = b.span_sizes == 0 || (b.span_sizes & ~few) != 0;
-        CHECK(sl_sim_get_counts().kernels - before <= (alike ? 1u : 2u) + (many && op.prepares),
+        CHECK(sl_sim_get_counts().kernels - before <=
+                  (alike ? 1u : 2u) + (many && op.prepares) + op.beside,
               "%s: launches", op.name.c_str());
 #endif
         CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "%s", op.name.c_str());
@@ -381,12 +391,13 @@ static void check(const operation &op)
     }
 }
 
-static operation make(const std::string &name, int32_t w0, int32_t w1, int32_t w2, int32_t out,
+static operation make(const std::string &name, const std::vector<int32_t> &widths, int32_t out,
                       int32_t state)
 {
     operation op = {};
     op.name = name;
-    op.width[0] = w0, op.width[1] = w1, op.width[2] = w2;
+    std::fill(op.width, op.width + MAX_INPUTS, 1);
+    std::copy(widths.begin(), widths.end(), op.width);
     op.out_width = out, op.state_floats = state, op.tolerance = 2e-5;
     for (int i = 0; i < MAX_INPUTS; i++)
         op.input[i] = random_floats(static_cast<size_t>(N_TOKENS * op.width[i]), -1.5f, 1.5f);
@@ -402,7 +413,7 @@ static void conv_case(int32_t n_channels, int32_t n_taps, bool gated, bool silu,
     const size_t n = static_cast<size_t>(n_channels);
     operation op = make("conv of " + std::to_string(n_channels) + " channels, " +
                             std::to_string(n_taps) + " taps" + (gated ? ", gated" : ""),
-                        ld, 1, 1, n_channels, (n_taps - 1) * n_channels);
+                        {ld}, n_channels, (n_taps - 1) * n_channels);
     constant w(random_floats(n * static_cast<size_t>(n_taps), -1, 1));
     constant b(bias ? random_floats(n, -1, 1) : floats());
     op.activations = activations;
@@ -419,6 +430,133 @@ static void conv_case(int32_t n_channels, int32_t n_taps, bool gated, bool silu,
             sl_cuda_short_conv(&cu.base, &a);
         else
             cpu->vt->short_conv(cpu, &a);
+    };
+    check(op);
+}
+
+/* Each token brings its taps; the first channels have none. */
+static void own_taps_case(int32_t n_channels, int32_t n_plain, int32_t n_taps, int32_t odd)
+{
+    const int32_t n = n_channels - n_plain, ld = n_channels + odd;
+    operation op = make("conv of " + std::to_string(n_channels) + " channels, " +
+                            std::to_string(n_taps) + " taps of each token",
+                        {ld, n * n_taps}, n_channels, (n_taps - 1) * n);
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        struct sl_op_short_conv a = {};
+        a.batch = batch, a.x = in[0], a.ld = ld, a.kernels = in[1], a.n_channels = n_channels;
+        a.n_taps = n_taps, a.n_plain = n_plain, a.silu = true, a.state = *state;
+        a.out = static_cast<float *>(out);
+        if (gpu)
+            sl_cuda_short_conv(&cu.base, &a);
+        else
+            cpu->vt->short_conv(cpu, &a);
+    };
+    check(op);
+}
+
+/* Channel by channel, and the CPU's functions: its bits. */
+static void rglru_case(int32_t n_channels)
+{
+    operation op = make("RG-LRU of " + std::to_string(n_channels) + " channels",
+                        {n_channels, n_channels, n_channels}, n_channels, n_channels);
+    constant rate(random_floats(static_cast<size_t>(n_channels), -2, -0.001f));
+    op.tolerance = 0;
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        struct sl_op_rglru a = {};
+        a.batch = batch, a.x = in[0], a.in_gate = in[1], a.decay_gate = in[2], a.a = rate.at(gpu);
+        a.n_channels = n_channels, a.state = *state, a.out = static_cast<float *>(out);
+        if (gpu)
+            sl_cuda_rglru(&cu.base, &a);
+        else
+            cpu->vt->rglru(cpu, &a);
+    };
+    check(op);
+}
+
+/* [n_outs, T, C] as [T, n_outs, C]. */
+template <typename T>
+static void by_token(const std::vector<T> &blocks, int32_t n_channels, int32_t n_outs, T *to)
+{
+    const size_t c = static_cast<size_t>(n_channels), outs = static_cast<size_t>(n_outs);
+    const size_t n = blocks.size() / (c * outs);
+    for (size_t i = 0; i < outs; i++)
+        for (size_t t = 0; t < n; t++)
+            std::copy_n(&blocks[(i * n + t) * c], c, to + (t * outs + i) * c);
+}
+
+/* Values that are BF16 numbers, so that both backends read the same. */
+static void shift_case(int32_t n_channels, int32_t n_outs)
+{
+    const int32_t width = n_channels * n_outs;
+    operation op = make("shift of " + std::to_string(n_channels) + " channels, " +
+                            std::to_string(n_outs) + " mixtures",
+                        {n_channels}, width, n_channels);
+    constant w(random_floats(static_cast<size_t>(width), 0, 1));
+    for (float &v : op.input[0])
+        v = sl_bf16_to_f32(sl_f32_to_bf16(v));
+    op.activations = true;
+    op.tolerance = 0; /* of states */
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        const size_t n = static_cast<size_t>(batch->n_tokens * n_channels);
+        struct sl_op_token_shift a = {};
+        a.batch = batch, a.w = w.at(gpu), a.n_channels = n_channels, a.n_outs = n_outs;
+        a.state = *state, a.ld_out = static_cast<int64_t>(n);
+        if (!gpu) {
+            floats all(n * static_cast<size_t>(n_outs));
+            a.x = in[0], a.out = all.data();
+            cpu->vt->token_shift(cpu, &a);
+            by_token(all, n_channels, n_outs, static_cast<float *>(out));
+            return;
+        }
+        floats x(n);
+        std::vector<uint16_t> half(n), sorted(n * static_cast<size_t>(n_outs));
+        cudaMemcpy(x.data(), in[0], n * sizeof(float), cudaMemcpyDeviceToHost);
+        std::transform(x.begin(), x.end(), half.begin(), sl_f32_to_bf16);
+        dev<uint16_t> from(half), to(sorted.size());
+        a.x = from.p, a.out = to.p;
+        sl_cuda_token_shift(&cu.base, &a);
+        CHECK(cudaStreamSynchronize(cu.stream) == cudaSuccess, "shift");
+        by_token(to.get(), n_channels, n_outs, sorted.data());
+        cudaMemcpy(out, sorted.data(), sorted.size() * 2, cudaMemcpyHostToDevice);
+    };
+    check(op);
+}
+
+/* The recurrence and what comes out of it, which reads what k and v have become. */
+static void wkv_case(int32_t n_heads, int32_t dim, bool mixes)
+{
+    enum { R, W, K, V, A, FIRST, MIX, KK };
+    const int32_t n = n_heads * dim;
+    operation op = make("RWKV-7 of " + std::to_string(n_heads) + " heads of " + std::to_string(dim),
+                        std::vector<int32_t>(MAX_INPUTS, n), n, n * dim);
+    const size_t len = static_cast<size_t>(n);
+    constant k_k(random_floats(len, -1, 1)), k_a(random_floats(len, 0, 1)),
+        r_k(random_floats(len, -1, 1)), w(random_floats(len, -1, 1)), b(random_floats(len, -1, 1));
+    dev<float> x(static_cast<size_t>(N_TOKENS + 3) * len);
+    floats host_x(x.n);
+    op.activations = true;
+    op.beside = 2;
+    op.call = [&](bool gpu, const struct sl_batch *batch, float *const in[MAX_INPUTS],
+                  const struct sl_state_view *state, void *out) {
+        struct sl_op_wkv7 a = {};
+        struct sl_op_wkv7_out o = {};
+        a.batch = batch, a.r = in[R], a.w = in[W], a.k = in[K], a.v = in[V], a.a = in[A];
+        a.kk = in[KK], a.v_first = in[FIRST], a.v_mix = mixes ? in[MIX] : nullptr;
+        a.k_k = k_k.at(gpu), a.k_a = k_a.at(gpu), a.n_heads = n_heads, a.head_dim = dim;
+        a.state = *state, a.out = gpu ? x.p : host_x.data();
+        o.x = a.out, o.r = in[R], o.k = in[K], o.v = in[V], o.g = in[FIRST], o.r_k = r_k.at(gpu);
+        o.w = w.at(gpu), o.b = b.at(gpu), o.eps = 6e-4f, o.n = batch->n_tokens;
+        o.n_heads = n_heads, o.head_dim = dim, o.out = out;
+        if (gpu) {
+            sl_cuda_wkv7(&cu.base, &a);
+            sl_cuda_wkv7_out(&cu.base, &o);
+        } else {
+            cpu->vt->wkv7(cpu, &a);
+            cpu->vt->wkv7_out(cpu, &o);
+        }
     };
     check(op);
 }
@@ -450,7 +588,7 @@ static void delta_case(int32_t n_heads, int32_t n_k_heads, int32_t k_dim, int32_
     operation op =
         make("delta rule of " + std::to_string(n_heads) + " heads " + std::to_string(k_dim) +
                  " x " + std::to_string(v_dim) + (by_row ? " by row" : ""),
-             ld, static_cast<int32_t>(n_decay), n_heads, n_heads * v_dim,
+             {ld, static_cast<int32_t>(n_decay), n_heads}, n_heads * v_dim,
              static_cast<int32_t>(sl_cuda_delta_bytes(n_heads, k_dim, v_dim, by_row) / 4));
     if (!by_row) {
         op.tolerance = 1e-2; /* products of BF16 */
@@ -562,7 +700,7 @@ static void ssm_case(int32_t n_heads, int32_t n_groups, int32_t head_dim, int32_
     const size_t n = static_cast<size_t>(n_heads);
     operation op = make("ssm of " + std::to_string(n_heads) + " heads " + std::to_string(head_dim) +
                             " x " + std::to_string(n_state) + (by_state ? " by state" : ""),
-                        ld, n_heads, 1, n_cols, n_cols * n_state);
+                        {ld, n_heads}, n_cols, n_cols * n_state);
     constant a_of(random_floats(by_state ? n * static_cast<size_t>(n_state) : n, -4, -0.1f));
     constant bias(bare ? floats() : random_floats(n, -2, 1)),
         d(bare ? floats() : random_floats(n, -1, 1));
@@ -667,6 +805,17 @@ int main(int argc, char **argv)
     ssm_case(3, 1, 7, 256, false, false);
     ssm_case(40, 1, 1, 16, true, false);
     ssm_case(12, 2, 1, 40, true, true);
+    own_taps_case(24, 8, 4, 0);
+    own_taps_case(13, 6, 4, 1);
+    own_taps_case(20, 0, 3, 0);
+    rglru_case(70);
+    rglru_case(16);
+    shift_case(24, 6);
+    shift_case(7, 1);
+    wkv_case(2, 64, true);
+    wkv_case(3, 16, false);
+    wkv_case(1, 128, true);
+    wkv_case(2, 10, true);
     norms();
     CHECK(cu.error == cudaSuccess, "%s", cu.error_what);
     cudaStreamDestroy(cu.stream);

@@ -20,19 +20,10 @@ template <int J, int C> struct wide_tile {
     static constexpr size_t bytes = ring + sizeof(float) * SL_WIDE_RING * floats;
 };
 
-/* Hand-over number i of the block: two places in turns. */
-struct wide_turn {
-    uint64_t *full, *empty;
-    uint32_t i;
-    __device__ __forceinline__ uint32_t parity() const
-    {
-        return i / 2 & 1;
-    }
-};
-
 template <int J, int C>
 static __device__ __forceinline__ void bring(const delta_args &a, const struct sl_span &span,
-                                             int head, int first_col, float *ring, wide_turn *turn)
+                                             int head, int first_col, float *ring,
+                                             sl_wide_turn *turn)
 {
     typedef wide_tile<J, C> tile;
     const int thread = static_cast<int>(threadIdx.x) - 32 * SL_WIDE_WARPS;
@@ -107,20 +98,14 @@ template <int J, int C> struct wide_lane {
     {
         float sum[C];
         s.dot(q, sum);
-        if (C == 1)
-            return sl_sum_groups<2>(sum[0]);
-        const bool odd = group % 2 != 0; /* neighbours share the two columns */
-        const float keep = odd ? sum[C - 1] : sum[0], give = odd ? sum[0] : sum[C - 1];
-        float out = __fadd_rn(keep, __shfl_xor_sync(0xffffffffu, give, 4));
-        out = __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 8));
-        return __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 16));
+        return sl_sum_cols<C>(sum, group);
     }
 };
 
 template <int J, int C>
 static __device__ __forceinline__ void compute(const delta_args &a, const struct sl_span &span,
                                                int head, int first_col, const float *ring,
-                                               wide_turn *turn)
+                                               sl_wide_turn *turn)
 {
     typedef wide_tile<J, C> tile;
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x) / 32;
@@ -186,7 +171,7 @@ static __global__ void __launch_bounds__(SL_WIDE_THREADS, 1) delta_rows_wide_ker
     float *ring = reinterpret_cast<float *>(smem + tile::ring);
     const int head = static_cast<int>(blockIdx.x) / a.n_parts;
     const int first_col = static_cast<int>(blockIdx.x) % a.n_parts * tile::n_cols;
-    wide_turn turn = {bars, bars + 2, 0};
+    sl_wide_turn turn = {bars, bars + 2, 0};
     sl_mbar_init_all(bars, 4, SL_WIDE_WARPS * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
     __syncthreads();

@@ -85,13 +85,7 @@ template <int J, int C, bool BY_STATE> struct wide_lane {
             }
         }
         h.dot(cs, sum);
-        if (C == 1)
-            return sl_sum_groups<2>(sum[0]);
-        const bool odd = group % 2 != 0;
-        const float keep = odd ? sum[C - 1] : sum[0], give = odd ? sum[0] : sum[C - 1];
-        float out = __fadd_rn(keep, __shfl_xor_sync(0xffffffffu, give, 4));
-        out = __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 8));
-        return __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 16));
+        return sl_sum_cols<C>(sum, group);
     }
 };
 

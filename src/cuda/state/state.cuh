@@ -65,6 +65,24 @@ static inline struct sl_state_pages sl_state_pages_of(const struct sl_batch *b,
         v->block_size};
 }
 
+/* What looks only a few tokens back cuts spans into pieces of so many tokens, each of threads of
+ * its own. Pieces have numbers: those of span i begin at first / SL_STATE_PIECE + i, which leaves
+ * room enough for every span, and some numbers without a piece. */
+#define SL_STATE_PIECE 16
+
+static __device__ __forceinline__ int32_t sl_piece_span(const sl_state_pages &p, int32_t piece)
+{
+    int32_t low = 0, high = p.n_spans - 1;
+    while (low < high) {
+        const int32_t mid = (low + high + 1) / 2;
+        if (p.spans[mid].first / SL_STATE_PIECE + mid <= piece)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
 /* ------------------------------------------------------------------ arithmetic */
 
 /* x / (1 + exp(-g)) */
@@ -272,6 +290,30 @@ static __device__ __forceinline__ void sl_group_rows(const float *x, int group, 
 #define SL_WIDE_TOKENS  16 /* handed over at a time */
 #define SL_WIDE_RING    (2 * SL_WIDE_TOKENS)
 #define SL_WIDE_SPANS   8 /* rows of blocks at most; each takes every eighth span */
+
+/* Hand-over number i of the block: two places in turns. */
+struct sl_wide_turn {
+    uint64_t *full, *empty;
+    uint32_t i;
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return i / 2 & 1;
+    }
+};
+
+/* Of the sums that lane l has of group l / 4 in C columns, the whole sum of column group % C, in
+ * the lanes of the first C groups: neighbours share two columns. */
+template <int C>
+static __device__ __forceinline__ float sl_sum_cols(const float (&sum)[C], int group)
+{
+    if (C == 1)
+        return sl_sum_groups<2>(sum[0]);
+    const bool odd = group % 2 != 0;
+    const float keep = odd ? sum[C - 1] : sum[0], give = odd ? sum[0] : sum[C - 1];
+    float out = __fadd_rn(keep, __shfl_xor_sync(0xffffffffu, give, 4));
+    out = __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 8));
+    return __fadd_rn(out, __shfl_xor_sync(0xffffffffu, out, 16));
+}
 
 /* Of the spans with more than `few` tokens the one that `skip` others precede; -1: there are not so
  * many. The same in all threads of the block, each of which calls it. */
