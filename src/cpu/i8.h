@@ -13,6 +13,17 @@
  *
  * so that plain C, AVX2, VNNI and AMX give the same bits, for one token or a thousand.
  *
+ * Outliers. A few columns that are much larger than the rest would take the bits of all the others.
+ * They are left out of the group (q = 0) and stay floats. Behind the group each of them is a step
+ * of the chain of its own, in ascending order of columns:
+ *
+ *     w = (float)(scale * (code - zero)) * d;  K formats: w = fma((float)min, -dmin, w)
+ *     acc = fma(w, x, acc)
+ *
+ * Outliers are the columns above amax / 2^k, amax the group's largest magnitude, for the largest k
+ * of 1 .. SL_I8_LEVELS of which there are at most sl_i8_most[k - 1]; none, if there is no such k.
+ * So a bit that the others gain costs a column or two, and groups without outliers pay nothing.
+ *
  * Packed weights. Sixteen rows make a panel (rows behind the end are zero), a panel is its groups
  * one after the other, a group is a head and its strips of 64 columns, the last group as many as it
  * needs (missing columns are zero). Codes lie as the dot instructions of x86 want them: a quad is
@@ -80,6 +91,16 @@
 /* A group whose largest magnitude is below this counts as zero: 127 / it must be finite. */
 #define SL_I8_TINY 0x1p-100f
 
+#define SL_I8_OUTLIERS 8 /* of a group, at most */
+#define SL_I8_LEVELS   6
+extern const uint8_t sl_i8_most[SL_I8_LEVELS];
+
+struct sl_i8_outliers {
+    uint8_t n;
+    uint8_t col[SL_I8_OUTLIERS]; /* in the group, ascending */
+    float x[SL_I8_OUTLIERS];
+};
+
 /* One group of one token's activations. */
 struct sl_i8_x {
     _Alignas(64) int8_t q[SL_I8_GROUP]; /* round(x / d), 0 behind the last column */
@@ -87,6 +108,7 @@ struct sl_i8_x {
     int16_t sum32[8];                   /* of each 32 */
     int16_t sum128[2];                  /* of each half */
     float d; /* largest magnitude / 127; 0 below SL_I8_TINY; NaN if the group holds NaN or Inf */
+    struct sl_i8_outliers outliers;
 };
 
 /* How products by tiles are ordered and what they ask for ahead; i8_amx_tmpl.c says why. */

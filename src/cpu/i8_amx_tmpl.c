@@ -60,6 +60,7 @@
 #define FETCHED    64 /* tokens up to which weights are fetched just ahead */
 #define AHEAD      2  /* by so many strips */
 
+#include "cpu/i8_group_tmpl.c"
 #include "cpu/i8_unpack_tmpl.c"
 
 static const struct sl_i8_shape i8_shape = {
@@ -74,6 +75,8 @@ struct tile_x {
     int32_t zero[TILE_ROWS];             /* the zero point of Q8_0: -128 * sum of q */
     int16_t sum32[STRIPS][TILE_ROWS][2]; /* of the strip's two sub-blocks */
     int16_t sum16[STRIPS][TILE_ROWS][4]; /* or four */
+    struct sl_i8_outliers outliers[TILE_ROWS];
+    uint8_t n_outliers[TILE_ROWS];
 };
 _Static_assert(sizeof(struct tile_x) <= TILE_ROWS * sizeof(struct sl_i8_x), "fits");
 
@@ -222,6 +225,50 @@ static inline void finish_split(enum work work, const struct block *b, int i, in
     }
 }
 
+/* Weights of a column of panel p of the unit as floats. */
+static inline v16 column(enum work work, const struct unit *u, int p, int col)
+{
+    const int strip = col / STRIP_COLS, byte = col % 4;
+    const size_t at = (size_t)strip * u->strip_bytes + (size_t)(col % STRIP_COLS / 4 * 64);
+    const v16i first = vi_byte(_mm512_loadu_si512(u->b[p] + at), byte);
+    if (work == PLAIN)
+        return v_mul(v_from_int(vi_sub(first, vi_set1(128))), u->d[p]);
+    /* hi has a sign, lo has not */
+    const v16i hi = vi_sub(_mm512_xor_si512(first, vi_set1(128)), vi_set1(128));
+    const v16i v = vi_add(vi_sll(hi, 7), vi_byte(_mm512_loadu_si512(u->b[1] + at), byte));
+    const v16 w = v_mul(v_from_int(v), u->d[0]);
+    if (work == SPLIT)
+        return w;
+    const int sub = col % STRIP_COLS / (work == SPLIT_MIN ? 32 : 16); /* of the strip */
+    const v16i pair = u->min[work == SPLIT_MIN ? strip : 2 * strip + sub / 2];
+    const v16i min = _mm512_madd_epi16(pair, vi_set1(sub % 2 == 0 ? 1 : 1 << 16));
+    return _mm512_fnmadd_ps(v_from_int(min), u->dmin, w);
+}
+
+/* Outliers of n tokens, from token i of the block on. */
+static void finish_outliers(enum work work, const struct block *b, int i, int n)
+{
+    const struct tile_x *x = b->x + i / TILE_ROWS * b->n_groups;
+    const int n_panels = work == PLAIN && b->u->b[1] != NULL ? 2 : 1;
+    float *acc = b->acc + i * LD_ACC;
+    for (int t = 0; t < n; t++, acc += LD_ACC) {
+        const struct sl_i8_outliers *o = &x->outliers[i % TILE_ROWS + t];
+        for (int k = 0; k < x->n_outliers[i % TILE_ROWS + t]; k++)
+            for (int p = 0; p < n_panels; p++) {
+                float *to = acc + p * SL_I8_PANEL;
+                v_store(to, v_fma(column(work, b->u, p, o->col[k]), v_set1(o->x[k]), v_load(to)));
+            }
+    }
+}
+
+static inline bool any_outlier(const struct block *b, int i)
+{
+    uint64_t n;
+    _Static_assert(sizeof n == STEP, "a byte a token");
+    memcpy(&n, b->x[i / TILE_ROWS * b->n_groups].n_outliers + i % TILE_ROWS, sizeof n);
+    return n != 0;
+}
+
 static inline void finish_step(enum work work, const struct block *b, int i, int n)
 {
     if (work != PLAIN)
@@ -230,6 +277,8 @@ static inline void finish_step(enum work work, const struct block *b, int i, int
         finish_plain(b, i, n, true);
     else
         finish_plain(b, i, n, false);
+    if (any_outlier(b, i))
+        finish_outliers(work, b, i, n);
 }
 
 /* Tokens [from, to) of the block, both multiples of STEP. */
@@ -726,27 +775,19 @@ static inline void place_strip(const v16i v[4], int8_t *q, int16_t sum32[2], int
 /* What quantize does, to a row of the tiles. n: columns there are. */
 static void place_group(const float *x, int n, int row, struct tile_x *to)
 {
-    _Alignas(64) float rest[SL_I8_GROUP];
-    const v16i magnitude = vi_set1(0x7FFFFFFF);
-    v16i top = _mm512_setzero_si512();
+    struct group_x g;
     int32_t sum = 0;
-    if (n < SL_I8_GROUP) {
-        memcpy(rest, x, (size_t)n * sizeof *x);
-        memset(rest + n, 0, (size_t)(SL_I8_GROUP - n) * sizeof *x);
-        x = rest;
-    }
-    for (int i = 0; i < SL_I8_GROUP; i += 16)
-        top = _mm512_max_epi32(top, vi_and(v_bits(v_load(x + i)), magnitude));
-    const uint32_t bits = (uint32_t)_mm512_reduce_max_epi32(top);
-    const float amax = sl_f32_of_bits(bits);
-    const bool finite = bits < 0x7F800000u, none = !finite || amax < SL_I8_TINY;
-    const v16 inv = v_set1(none ? 0.0f : 127.0f / amax);
-    const __mmask16 kept = none ? 0 : 0xFFFF; /* an infinity times zero is no zero */
-    to->d[row] = none ? finite ? 0.0f : NAN : amax / 127.0f;
-    for (int s = 0; s < STRIPS; s++, x += STRIP_COLS) {
+    group_begin(&g, x, n);
+    const v16 inv = v_set1(g.inv);
+    const __mmask16 kept = g.inv != 0 ? 0xFFFF : 0; /* an infinity times zero is no zero */
+    to->d[row] = g.d;
+    to->outliers[row] = g.outliers;
+    to->n_outliers[row] = g.outliers.n;
+    for (int s = 0; s < STRIPS; s++) {
         v16i v[4];
         for (int i = 0; i < 4; i++)
-            v[i] = _mm512_maskz_cvtps_epi32(kept, v_mul(v_load(x + 16 * i), inv));
+            v[i] =
+                _mm512_maskz_cvtps_epi32(kept, v_mul(v_load(g.x + s * STRIP_COLS + 16 * i), inv));
         place_strip(v, to->q[s][row], to->sum32[s][row], to->sum16[s][row]);
         sum += to->sum32[s][row][0] + to->sum32[s][row][1];
     }

@@ -20,23 +20,62 @@ struct group {
     bool has_min;
 };
 
+/* Magnitudes compare as their bits do, NaN above all. */
+static uint32_t magnitude(float x)
+{
+    return sl_f32_bits(x) & 0x7FFFFFFFu;
+}
+
+static float largest_of(const float *x, int n)
+{
+    uint32_t top = 0;
+    for (int i = 0; i < n; i++)
+        top = SL_MAX(top, magnitude(x[i]));
+    return sl_f32_of_bits(top);
+}
+
+static int n_above(const float *x, int n, float bound)
+{
+    int n_found = 0;
+    for (int i = 0; i < n; i++)
+        n_found += fabsf(x[i]) > bound;
+    return n_found;
+}
+
+/* What outliers are larger than; amax if there are none. */
+static float bound_of(const float *x, int n, float amax)
+{
+    for (int k = SL_I8_LEVELS; k > 0; k--)
+        if (n_above(x, n, ldexpf(amax, -k)) <= sl_i8_most[k - 1])
+            return ldexpf(amax, -k);
+    return amax;
+}
+
 static void i8_c_quantize_group(const float *x, int n, struct sl_i8_x *out)
 {
-    uint32_t top = 0; /* magnitudes compare as their bits do, NaN above all */
+    float rest[SL_I8_GROUP], amax = largest_of(x, n);
     *out = (struct sl_i8_x){.d = 0};
-    for (int i = 0; i < n; i++)
-        top = SL_MAX(top, sl_f32_bits(x[i]) & 0x7FFFFFFFu);
-    float amax = sl_f32_of_bits(top);
-    if (top >= 0x7F800000u) {
+    if (!isfinite(amax)) {
         out->d = NAN;
         return;
     }
     if (amax < SL_I8_TINY)
         return;
+    const float bound = bound_of(x, n, amax);
+    for (int i = 0; i < n; i++) {
+        rest[i] = fabsf(x[i]) > bound ? 0.0f : x[i];
+        if (fabsf(x[i]) > bound) {
+            out->outliers.col[out->outliers.n] = (uint8_t)i;
+            out->outliers.x[out->outliers.n++] = x[i];
+        }
+    }
+    amax = largest_of(rest, n);
+    if (amax < SL_I8_TINY)
+        return;
     float inv = 127.0f / amax;
     out->d = amax / 127.0f;
     for (int i = 0; i < n; i++)
-        out->q[i] = (int8_t)rintf(x[i] * inv);
+        out->q[i] = (int8_t)rintf(rest[i] * inv);
     for (int i = 0; i < SL_I8_GROUP; i++) {
         out->sum16[i / 16] = (int16_t)(out->sum16[i / 16] + out->q[i]);
         out->sum32[i / 32] = (int16_t)(out->sum32[i / 32] + out->q[i]);
@@ -157,6 +196,13 @@ static void i8_c_unpack(enum sl_i8_form form, const struct sl_i8_layout *l, cons
     }
 }
 
+/* The weight of column c as a float. */
+static float weight_of(const struct group *u, int r, int c)
+{
+    const float w = (float)(u->scale[r][c / 16] * (u->code[r][c] - u->zero)) * u->d[r];
+    return u->has_min ? fmaf((float)u->min[r][c / 16], -u->dmin[r], w) : w;
+}
+
 static float row_dot(const struct group *u, int r, const struct sl_i8_x *x, int n_cols, float acc)
 {
     int32_t sum = 0, mins = 0;
@@ -165,13 +211,14 @@ static float row_dot(const struct group *u, int r, const struct sl_i8_x *x, int 
         for (int c = 16 * s; c < 16 * s + 16; c++)
             part += (u->code[r][c] - u->zero) * x->q[c];
         sum += u->scale[r][s] * part;
+        mins += u->min[r][s] * x->sum16[s];
     }
     acc = fmaf((float)sum, u->d[r] * x->d, acc);
-    if (!u->has_min)
-        return acc;
-    for (int s = 0; s < n_cols / 16; s++)
-        mins += u->min[r][s] * x->sum16[s];
-    return fmaf((float)mins, -(u->dmin[r] * x->d), acc);
+    if (u->has_min)
+        acc = fmaf((float)mins, -(u->dmin[r] * x->d), acc);
+    for (int i = 0; i < x->outliers.n; i++)
+        acc = fmaf(weight_of(u, r, x->outliers.col[i]), x->outliers.x[i], acc);
+    return acc;
 }
 
 static void i8_c_dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,

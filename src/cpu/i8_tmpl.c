@@ -65,29 +65,21 @@ struct i8_head {
 
 /* ---------------------------------------------------------------- activations */
 
+#include "cpu/i8_group_tmpl.c"
+
 static void quantize_group(const float *x, int n, struct sl_i8_x *out)
 {
-    const v16i magnitude = vi_set1(0x7FFFFFFF);
-    v16i top = vi_set1(0);
-    _Alignas(64) float rest[SL_I8_GROUP];
-    if (n < SL_I8_GROUP) {
-        memcpy(rest, x, (size_t)n * sizeof *x);
-        memset(rest + n, 0, (size_t)(SL_I8_GROUP - n) * sizeof *x);
-        x = rest;
-    }
-    for (int i = 0; i < SL_I8_GROUP; i += 16)
-        top = vi_max(top, vi_and(v_bits(v_load(x + i)), magnitude));
-    uint32_t bits = (uint32_t)vi_hmax(top);
-    float amax = sl_f32_of_bits(bits);
-    bool finite = bits < 0x7F800000u;
-    if (!finite || amax < SL_I8_TINY) {
-        *out = (struct sl_i8_x){.d = finite ? 0.0f : NAN};
+    struct group_x g;
+    group_begin(&g, x, n);
+    if (g.inv == 0) {
+        *out = (struct sl_i8_x){.d = g.d, .outliers = g.outliers};
         return;
     }
-    v16 inv = v_set1(127.0f / amax);
-    out->d = amax / 127.0f;
+    out->d = g.d;
+    out->outliers = g.outliers;
+    const v16 inv = v_set1(g.inv);
     for (int i = 0; i < SL_I8_GROUP / 16; i++) {
-        v16i q = vi_round(v_mul(v_load(x + 16 * i), inv));
+        v16i q = vi_round(v_mul(v_load(g.x + 16 * i), inv));
         vi_store_s8(out->q + 16 * i, q);
         out->sum16[i] = (int16_t)vi_sum(q);
     }
@@ -361,6 +353,10 @@ INLINE v16i scaled(const struct i8_format f, v16i sum, v16i sub, v16i scale)
     return LOOKS(f) ? vi_add(sum, vi_mullo(sub, scale)) : vi_scaled(sum, sub, scale);
 }
 
+/* ---------------------------------------------------------------- outliers */
+
+#include "cpu/i8_column_tmpl.c"
+
 /* ---------------------------------------------------------------- few tokens */
 
 INLINE void stream_bytes(const int n_t, const uint8_t *group, int n_strips, const struct sl_i8_x *x,
@@ -483,6 +479,7 @@ INLINE void stream(const struct i8_format f, const uint8_t *group, int n_strips,
 
 /* Up to four panels' group, ready for tiles. */
 struct i8_work {
+    struct i8_columns columns;
     struct i8_head head[SL_I8_PANELS];
     _Alignas(64) uint8_t code[SL_I8_PANELS][SL_I8_GROUP * SL_I8_PANEL];
 };
@@ -642,9 +639,12 @@ INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int
         for (int64_t j = 0; j < a->n_groups; j++) {
             const int64_t g = a->g0 + j;
             const uint8_t *at = first + (size_t)i * panel_bytes + (size_t)g * group_bytes;
+            const struct sl_i8_x *x = a->x + j * n_tok;
             for (int t = 0; t < n_tok; t += PASS)
-                stream(f, at, (int)SL_MIN(n_strips - 4 * g, 4), a->ahead, a->x + j * n_tok + t,
+                stream(f, at, (int)SL_MIN(n_strips - 4 * g, 4), a->ahead, x + t,
                        SL_MIN(n_tok - t, PASS), acc + (t * SL_I8_PANELS + i) * 16, g == 0);
+            if (any_outlier(x, n_tok))
+                stream_outliers(f, at, x, n_tok, acc + i * 16);
         }
     if (n_tok <= FEW)
         return;
@@ -659,6 +659,9 @@ INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int
             unpack(f, at.group + (size_t)i * panel_bytes, at.n_strips, &work->head[i],
                    work->code[i]);
         tiles(f, &at, n_panels, a->x + j * n_tok, n_tok, acc, g == 0);
+        if (any_outlier(a->x + j * n_tok, n_tok))
+            tile_outliers(f, at.group, panel_bytes, n_panels, a->x + j * n_tok, n_tok, acc,
+                          &work->columns);
     }
 }
 

@@ -123,6 +123,30 @@ static inline void v_sum8(const float *p, float *out)
 #define vi_sll(a, n)  _mm512_slli_epi32((a), (n))
 #define vi_and        _mm512_and_si512
 #define vi_or         _mm512_or_si512
+#define vi_max        _mm512_max_epi32
+
+static inline int32_t vi_hmax(v16i a)
+{
+    return _mm512_reduce_max_epi32(a);
+}
+
+/* A bit a lane: whether it is negative. */
+static inline uint16_t vi_signs(v16i a)
+{
+    return _mm512_movepi32_mask(a);
+}
+
+/* n need not be a constant. */
+static inline v16i vi_srl_by(v16i a, int n)
+{
+    return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n));
+}
+
+/* Byte i of each lane, as an unsigned number. */
+static inline v16i vi_byte(v16i a, int i)
+{
+    return vi_and(vi_srl_by(a, 8 * i), _mm512_set1_epi32(255));
+}
 
 static inline v16 v_load_bf16(const uint8_t *p)
 {

@@ -88,6 +88,26 @@ static inline int32_t vi_hmax(v16i x)
     return top;
 }
 
+/* A bit a lane: whether it is negative. */
+static inline uint16_t vi_signs(v16i x)
+{
+    const int a = _mm256_movemask_ps(_mm256_castsi256_ps(x.a));
+    return (uint16_t)(a | _mm256_movemask_ps(_mm256_castsi256_ps(x.b)) << 8);
+}
+
+/* n need not be a constant. */
+static inline v16i vi_srl_by(v16i x, int n)
+{
+    const __m128i by = _mm_cvtsi32_si128(n);
+    return VI_PAIR(_mm256_srl_epi32(x.a, by), _mm256_srl_epi32(x.b, by));
+}
+
+/* Byte i of each lane, as an unsigned number. */
+static inline v16i vi_byte(v16i x, int i)
+{
+    return vi_and(vi_srl_by(x, 8 * i), vi_set1(255));
+}
+
 static inline int32_t vi_sum(v16i x)
 {
     int32_t v[8], sum = 0;

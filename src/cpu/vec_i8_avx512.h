@@ -12,7 +12,6 @@
 #define vi_store(p, a)    _mm512_store_si512((void *)(p), (a))
 #define v_fnma            _mm512_fnmadd_ps
 #define vi_round          _mm512_cvtps_epi32
-#define vi_max            _mm512_max_epi32
 #define vi_madd           _mm512_madd_epi16
 #define vi_mullo          _mm512_mullo_epi32
 #define vi_lookup         _mm512_shuffle_epi8 /* bytes below 16 in a table, four times the same */
@@ -63,11 +62,6 @@ static inline v16i vi_load_once(const void *p)
 static inline v16i vi_dword(const void *p) /* four bytes in every lane */
 {
     return _mm512_set1_epi32(_mm_cvtsi128_si32(_mm_loadu_si32(p)));
-}
-
-static inline int32_t vi_hmax(v16i a)
-{
-    return _mm512_reduce_max_epi32(a);
 }
 
 static inline int32_t vi_sum(v16i a)

@@ -183,6 +183,8 @@ static struct problem problem_make(struct sl_rng *rng, enum sl_dtype t, int64_t 
             x[n_cols / 2] = NAN;
         if (i % 37 == 6)
             x[n_cols / 3] = -INFINITY;
+        for (int64_t c = i % 23; i % 3 == 1 && c < n_cols; c += 30 + i % 200)
+            x[c] *= 40; /* outliers */
         for (int64_t c = 0; i % 37 == 7 && c < SL_MIN(n_cols, SL_I8_GROUP); c++)
             x[c] = 0x1p-120f;
     }

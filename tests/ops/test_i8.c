@@ -32,13 +32,27 @@ struct oracle_group {
 
 struct oracle_x {
     int q[G];
-    float d;
+    float d, outlier[G]; /* 0: the column is none */
 };
+
+/* What outliers are above. */
+static float oracle_bound(const float *x, int n, float amax)
+{
+    static const int most[] = {2, 4, 8, 8, 8, 8}; /* columns above a half, a quarter, ... */
+    for (int k = (int)SL_COUNT(most); k > 0; k--) {
+        int n_above = 0;
+        for (int i = 0; i < n; i++)
+            n_above += fabsf(x[i]) > amax / (float)(1 << k);
+        if (n_above <= most[k - 1])
+            return amax / (float)(1 << k);
+    }
+    return amax;
+}
 
 static struct oracle_x oracle_quantize(const float *x, int n)
 {
     struct oracle_x o = {.d = 0};
-    float amax = 0;
+    float amax = 0, bound, rest = 0;
     for (int i = 0; i < n; i++) {
         if (!isfinite(x[i]))
             o.d = NAN;
@@ -46,10 +60,19 @@ static struct oracle_x oracle_quantize(const float *x, int n)
     }
     if (isnan(o.d) || amax < 0x1p-100f)
         return o;
-    o.d = amax / 127.0f;
-    float inv = 127.0f / amax;
+    bound = oracle_bound(x, n, amax);
+    for (int i = 0; i < n; i++) {
+        if (fabsf(x[i]) > bound)
+            o.outlier[i] = x[i];
+        else
+            rest = fmaxf(rest, fabsf(x[i]));
+    }
+    if (rest < 0x1p-100f)
+        return o;
+    o.d = rest / 127.0f;
+    float inv = 127.0f / rest;
     for (int i = 0; i < n; i++)
-        o.q[i] = (int)nearbyintf(x[i] * inv);
+        o.q[i] = o.outlier[i] != 0 ? 0 : (int)nearbyintf(x[i] * inv);
     return o;
 }
 
@@ -175,6 +198,13 @@ static void oracle_linear(const struct matrix *m, const float *x, int64_t ld_x, 
                 *a = fmaf((float)sum, o.d * xg->d, *a);
                 if (has_min)
                     *a = fmaf((float)mins, -o.dmin * xg->d, *a);
+                for (int i = 0; i < n; i++) {
+                    float whole = (float)(o.scale[i] * o.code[i]) * o.d;
+                    if (has_min)
+                        whole = fmaf((float)o.min[i], -o.dmin, whole);
+                    if (xg->outlier[i] != 0)
+                        *a = fmaf(whole, xg->outlier[i], *a);
+                }
             }
         }
     for (int64_t i = 0; bias != NULL && i < n_tok * m->n_rows; i++)
@@ -183,6 +213,16 @@ static void oracle_linear(const struct matrix *m, const float *x, int64_t ld_x, 
 }
 
 /* ---------------------------------------------------------------- linear */
+
+/* Normal numbers, in two of three rows with columns that are much larger. */
+static float *activations(struct sl_rng *rng, int n, int64_t ld)
+{
+    float *x = floats(rng, (size_t)(n * ld), 1.0);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = i % 29; i % 3 > 0 && c < ld; c += i % 3 == 1 ? 251 : 17 + (c * 7 + i) % 83)
+            x[i * ld + c] *= (float)(1 << (c + i) % 9);
+    return x;
+}
 
 /* Runs the product on every instruction set and some thread counts, in batches of each size up to
  * n; all must have the oracle's bits. */
@@ -242,7 +282,7 @@ static void test_shapes(void **state)
             int64_t block = sl_dtype_info(formats[f])->block_elems;
             int64_t n_cols = SL_ROUND_UP(cases[i].n_cols, block), ld_x = n_cols + (int64_t)i % 3;
             struct matrix m = matrix_make(&rng, formats[f], cases[i].n_rows, n_cols);
-            float *x = floats(&rng, (size_t)(cases[i].n * ld_x), 1.0);
+            float *x = activations(&rng, cases[i].n, ld_x);
             float *bias = floats(&rng, (size_t)cases[i].n_rows, 1.0);
             check_matrix(&m, x, ld_x, cases[i].n, i % 2 == 0 ? bias : NULL);
             matrix_free(&m);
@@ -345,10 +385,35 @@ static void check_quantize(const float *x, int k)
                 assert_int_equal(got[g].sum32[i], sums[16 + i]);
             for (int i = 0; i < 2; i++)
                 assert_int_equal(got[g].sum128[i], sums[24 + i]);
+            int n = 0;
+            for (int i = 0; i < G; i++) {
+                if (o.outlier[i] == 0)
+                    continue;
+                assert_true(n < got[g].outliers.n && got[g].outliers.col[n] == i);
+                same_bits(&got[g].outliers.x[n++], &o.outlier[i], 1, isa_names[isa]);
+            }
+            assert_int_equal(got[g].outliers.n, n);
         }
         for (size_t i = 0; i < sizeof got[0]; i++)
             assert_int_equal(((uint8_t *)&got[n_groups])[i], 0x5A);
     }
+}
+
+/* So many columns at each distance from the rest, on the bound and beside it. */
+static void check_outliers(struct sl_rng *rng, float *x)
+{
+    for (int n = 1; n <= 10; n++)
+        for (int k = 0; k <= 7; k++) {
+            for (int i = 0; i < 3 * G; i++)
+                x[i] = (float)((int)(sl_rng_next(rng) % 2001) - 1000) / 1000;
+            x[5] = x[G + 5] = x[2 * G + 5] = 1.0f;
+            for (int i = 0; i < n; i++) {
+                x[20 * i] = (float)(1 << k);
+                x[G + 25 * i] = -(float)(1 << k) * (1.0f + (float)i / 8);
+                x[2 * G + 16 * i + 3] = (float)(1 << (i + k) % 8) + (i == 1 ? 0x1p-15f : 0);
+            }
+            check_quantize(x, 3 * G);
+        }
 }
 
 static void test_quantize(void **state)
@@ -364,7 +429,10 @@ static void test_quantize(void **state)
     for (int i = 0; i < 2 * G; i++) /* halves: to even */
         x[i] = i == 0 ? 127.0f : (float)(i % 254) - 126.5f;
     check_quantize(x, 2 * G);
+    check_outliers(&rng, x);
     memset(x, 0, 3 * G * sizeof *x);
+    check_quantize(x, 3 * G);
+    x[G + 9] = -1.0f; /* alone: an outlier, and nothing else */
     check_quantize(x, 3 * G);
     for (size_t i = 0; i < SL_COUNT(odd); i++) {
         for (int j = 0; j < 2 * G; j++)
@@ -382,7 +450,7 @@ static void test_nan_stays_in_its_row(void **state)
     for (size_t f = 0; f < SL_COUNT(formats); f++) {
         struct sl_rng rng = {4, f};
         struct matrix m = matrix_make(&rng, formats[f], ROWS, COLS);
-        float *x = floats(&rng, T * COLS, 1.0), clean[T * ROWS], out[T * ROWS];
+        float *x = activations(&rng, T, COLS), clean[T * ROWS], out[T * ROWS];
         oracle_linear(&m, x, COLS, T, NULL, clean);
         x[4 * COLS + 767] = NAN;
         x[6 * COLS] = INFINITY;
