@@ -625,8 +625,10 @@ INLINE void tiles(const struct i8_format f, const struct i8_panels *w, int n_pan
 
 /* ---------------------------------------------------------------- */
 
+typedef void outliers_fn(const uint8_t *group, const struct sl_i8_x *x, int n_tok, float *acc);
+
 INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int64_t p,
-                       int n_panels, float *acc, struct sl_i8_scratch *s)
+                       int n_panels, float *acc, struct sl_i8_scratch *s, outliers_fn *outliers)
 {
     const struct sl_weight *w = a->w;
     const int n_tok = a->n_tok;
@@ -644,7 +646,7 @@ INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int
                 stream(f, at, (int)SL_MIN(n_strips - 4 * g, 4), a->ahead, x + t,
                        SL_MIN(n_tok - t, PASS), acc + (t * SL_I8_PANELS + i) * 16, g == 0);
             if (any_outlier(x, n_tok))
-                stream_outliers(f, at, x, n_tok, acc + i * 16);
+                outliers(at, x, n_tok, acc + i * 16);
         }
     if (n_tok <= FEW)
         return;
@@ -665,12 +667,18 @@ INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int
     }
 }
 
-/* One function a format: compilers take minutes over all of them in one. */
+/* One function a format: compilers take minutes over all of them in one. Outliers have another: in
+ * one, they take registers from the products of few tokens. */
 #define DOT(fmt)                                                                                  \
+    static __attribute__((noinline)) void outliers_##fmt(                                         \
+        const uint8_t *group, const struct sl_i8_x *x, int n_tok, float *acc)                     \
+    {                                                                                             \
+        stream_outliers(i8_##fmt, group, x, n_tok, acc);                                          \
+    }                                                                                             \
     static __attribute__((noinline)) void dot_##fmt(                                              \
         const struct sl_i8_part *a, int64_t p, int n_panels, float *acc, struct sl_i8_scratch *s) \
     {                                                                                             \
-        dot_format(i8_##fmt, a, p, n_panels, acc, s);                                             \
+        dot_format(i8_##fmt, a, p, n_panels, acc, s, outliers_##fmt);                             \
     }
 DOT(q8_0)
 DOT(q4_0)
