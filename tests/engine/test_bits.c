@@ -27,11 +27,11 @@
 #else
 #define N_PROMPTS 50
 #endif
-#define FEW_PROMPTS 24 /* of groups whose paths are the same but for the one that they are about \
-                        */
-#define MAX_PROMPT 160
-#define N_OUT      16
-#define N_TOP      3
+/* Of groups whose paths are the same but for the one that they are about. */
+#define FEW_PROMPTS 24
+#define MAX_PROMPT  160
+#define N_OUT       16
+#define N_TOP       3
 
 struct prompt {
     int32_t ids[MAX_PROMPT];
@@ -222,7 +222,7 @@ static void prefix_cache_hit_and_miss(void **state)
     assert_int_equal(miss.prompt_tokens_cached, 0);
     struct sl_stats hit =
         run_and_compare((struct sl_engine_config){.max_num_seqs = 8}, 3, "cache on");
-    assert_true(hit.prompt_tokens_cached > 20 * n_prompts);
+    assert_true(hit.prompt_tokens_cached > (uint64_t)(20 * n_prompts));
 }
 
 static void page_sizes(void **state)
@@ -270,8 +270,9 @@ static void drafts(void **state)
                                        .kv_cache_bytes = i == 1 ? 1 << 22 : 0};
         struct sl_stats s = run_and_compare(cfg, 2, "drafts");
         /* A random model repeats nothing: test_windows has right drafts of those. */
-        assert_true(i == 2 || (s.n_draft_tokens > 4 * n_prompts &&
-                               (model != NULL || s.n_accepted_tokens > 4 * n_prompts / 5)));
+        assert_true(i == 2 ||
+                    (s.n_draft_tokens > (uint64_t)(4 * n_prompts) &&
+                     (model != NULL || s.n_accepted_tokens > (uint64_t)(4 * n_prompts / 5))));
     }
 }
 
