@@ -136,8 +136,8 @@ static void check_counted(const char *what, const struct counted *c, int n)
 
 /* One of each form. */
 static const enum sl_dtype formats[] = {
-    SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K,   SL_DTYPE_Q6_K,  SL_DTYPE_Q5_0,
-    SL_DTYPE_Q4_1, SL_DTYPE_Q5_1, SL_DTYPE_Q2_K, SL_DTYPE_IQ4_NL, SL_DTYPE_IQ2_XS};
+    SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K,   SL_DTYPE_Q6_K,   SL_DTYPE_Q5_0,
+    SL_DTYPE_Q4_1, SL_DTYPE_Q5_1, SL_DTYPE_Q2_K, SL_DTYPE_IQ4_NL, SL_DTYPE_IQ2_XS, SL_DTYPE_MXFP4};
 
 static void random_rows(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n)
 {
