@@ -27,7 +27,7 @@
 #else
 #define N_PROMPTS 50
 #endif
-/* Of groups whose paths are the same but for the one that they are about. */
+/* Of groups that differ from the first in their pages alone. */
 #define FEW_PROMPTS 24
 #define MAX_PROMPT  160
 #define N_OUT       16
@@ -563,6 +563,7 @@ int main(int argc, char **argv)
         coded = others[i];
         n_failed += cmocka_run_group_tests_name(coded, of_other_codes, setup_coded, teardown_coded);
     }
+    n_prompts = N_PROMPTS;
     n_failed += cmocka_run_group_tests_name("delta rule", recurrent, setup_delta, NULL);
     n_failed += cmocka_run_group_tests_name("latent attention", recurrent, setup_latent, NULL);
     n_failed += cmocka_run_group_tests_name("sparse attention", recurrent, setup_index, NULL);
