@@ -262,10 +262,12 @@ static void test_steps(void **state)
             check_way(path, &o, &w, 7, 32, 2);
             if (i == 0 && variants[v].wide)
                 continue; /* plain C is slow and the way does not depend on the format */
-            check_way(path, &o, &w, 1, 16, 1);
             check_way(path, &o, &w, 64, 48, 2);
-            check_way(path, &o, &w, N_LONG, 256, 2);
+            if (i == 0)
+                continue; /* the others have its bits, in these ways and more */
+            check_way(path, &o, &w, 1, 16, 1);
             check_batch(path, &o, &w);
+            check_way(path, &o, &w, N_LONG, 256, 2);
         }
         sl_free(w.logits);
     }
