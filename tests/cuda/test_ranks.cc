@@ -337,7 +337,7 @@ static void best_tokens(void **)
 static void drafts(void **)
 {
     struct sl_stats s;
-    n_out = 32;
+    n_out = 60;
     const std::vector<outcome> want = run(models[0], config_of(1), false);
     struct sl_engine_config cfg = config_of(2);
     cfg.max_itl_ms = -1;

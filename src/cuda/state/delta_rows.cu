@@ -85,17 +85,6 @@ static __global__ void __launch_bounds__(256, J > 4 ? 1 : 2) delta_rows_few_kern
     }
 }
 
-/* Lanes of a group: as few as give every multiprocessor a block or two, or a whole head's. */
-static int lanes_of(const struct sl_cuda *cu, const delta_args &a)
-{
-    const int64_t heads = static_cast<int64_t>(a.pages.n_spans) * a.n_heads;
-    int n = 32;
-    while (n > 8 && (4 * n / 2 >= a.v_dim ||
-                     heads * SL_CEIL_DIV(a.v_dim, 4 * n) < 2 * static_cast<int64_t>(cu->n_sms)))
-        n /= 2;
-    return n;
-}
-
 template <int J> static void few(struct sl_cuda *cu, const delta_args &a, int n_lanes)
 {
     const size_t smem =
@@ -115,7 +104,9 @@ void sl_cuda_delta_rows(struct sl_cuda *cu, const struct sl_batch *batch, delta_
         sl_cuda_delta_rows_wide(cu, &a, n_rows);
     if (!sl_wide_leaves(batch, a.few))
         return;
-    const int n_lanes = lanes_of(cu, a), j = SL_CEIL_DIV(a.k_dim, SL_STATE_STRIDE);
+    const int j = SL_CEIL_DIV(a.k_dim, SL_STATE_STRIDE);
+    const int n_lanes =
+        sl_state_lanes(cu, static_cast<int64_t>(a.pages.n_spans) * a.n_heads, a.v_dim);
     a.n_parts = SL_CEIL_DIV(a.v_dim, 4 * n_lanes);
     (j <= 1 ? few<1> : j <= 4 ? few<4> : few<8>)(cu, a, n_lanes);
 }

@@ -375,4 +375,15 @@ static inline bool sl_wide_leaves(const struct sl_batch *b, int32_t few)
     return few > 0 && (b->n_spans > 1 || b->n_tokens <= few);
 }
 
+/* Lanes of a group that share the columns of n_heads heads, four each: as few as give every
+ * multiprocessor a block or two, or a whole head's. */
+static inline int sl_state_lanes(const struct sl_cuda *cu, int64_t n_heads, int32_t dim)
+{
+    int n = 32;
+    while (n > 8 && (2 * n >= dim ||
+                     n_heads * SL_CEIL_DIV(dim, 4 * n) < 2 * static_cast<int64_t>(cu->n_sms)))
+        n /= 2;
+    return n;
+}
+
 #endif

@@ -295,17 +295,6 @@ static __global__ void __launch_bounds__(256, J > 4 ? 1 : 2) wkv_few_kernel(wkv_
     }
 }
 
-/* Lanes of a group: as few as give every multiprocessor a block or two, or a whole head's. */
-static int lanes_of(const struct sl_cuda *cu, const wkv_args &a)
-{
-    const int64_t heads = static_cast<int64_t>(a.pages.n_spans) * a.n_heads;
-    int n = 32;
-    while (n > 8 && (2 * n >= a.dim ||
-                     heads * SL_CEIL_DIV(a.dim, 4 * n) < 2 * static_cast<int64_t>(cu->n_sms)))
-        n /= 2;
-    return n;
-}
-
 template <int J> static void few(struct sl_cuda *cu, const wkv_args &a, int n_lanes)
 {
     const size_t smem = sizeof(float) * static_cast<size_t>(SL_STATE_FEW * wkv_token<J>::floats +
@@ -345,7 +334,8 @@ extern "C" void sl_cuda_wkv7(struct sl_backend *be, const struct sl_op_wkv7 *a)
         sl_cuda_wkv_wide(cu, &k, n_rows);
     if (!sl_wide_leaves(a->batch, k.few))
         return;
-    const int n_lanes = lanes_of(cu, k);
+    const int n_lanes =
+        sl_state_lanes(cu, static_cast<int64_t>(k.pages.n_spans) * k.n_heads, k.dim);
     k.n_parts = SL_CEIL_DIV(a->head_dim, 4 * n_lanes);
     (j <= 1 ? few<1> : j <= 2 ? few<2> : j <= 4 ? few<4> : few<MAX_J>)(cu, k, n_lanes);
 }
